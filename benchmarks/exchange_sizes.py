@@ -2,8 +2,8 @@
 
     in each round, for each size and optimizer: a run, whole --> ms a step, another, in slices --> ms a step
 
-What a run does by itself changes where the sizes in both processes together pass `_WHOLE_BYTES` of
-`parallel/shared_memory/team.py`; here both are asked for. The batch is tiny: a step is mostly exchange and update.
+What a run does by itself changes where the sizes in both processes together pass `_ONE_SHOT_BYTES` of
+`parallel/comm/shm_team.py`; here both are asked for. The batch is tiny: a step is mostly exchange and update.
 
     python benchmarks/exchange_sizes.py [--rounds 5]
 """

@@ -78,7 +78,7 @@ def sum_ms(run: Run, cpus: list[int], name: str, quick: bool, is_shared: bool) -
     with pinned(cpus[run.rank : run.rank + 1], run.threads):
         elements = torch.zeros(ELEMENTS[name])
         params = [nn.Parameter(elements)]
-        whole = StepOptimizer(params, torch.optim.SGD(params), in_parts=False)  # without an update: the sum itself
+        whole = StepOptimizer(params, torch.optim.SGD(params), allow_slices=False)  # without an update: the sum itself
         sums = run._team.sums(params, whole)
 
         def once() -> None:

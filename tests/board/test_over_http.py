@@ -484,37 +484,37 @@ def test_everything_that_a_page_loads_is_there_and_is_asked_for_once(board: Serv
     assert packed.headers["content-encoding"] == "gzip" and gzip.decompress(packed.body) == plotly.body
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/static/../guard.py",
-        "/static/..%2fguard.py",
-        "/static/%2e%2e%2fguard.py",
-        "/static//etc/passwd",
-        "/static/%2fetc%2fpasswd",
-        "/api/experiments/..",
-        "/api/experiments/../live",
-        "/api/experiments/%2e%2e/live",
-        "/api/experiments/..%2foutside/live",
-        "/api/experiments/%2e%2e%2foutside/curves",
-        "/api/experiments/.%2f..%2foutside/trials/0",
-        "/api/experiments/..%5coutside/curves",
-        "/api/experiments/outside%00/curves",
-        "/api/experiments/%2e/curves",
-        "/api/experiments/linked/live",
-        "/api/experiments/linked/curves",
-        "/api/experiments/linked-record/curves",
-        "/api/experiments//curves",
-    ],
+PATHS_OUT = (
+    "/static/../guard.py",
+    "/static/..%2fguard.py",
+    "/static/%2e%2e%2fguard.py",
+    "/static//etc/passwd",
+    "/static/%2fetc%2fpasswd",
+    "/api/experiments/..",
+    "/api/experiments/../live",
+    "/api/experiments/%2e%2e/live",
+    "/api/experiments/..%2foutside/live",
+    "/api/experiments/%2e%2e%2foutside/curves",
+    "/api/experiments/.%2f..%2foutside/trials/0",
+    "/api/experiments/..%5coutside/curves",
+    "/api/experiments/outside%00/curves",
+    "/api/experiments/%2e/curves",
+    "/api/experiments/linked/live",
+    "/api/experiments/linked/curves",
+    "/api/experiments/linked-record/curves",
+    "/api/experiments//curves",
 )
-def test_no_path_leads_out_of_the_home(board: Served, home: Path, path: str) -> None:
+
+
+def test_no_path_leads_out_of_the_home(board: Served, home: Path) -> None:
     with ended(home.parent, "outside") as search:
         write_trials(search, 1)
     (home / "linked").symlink_to(home.parent / "outside")
     (home / "linked-record").mkdir()
     (home / "linked-record" / "events.jsonl").symlink_to(home.parent / "outside" / "events.jsonl")
-    answer = board.ask(path)
-    assert answer.status in (404, 405) and b"lr" not in answer.body
+    for path in PATHS_OUT:
+        answer = board.ask(path)
+        assert answer.status in (404, 405) and b"lr" not in answer.body, path
 
 
 def test_links_in_the_home_are_listed_and_not_followed(board: Served, home: Path) -> None:
@@ -573,18 +573,18 @@ EVERY_PATH = (
 )
 
 
-@pytest.mark.parametrize("path", EVERY_PATH)
-def test_without_the_token_there_is_nothing_but_401(guarded: Served, recorded: Recorded, path: str) -> None:
+def test_without_the_token_there_is_nothing_but_401(guarded: Served, recorded: Recorded) -> None:
     write_trials(recorded("live"), 1)
-    answers = [
-        guarded.ask(path),
-        guarded.ask(path + "?token=wrong"),
-        guarded.ask(path, cookie=f"fanwise-board-{guarded.port}=wrong"),
-        guarded.ask(path, cookie="fanwise-board-1=the-session"),
-    ]
-    for answer in answers:
-        assert answer.status == 401 and "token" in answer.text and len(answer.body) < 120
-        assert "set-cookie" not in answer.headers
+    for path in EVERY_PATH:
+        answers = [
+            guarded.ask(path),
+            guarded.ask(path + "?token=wrong"),
+            guarded.ask(path, cookie=f"fanwise-board-{guarded.port}=wrong"),
+            guarded.ask(path, cookie="fanwise-board-1=the-session"),
+        ]
+        for answer in answers:
+            assert answer.status == 401 and "token" in answer.text and len(answer.body) < 120, path
+            assert "set-cookie" not in answer.headers, path
     assert guarded.command("live", "stop").status == 401
 
 
@@ -600,12 +600,12 @@ def test_the_token_is_shown_once_and_a_cookie_stands_for_it(guarded: Served, rec
     assert guarded.ask("/api/experiments", cookie=cookie, host="evil.example").status == 421
 
 
-@pytest.mark.parametrize("path", EVERY_PATH)
-def test_a_foreign_name_for_this_machine_is_refused(board: Served, recorded: Recorded, path: str) -> None:
+def test_a_foreign_name_for_this_machine_is_refused(board: Served, recorded: Recorded) -> None:
     write_trials(recorded("live"), 1)
-    for host in ("evil.example", f"evil.example:{board.port}", "127.0.0.1.evil.example", ""):
-        answer = board.ask(path, host=host)
-        assert answer.status == 421 and b"live" not in answer.body
+    for path in EVERY_PATH:
+        for host in ("evil.example", f"evil.example:{board.port}", "127.0.0.1.evil.example", ""):
+            answer = board.ask(path, host=host)
+            assert answer.status == 421 and b"live" not in answer.body, (path, host)
 
 
 def test_commands_of_other_sites_are_refused(board: Served, recorded: Recorded) -> None:
@@ -616,14 +616,14 @@ def test_commands_of_other_sites_are_refused(board: Served, recorded: Recorded) 
     assert board.ask("/api/experiments/live/commands?word=stop").status == 404, "no link sends a command"
 
 
-@pytest.mark.parametrize(
-    "body",
-    ["", "stop", "[]", "{}", '{"word": "explode"}', '{"word": "stop", "args": {}}', "[" * 100_000, '"' + "x" * 300_000],
-)
-def test_what_is_no_command_is_refused(board: Served, recorded: Recorded, body: str) -> None:
+NO_COMMANDS = ["", "stop", "[]", "{}", '{"word": "explode"}', '{"word": "stop", "args": {}}', "[" * 100_000]
+
+
+def test_what_is_no_command_is_refused(board: Served, recorded: Recorded) -> None:
     write_trials(recorded("live"), 1)
-    answer = board.ask("/api/experiments/live/commands", method="POST", body=body, content_type="application/json")
-    assert answer.status == 400 and "a command" in answer.json["error"]
+    for body in (*NO_COMMANDS, '"' + "x" * 300_000):
+        answer = board.ask("/api/experiments/live/commands", method="POST", body=body, content_type="application/json")
+        assert answer.status == 400 and "a command" in answer.json["error"], body[:40]
 
 
 def said_by(board: Served, *parts: bytes) -> bytes:
@@ -658,7 +658,7 @@ def test_who_does_not_finish_a_request_is_hung_up_on(home: Path) -> None:
         assert said_by(board, whole, b"GET / HT").count(b"HTTP/1.1 200 OK") == 1, "and in a second request"
         with board.events("/api/live") as events:  # who waits for the board is not
             first = next(events)
-            within(5.0, lambda: said_by(board, b"GET") == b"", "longer than a request may take")
+            within(30.0, lambda: said_by(board, b"GET") == b"", "longer than a request may take")
             (home / "new").mkdir()
             os.mkfifo(home / "new" / "events.jsonl")
             assert next(events) != first

@@ -19,9 +19,9 @@ class Terminal(io.StringIO):
 def test_what_takes_long_is_shown_and_wiped() -> None:
     screen = Terminal()
     with at_work("reading", after_s=0.0, stream=screen) as now_doing:
-        within(5.0, lambda: "reading ... 0 s" in screen.getvalue(), "it is shown")
+        within(30.0, lambda: "reading ... 0 s" in screen.getvalue(), "it is shown")
         now_doing("drawing")
-        within(5.0, lambda: "drawing ... " in screen.getvalue(), "what is done now is shown")
+        within(30.0, lambda: "drawing ... " in screen.getvalue(), "what is done now is shown")
     assert screen.getvalue().endswith("\r\x1b[K") and "\n" not in screen.getvalue()
 
 
@@ -48,5 +48,5 @@ def test_a_log_is_told_nothing() -> None:
 def test_a_terminal_that_has_gone_does_not_end_the_work() -> None:
     screen = Terminal()
     with at_work("reading", after_s=0.0, stream=screen):
-        within(5.0, lambda: "reading" in screen.getvalue(), "it is shown")
+        within(30.0, lambda: "reading" in screen.getvalue(), "it is shown")
         screen.close()

@@ -68,7 +68,7 @@ def over_a_socket(folder: Path, near_is_driven: bool) -> Iterator[LinkPair]:
         listener = UnixListener(hub_b, folder / "hub", key, on_link=arrived.append)
         near = dial(hub_a, folder / "hub", key)
         near.open()
-        within(5.0, lambda: arrived, "the link has arrived")
+        within(30.0, lambda: arrived, "the link has arrived")
         hub_b.call_soon(listener.close)
         yield LinkPair(near, arrived[0], arrived[0]._wire.hang_up, near_is_driven)
 
@@ -80,7 +80,7 @@ def over_tls(_folder: Path, near_is_driven: bool) -> Iterator[LinkPair]:
         listener = TcpListener(hub_b, "127.0.0.1", 0, IDENTITY, on_link=arrived.append)
         near = dial_tcp(hub_a, "127.0.0.1", listener.port, IDENTITY)
         near.open()
-        within(5.0, lambda: arrived, "the link has arrived")
+        within(30.0, lambda: arrived, "the link has arrived")
         hub_b.call_soon(listener.close)
         yield LinkPair(near, arrived[0], arrived[0]._wire.hang_up, near_is_driven)
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fanwise.base.errors import WorkerLostError
-from fanwise.parallel.comm.all_reduce import AllReducePlan
+from fanwise.parallel.comm.all_reduce import AllReducePlan, Grads
 from fanwise.parallel.comm.fast import FastAllReduce
 from fanwise.parallel.comm.shared_memory import AllReduceKind
 from fanwise.parallel.comm.sums import TeamSums
@@ -23,8 +23,8 @@ from fanwise.testing.all_reduce_contract import (
     Check,
     Peer,
     check_sum,
-    hand_in,
     met,
+    nodes_of,
     params_of,
 )
 from fanwise.testing.memory_teams import play
@@ -44,8 +44,8 @@ def test_one_operand_a_process_keeps_the_contract(check: Check) -> None:
     play(3, "two-shot", check, reduce="fast")
 
 
-def test_who_is_late_adds_what_was_handed_in_when_another_is_at_the_next_sum() -> None:
-    is_handed_in = threading.Event()
+def test_a_late_process_adds_the_old_nodes_when_another_has_sent_those_of_the_next_sum() -> None:
+    is_sent = threading.Event()
 
     def check(peer: Peer) -> None:
         params = params_of(peer, (torch.float32,))
@@ -53,19 +53,18 @@ def test_who_is_late_adds_what_was_handed_in_when_another_is_at_the_next_sum() -
 
         def meet_late() -> AllReducePlan:
             found = met(peer, case)
-            assert is_handed_in.wait(20), "the other has handed in the next one"
+            assert is_sent.wait(20), "the other process has sent its nodes of the next sum"
             return found
 
-        def first() -> list[Tensor | None]:
-            made.begin()
-            hand_in(peer, made, case)
-            return made.finish(meet_late if peer.team.place == 0 else lambda: met(peer, case))
+        def meet_later() -> AllReducePlan:
+            is_sent.set()
+            return met(peer, later)
 
-        def second() -> list[Tensor | None]:
-            made.begin()
-            hand_in(peer, made, later)
-            is_handed_in.set()
-            return made.finish(lambda: met(peer, later))
+        def first() -> Grads:
+            return made.all_reduce(nodes_of(peer, case), meet_late if peer.team.index == 0 else lambda: met(peer, case))
+
+        def second() -> Grads:
+            return made.all_reduce(nodes_of(peer, later), meet_later)
 
         sums = peer.team.together(lambda: [None if grad is None else grad.clone() for grad in first()])
         peer.team.together(second)
@@ -74,16 +73,16 @@ def test_who_is_late_adds_what_was_handed_in_when_another_is_at_the_next_sum() -
     play(2, "one-shot", check)
 
 
-def test_a_sum_that_fails_is_aborted() -> None:
+def test_a_sum_that_fails_is_released() -> None:
     class Fails:
         def all_reduce(self, tensors: list[Tensor]) -> None:
             raise WorkerLostError("it is gone")
 
     params, cpu, calls = [nn.Parameter(torch.zeros(1))], torch.device("cpu"), list[str]()
-    step_optimizer = StepOptimizer(params, torch.optim.SGD(params), in_parts=False)
+    step_optimizer = StepOptimizer(params, torch.optim.SGD(params), allow_slices=False)
     failing = FastAllReduce(cast(TorchGroup, Fails()), params, cpu)
-    failing.abort = lambda: calls.append("abort")  # type: ignore[method-assign]
-    sums = TeamSums(Alone(), failing, step_optimizer, cpu, by_process=True)
+    failing.release = lambda: calls.append("release")  # type: ignore[method-assign]
+    sums = TeamSums(Alone(), failing, step_optimizer, cpu, is_fast=True)
     with pytest.raises(WorkerLostError):
         sums.reduce("adds", [Node(0, 1, Partial([torch.ones(1)], torch.tensor(1.0), 2, 2, {}))], 1, mean=True)
-    assert calls == ["abort"]
+    assert calls == ["release"]

@@ -93,12 +93,20 @@ WRONG_LISTS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "no list": (ones, TypeError, "takes a list of at least one tensor"),
     "empty": (list, TypeError, "takes a list of at least one tensor"),
     "a number": (lambda: [ones(), 3.0], TypeError, "tensor 1 is float"),
-    "no gradient": (lambda: [ones(), None], TypeError, r"tensor 1 is NoneType: the \.grad of a parameter that no loss"),
-    "shapes": (lambda: [ones(), ones()[:2]], ValueError, r"tensor 1 is torch.float32 \(2,\), tensor 0 is .* \(3,\)"),
+    "no gradient": (
+        lambda: [ones(), None],
+        TypeError,
+        r"tensor 1 is NoneType: a parameter has no .grad if no loss used it",
+    ),
+    "shapes": (
+        lambda: [ones(), ones()[:2]],
+        ValueError,
+        r"tensor 1 is torch.float32 \(2,\), but tensor 0 is .* \(3,\)",
+    ),
     "dtypes": (
         lambda: [ones(), ones().double()],
         ValueError,
-        "tensor 1 is torch.float64 .*, tensor 0 is torch.f",
+        "tensor 1 is torch.float64 .*, but tensor 0 is torch.f",
     ),
     "bool": (lambda: [ones() > 0, ones() > 1], TypeError, "torch.bool; allreduce adds dense numbers"),
     "sparse": (lambda: [ones(), ones().to_sparse()], TypeError, "tensor 1 is torch.sparse_coo"),

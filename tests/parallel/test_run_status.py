@@ -1,4 +1,4 @@
-"""The status file of a run, which boards read, and the screen that is shown beside it."""
+"""The status file of a run, which boards read."""
 
 import functools
 import os
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import fanwise
 from fanwise.links.status_files import Status, ask_for_statuses, statuses
 from fanwise.parallel import Run
-from fanwise.parallel.progress import NoScreen, RankStatus, RunSnapshot, StatusScreen
+from fanwise.parallel.progress import Display, RankStatus, RunSnapshot
 from fanwise.testing import within
 
 SNAPSHOT = RunSnapshot("train", ("cpu", "cpu"), 1, 3, 40, 100, 12.5, 0.5, 9.0, 4.0)
@@ -27,29 +27,10 @@ def folder_of_its_own(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-class LogOfElapsed:
-    """A screen that wants to be shown every 10 s."""
-
-    first_after_s, interval_s = 10.0, 10.0
-
-    def __init__(self) -> None:
-        self.shown: list[tuple[float, bool]] = []
-
-    def show(self, snapshot: RunSnapshot) -> None:
-        self.shown.append((snapshot.elapsed_s, snapshot.is_over))
-
-    def close(self) -> None:
-        self.shown.append((-1.0, True))
-
-
-def at(elapsed_s: float, *, is_over: bool = False) -> RunSnapshot:
-    return RunSnapshot("train", (), None, None, 1, None, None, None, None, elapsed_s, is_over=is_over)
-
-
 def test_a_board_hears_of_a_run_that_is_shown_nowhere() -> None:
     ask_for_statuses()
-    published = StatusScreen(NoScreen(), lambda: RANKS)
-    assert (published.first_after_s, published.interval_s) == (1.0, 1.0)
+    published = Display(False)
+    published.ranks = lambda: RANKS
     published.show(SNAPSHOT)
     (status,) = statuses()
     body: dict[str, Any] = dict(status.body)  # Any: JSON
@@ -62,26 +43,6 @@ def test_a_board_hears_of_a_run_that_is_shown_nowhere() -> None:
     assert [point[1:] for point in statuses()[0].body["past"]] == [[12.5, 0.5]] * 2
     published.close()
     assert statuses() == []
-
-
-def test_the_screen_of_a_run_is_shown_as_often_as_without_a_board() -> None:
-    screen = LogOfElapsed()
-    published = StatusScreen(screen, list)
-    for second in range(1, 26):
-        published.show(at(second))
-    published.show(at(25.5, is_over=True))
-    published.close()
-    assert screen.shown == [(10, False), (20, False), (25.5, True), (-1.0, True)]
-    assert statuses() == []
-
-
-def test_a_run_that_was_too_short_for_its_screen_shows_no_end_either() -> None:
-    screen = LogOfElapsed()
-    published = StatusScreen(screen, list)
-    published.show(at(1.0))
-    published.show(at(2.0, is_over=True))
-    published.close()
-    assert screen.shown == [(-1.0, True)]
 
 
 def losses(model: nn.Module, x: Tensor) -> Tensor:

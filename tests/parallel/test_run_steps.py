@@ -126,26 +126,6 @@ def test_the_gradient_of_the_whole_batch_is_clipped() -> None:
     torch.testing.assert_close(clipped, model.weight.grad, rtol=1e-3, atol=1e-8)
 
 
-def test_accumulated_batches_are_one_batch() -> None:
-    model = linear()
-    before = model.weight.detach().clone()
-    step = fanwise.here(shards=2).step(model, sgd(model), losses, accumulate=2)
-    step((X[:7], Y[:7]))
-    assert torch.equal(model.weight, before)
-    step((X[7:], Y[7:]))
-    torch.testing.assert_close(before - model.weight.detach(), WHOLE, rtol=1e-6, atol=1e-7)
-    assert (step.batches, step.updates, step.executions) == (2, 1, 4)
-
-
-def test_the_last_batch_of_a_pass_ends_a_window() -> None:
-    model, run = linear(), fanwise.here()
-    step = run.step(model, sgd(model), losses, accumulate=2)
-    for _ in run.epochs(2):
-        for batch in run.batches((X, Y), 4):
-            step(batch)
-    assert (step.batches, step.updates) == (6, 4)
-
-
 def test_autocast_computes_in_bfloat16_and_keeps_parameters_in_float32() -> None:
     seen = []
 

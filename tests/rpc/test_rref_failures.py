@@ -86,7 +86,7 @@ def test_who_has_heard_that_a_creation_failed_can_use_the_reference_no_more(
     rref._get_future().add_done_callback(lambda _: said.append(what_it_says(rref)))
     failing = threading.Thread(target=made.set_exception, args=(DeadlineExceeded("RPC ran for more than that"),))
     failing.start()
-    within(5.0, made.done, "the call has failed")
+    within(30.0, made.done, "the call has failed")
     heard = rref._get_future().done()
     go_on.set()
     assert not heard, "the reference did not know yet"
@@ -94,7 +94,7 @@ def test_who_has_heard_that_a_creation_failed_can_use_the_reference_no_more(
         rref._get_future().wait()
     with pytest.raises(DeadlineExceeded, match=TIMED_OUT):
         rref.to_here()
-    within(5.0, lambda: len(said) == 1, "who asked to be told has been")
+    within(30.0, lambda: len(said) == 1, "who asked to be told has been")
     assert re.match(TIMED_OUT, said[0])
     failing.join()
 
@@ -137,10 +137,10 @@ def test_a_third_party_does_not_wait_for_a_value_whose_call_never_left(
     ask(2, keep, rref)
     handed_on = KEPT.pop()
     asked = three[1].references.value_of(rref._rref_id)
-    within(5.0, handed_on.confirmed_by_owner, "the owner knows of it")
+    within(30.0, handed_on.confirmed_by_owner, "the owner knows of it")
     assert not asked.done()
     made.set_exception(error)
-    within(5.0, asked.done, "who waits for it is told")
+    within(30.0, asked.done, "who waits for it is told")
     told = "waited for its link until its time ran out" if theirs is DeadlineExceeded else "could not send the call"
     for future in (asked, three[1].references.value_of(rref._rref_id)):  # who comes later too
         with pytest.raises(theirs, match=f"worker0 {told}"):
@@ -209,8 +209,8 @@ def test_the_end_may_come_while_the_first_message_about_references_is_read(
 
     during_the_start(end)
     assert three[2].references.debug_info()["num_owner_rrefs"] == "0"
-    within(5.0, lambda: ends == ["ended"], "the end came")
-    within(5.0, lambda: not reference_threads(), "and with it that of the thread")
+    within(30.0, lambda: ends == ["ended"], "the end came")
+    within(30.0, lambda: not reference_threads(), "and with it that of the thread")
 
 
 def test_references_that_are_first_heard_of_after_the_end_begin_nothing(three: list[PlayedAgent]) -> None:

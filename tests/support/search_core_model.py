@@ -4,8 +4,8 @@
     model.handle(event)  ->  the same actions as SearchCore.handle(event)
 
 It computes the valid reports, the needed checkpoints, the best report and the deadlines by going through all trials
-each time, which is slow and obvious. `Slots`, `SuggestionSource`, `Counts`, `Failures` and the validation of reports
-are those of the library; they have their own tests.
+each time, which is slow but simple. `Slots`, `SuggestionSource`, `Counts`, `Failures` and the validation of reports
+are those of the library, and have their own tests.
 """
 
 import math
@@ -21,7 +21,7 @@ from fanwise.tune.core.slots import Slots
 from fanwise.tune.core.suggestions import SuggestionSource
 from fanwise.tune.core.validation import problem_with, required_values
 from fanwise.tune.schedulers import Clone, Decision, Done, New, Resume, Status, Stop, Wait
-from fanwise.tune.stopping import Counts, StoppingCriterion, reference_losses, verdict
+from fanwise.tune.stopping import Counts, StoppingCriterion, reached_limit, reference_losses
 
 CRASHES = ("exception", "exit", "signal", "out-of-memory", "gpu-fault", "lost")
 Config = Mapping[str, object]
@@ -30,7 +30,7 @@ Time = tuple[float, int]  # in seconds, and the step, which orders equal times
 
 @dataclass(eq=False)
 class Report:
-    """A valid report. `number`: its number among those of all trials, from 1."""
+    """A valid report. `number`: number of the report among the valid reports of all trials, from 1."""
 
     trial_id: int
     config: Config
@@ -53,7 +53,7 @@ class Checkpoint:
 
 @dataclass(eq=False)
 class Trial:
-    """A trial and its last attempt. `place`: "active", "paused", "queued", "suspended" or "finished".
+    """A trial and its last attempt. `state`: "active", "paused", "queued", "suspended" or "finished".
 
     `request`: "stop", "pause" or "suspend". `runs_for_scheduler`: only a user has paused it. `candidates`: its reports
     since the last rollback, and the best report at that time.
@@ -62,7 +62,7 @@ class Trial:
     trial_id: int
     config: Config
     first_iter: int = 0
-    place: str = ""
+    state: str = ""
     uses_slot: bool = False
     slot: int = -1
     reserved_slot: int | None = None
@@ -158,8 +158,8 @@ class SearchModel:
 
     def references(self) -> dict[str, int]:
         """The references to each checkpoint: of trials that may continue, of all that are kept, and of the best."""
-        finished = [trial for trial in self.trials if trial.place == "finished"]
-        holders = [trial for trial in self.trials if trial.place != "finished" or self.keeps_all]
+        finished = [trial for trial in self.trials if trial.state == "finished"]
+        holders = [trial for trial in self.trials if trial.state != "finished" or self.keeps_all]
         if not self.keeps_all and (best := self.best_of(finished)) is not None:
             holders.append(self.trials[best.trial_id])
         names = [trial.checkpoints[-1].name for trial in holders if trial.checkpoints]
@@ -175,18 +175,18 @@ class SearchModel:
         return deadlines
 
     def resumable(self) -> list[int]:
-        scheduler_paused = [trial for trial in self.trials if trial.place == "paused" or trial.request == "pause"]
+        scheduler_paused = [trial for trial in self.trials if trial.state == "paused" or trial.request == "pause"]
         undecided = [t for t in scheduler_paused if t.reserved_slot is None and not t.is_dropped]
-        return [trial.trial_id for trial in undecided if trial.place != "finished" and not trial.runs_for_scheduler]
+        return [trial.trial_id for trial in undecided if trial.state != "finished" and not trial.runs_for_scheduler]
 
     def has_held(self) -> bool:
-        return any(trial.place == "paused" and trial.runs_for_scheduler for trial in self.trials)
+        return any(trial.state == "paused" and trial.runs_for_scheduler for trial in self.trials)
 
     def _apply_limits(self, now_s: float) -> None:
         if self.stage in ("stopping", "finished"):
             return
         self.counts.wallclock_s = now_s
-        limit = verdict(self.criterion, self.counts, is_draining=self.stage != "open")
+        limit = reached_limit(self.criterion, self.counts, is_draining=self.stage != "open")
         if limit is not None and limit.lets_running_finish:
             self._stop_starting(limit.reason)
         elif limit is not None:
@@ -260,7 +260,7 @@ class SearchModel:
         self._save(trial, event.checkpoint)
         if self.stage in ("open", "draining", "closing"):
             self.counts.wallclock_s = now_s
-            if decision is Decision.CONTINUE and verdict(self.criterion, self.counts, is_draining=True):
+            if decision is Decision.CONTINUE and reached_limit(self.criterion, self.counts, is_draining=True):
                 decision = Decision.STOP
                 self._ask_to_stop(trial, "suspend", now_s)
         self.output.insert(0, actions.Answer(trial.trial_id, decision, trial.iter))
@@ -348,17 +348,17 @@ class SearchModel:
 
     def _command(self, event: events.Command) -> None:
         trial = next((trial for trial in self.trials if trial.trial_id == event.trial_id), None)
-        if trial is None or trial.place in ("finished", "suspended"):
+        if trial is None or trial.state in ("finished", "suspended"):
             return
         if event.command != "stop":
             trial.hold = event.command == "pause"
-            if trial.hold and trial.place == "queued":
+            if trial.hold and trial.state == "queued":
                 self.queue.remove(trial)
-                trial.place, trial.runs_for_scheduler = "paused", True
-            elif not trial.hold and trial.runs_for_scheduler and trial.place == "paused":
+                trial.state, trial.runs_for_scheduler = "paused", True
+            elif not trial.hold and trial.runs_for_scheduler and trial.state == "paused":
                 self._queue(trial)
                 self._fill(event.now_s)
-        elif trial.place != "active":
+        elif trial.state != "active":
             self._stop_idle(trial)
         elif trial.is_running:
             self._terminate(trial, "stop", "stopped by hand", event.now_s)
@@ -415,7 +415,7 @@ class SearchModel:
 
     def _start_next(self, now_s: float) -> bool:
         drains = self.stage == "draining"
-        if self.stage == "closing" or (drains and all(trial.place != "paused" for trial in self.trials)):
+        if self.stage == "closing" or (drains and all(trial.state != "paused" for trial in self.trials)):
             return False
         if self.source.is_awaited and not drains:
             return self._start_suggested(now_s)
@@ -436,11 +436,11 @@ class SearchModel:
             self._start_new(answer.config, source=answer.trial_id if isinstance(answer, Clone) else None)
         elif isinstance(answer, Resume | Stop):
             trial = self.trials[answer.trial_id]
-            if isinstance(answer, Stop) and trial.place == "paused":
+            if isinstance(answer, Stop) and trial.state == "paused":
                 self._stop_idle(trial)
             elif isinstance(answer, Stop):
                 trial.is_dropped = True
-            elif trial.place == "active":
+            elif trial.state == "active":
                 trial.reserved_slot = self.slots.take()
             elif trial.hold:
                 trial.runs_for_scheduler = True
@@ -473,7 +473,7 @@ class SearchModel:
     def _start_new(self, config: Config, *, source: int | None = None, fallback: bool = False) -> None:
         trial = Trial(len(self.trials), config)
         origin = None if source is None else self.trials[source]
-        if origin is not None and origin.checkpoints and (origin.place != "finished" or self.keeps_all):
+        if origin is not None and origin.checkpoints and (origin.state != "finished" or self.keeps_all):
             trial.first_iter = origin.from_iter
             trial.checkpoints.append(Checkpoint(origin.checkpoints[-1].name, origin.from_iter, None))
         self.trials.append(trial)
@@ -483,7 +483,7 @@ class SearchModel:
     def _start(self, trial: Trial, slot: int, order: int | None = None, **more: Any) -> None:
         if order is None:
             order, self.num_starts = self.num_starts, self.num_starts + 1
-        trial.place, trial.slot, trial.order, trial.uses_slot = "active", slot, order, True
+        trial.state, trial.slot, trial.order, trial.uses_slot = "active", slot, order, True
         trial.attempt, trial.iter = trial.attempt + 1, trial.from_iter
         trial.ready = trial.stopping = trial.fault = None
         trial.request, trial.runs_for_scheduler = "", False
@@ -519,7 +519,7 @@ class SearchModel:
         trial.is_ended = True
         if status not in (Status.PAUSED, Status.STOPPED):
             trial.request = ""
-        self.output.append(actions.Judged(trial.trial_id, trial.attempt, status, reason, trial.will_retry))
+        self.output.append(actions.SetStatus(trial.trial_id, trial.attempt, status, reason, trial.will_retry))
         if trial.will_retry:
             self._rollback(trial)
         elif trial.request == "suspend":
@@ -567,7 +567,7 @@ class SearchModel:
         self.output += [actions.Discard(trial.trial_id, name) for name in unneeded]
 
     def _finish(self, trial: Trial, status: Status) -> None:
-        previous, trial.place = self.references(), "finished"
+        previous, trial.state = self.references(), "finished"
         self.counts.num_trials_completed += status is Status.COMPLETED
         self.counts.num_trials_stopped += status is Status.STOPPED
         self.counts.num_trials_failed += status is Status.FAILED
@@ -577,11 +577,11 @@ class SearchModel:
 
     def _stop_idle(self, trial: Trial, status: Status = Status.STOPPED) -> None:
         self.queue = [queued for queued in self.queue if queued is not trial]
-        self.output.append(actions.Judged(trial.trial_id, trial.attempt, status))
+        self.output.append(actions.SetStatus(trial.trial_id, trial.attempt, status))
         self._finish(trial, status)
 
     def _queue(self, trial: Trial) -> None:
-        trial.place = "queued"
+        trial.state = "queued"
         self.queue.append(trial)
 
     def _release(self, trial: Trial) -> None:
@@ -595,12 +595,12 @@ class SearchModel:
         elif trial.will_retry:
             self._queue(trial)
         elif trial.request == "suspend":
-            trial.place = "suspended"
+            trial.state = "suspended"
             self.suspended.append(trial)
         elif trial.request == "pause" and (trial.is_dropped or trial.is_stopped_by_user):
             self._stop_idle(trial)
         elif trial.request == "pause":
-            trial.place = "paused"
+            trial.state = "paused"
             trial.runs_for_scheduler = trial.runs_for_scheduler or is_resumed
             if trial.runs_for_scheduler and not trial.hold:
                 self._queue(trial)

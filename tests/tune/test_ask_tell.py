@@ -268,13 +268,13 @@ def test_invalid_reports_are_refused_and_change_nothing() -> None:
 def test_tell_without_a_report_is_refused() -> None:
     with open_search(SPACE, "loss") as search:
         trial = asked(search.ask())
-        with pytest.raises(ValueError, match=r"trial 0 has reported nothing: tell\(trial, value\), or fail"):
+        with pytest.raises(ValueError, match=r"trial 0 has reported nothing: .*tell\(trial, value\), or call fail"):
             search.tell(trial)
         search.report(trial, loss=0.5)
         assert search.tell(trial) is Status.COMPLETED
 
 
-def test_a_trial_may_be_named_by_its_id() -> None:
+def test_trial_can_be_passed_by_its_id() -> None:
     with open_search(SPACE, "loss") as search:
         search.ask()
         search.ask()
@@ -293,7 +293,7 @@ def test_open_search_takes_several_metrics_and_points() -> None:
         assert search.experiment.metadata["objectives"] == [["loss", "min"], ["cost", "max"]]
 
 
-def test_a_configuration_is_refused_when_no_new_trials_start() -> None:
+def test_enqueued_configuration_is_refused_when_no_new_trials_start() -> None:
     with open_search(SPACE, seeded(), name="mine", stop=StoppingCriterion(max_num_trials_started=1)) as search:
         trial = asked(search.ask())
         refused = "no new trials start: max_num_trials_started=1 reached"

@@ -1,4 +1,4 @@
-"""`run(block=False)`: a search beside the program that started it, which can wait for it, look at it and end it."""
+"""`run(block=False)`: a program can read, stop and wait for a search that runs in the background."""
 
 import threading
 from pathlib import Path
@@ -28,7 +28,7 @@ def returns(x: float) -> float:
     return x
 
 
-def for_ever(x: float) -> None:
+def report_forever(x: float) -> None:
     while True:
         report(loss=x)
 
@@ -45,11 +45,11 @@ def test_wait_returns_the_experiment(pool: Pool) -> None:
     running = tuner(returns, pool).run(block=False)
     experiment = running.wait(60)
     assert running.finished and len(experiment.trials) == 3
-    assert running.wait(0).path == experiment.path, "it can be waited for again"
+    assert running.wait(0).path == experiment.path, "a second call of wait() returns at once"
 
 
 def test_running_search_can_be_read_and_stopped(pool: Pool) -> None:
-    running = tuner(for_ever, pool).run(block=False)
+    running = tuner(report_forever, pool).run(block=False)
     within(30, lambda: len(running.experiment.results) > 10, "its trials report")
     with pytest.raises(DeadlineExceeded, match=r"the search 'b' is still running after 0 s"):
         running.wait(0)
@@ -61,26 +61,26 @@ def test_running_search_can_be_read_and_stopped(pool: Pool) -> None:
 
 
 def test_invalid_commands_of_the_tuner_are_refused(pool: Pool) -> None:
-    searching = tuner(for_ever, pool)
-    running = searching.run(block=False)
+    background_tuner = tuner(report_forever, pool)
+    running = background_tuner.run(block=False)
     within(30, lambda: len(running.experiment.trials) == 2, "two trials run")
-    for command in (searching.pause, searching.unpause, searching.stop_trial):
+    for command in (background_tuner.pause, background_tuner.unpause, background_tuner.stop_trial):
         with pytest.raises(ValueError, match="the search has no trial 77; its trials so far are 0 to 1"):
             command(77)
         with pytest.raises(TypeError, match="trial_id must be an int, got True of type bool"):
             command(True)
     with pytest.raises(TypeError, match="a configuration must be a dict of hyperparameters, got 'x'"):
-        searching.enqueue("x")  # type: ignore[arg-type]  # the mistake
+        background_tuner.enqueue("x")  # type: ignore[arg-type]  # a wrong type
     with pytest.raises(ValueError, match="n_workers must be at least 1, got 0"):
-        searching.set_workers(0)
+        background_tuner.set_workers(0)
     running.stop()
     running.wait(60)
     with pytest.raises(ClosedError, match="the search 'b' is not running"):
-        searching.set_workers(3)
+        background_tuner.set_workers(3)
 
 
 class SetsWorkers:
-    """A callback that sets three workers when trial 0 has reported, and one when trial 2 has."""
+    """Sets the number of workers to 3 after the first report of trial 0, and to 1 after that of trial 2."""
 
     tuner: Tuner
 
@@ -90,7 +90,7 @@ class SetsWorkers:
 
 
 def reports_until(x: float, folder: str) -> None:
-    """Report until the file `folder`/trial id is there, or until the search stops the trial."""
+    """Report until the file `folder`/trial id exists, or until the search stops the trial."""
     while not Path(folder, str(trial_id())).exists():
         report(loss=x)
         threading.Event().wait(0.01)
@@ -100,11 +100,9 @@ def num_running(running: RunningSearch) -> int:
     return list(running.experiment.trials["status"]).count("InProgress")
 
 
-def test_a_search_grows_and_shrinks_while_it_runs_and_is_resumed_with_its_last_number(
-    pool: Pool, tmp_path: Path
-) -> None:
+def test_number_of_workers_changes_during_the_search_and_is_kept_by_a_resume(pool: Pool, tmp_path: Path) -> None:
     callback = SetsWorkers()
-    callback.tuner = searching = Tuner(
+    callback.tuner = background_tuner = Tuner(
         reports_until,
         {"x": uniform(0, 1), "folder": str(tmp_path)},
         FIFO(metric="loss"),
@@ -115,13 +113,13 @@ def test_a_search_grows_and_shrinks_while_it_runs_and_is_resumed_with_its_last_n
         callbacks=[callback],
         quiet=True,
     )
-    running = searching.run(block=False)
+    running = background_tuner.run(block=False)
 
     def numbers() -> list[int]:
         return [event.body["n_workers"] for event in read_events(running.experiment.path) if event.kind == "workers"]
 
     within(30, lambda: numbers() == [3, 1], "the callback has set both numbers")
-    assert num_running(running) == 3, "running trials are left alone"
+    assert num_running(running) == 3, "running trials are not stopped"
     (tmp_path / "0").touch()
     within(30, lambda: num_running(running) == 2, "trial 0 has ended")
     (tmp_path / "1").touch()
@@ -148,32 +146,32 @@ def test_a_search_grows_and_shrinks_while_it_runs_and_is_resumed_with_its_last_n
 
 
 def test_error_before_the_start_is_raised_by_run(pool: Pool, home: Path) -> None:
-    lock = open(__file__)  # something that cannot travel to a worker
+    lock = open(__file__)  # an object that cannot be sent to a worker
     with lock, pytest.raises(NotSendableError):
         tuner(lambda x: lock, pool).run(block=False)
     assert not home.exists()
 
 
 def fails(x: float) -> None:
-    raise ValueError("no luck")
+    raise ValueError("wrong")
 
 
 def test_error_of_the_search_is_raised_by_wait(pool: Pool) -> None:
     running = tuner(fails, pool).run(block=False)
-    with pytest.raises(SearchFailedError, match="no luck"):
+    with pytest.raises(SearchFailedError, match="wrong"):
         running.wait(60)
 
 
 PROGRAM = """
 from fanwise.tune import FIFO, StoppingCriterion, Tuner, report, uniform
 
-def for_ever(x):
+def report_forever(x):
     while True:
         report(loss=x)
 
 if __name__ == "__main__":
     stop = StoppingCriterion(max_wallclock_time=600)
-    tuner = Tuner(for_ever, {"x": uniform(0, 1)}, FIFO(metric="loss"), stop, n_workers=1, name="left")
+    tuner = Tuner(report_forever, {"x": uniform(0, 1)}, FIFO(metric="loss"), stop, n_workers=1, name="left")
     running = tuner.run(block=False)
     while not len(running.experiment.results):
         pass
@@ -184,5 +182,5 @@ def test_running_search_is_stopped_when_its_program_ends(tmp_path: Path) -> None
     (tmp_path / "program.py").write_text(PROGRAM)
     done = run_program(["program.py"], folder=tmp_path)
     assert (done.status, done.err) == (0, "")
-    left = load_experiment("left")
-    assert (left.state, left.end_reason) == ("finished", "its program ended")
+    experiment = load_experiment("left")
+    assert (experiment.state, experiment.end_reason) == ("finished", "its program ended")

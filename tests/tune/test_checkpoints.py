@@ -1,4 +1,4 @@
-"""Checkpoints are whole or not there: in a folder, and on another file system through fsspec."""
+"""Checkpoints are complete or missing, in a local folder and on other file systems (fsspec)."""
 
 import os
 import shutil
@@ -57,19 +57,19 @@ def read(root: str, name: str, scratch: Path) -> tuple[str, str]:
     return (folder / "state").read_text(), (folder / "layers" / "first").read_text()
 
 
-def test_what_was_saved_is_there_again(root: str, scratch: Path) -> None:
+def test_saved_files_are_read_again(root: str, scratch: Path) -> None:
     save(root, "3-0-1", scratch)
     assert read(root, "3-0-1", scratch) == ("weights", "weights")
 
 
-def test_a_later_attempt_replaces_what_a_lost_one_left(root: str, scratch: Path) -> None:
-    save(root, "3-1-1", scratch, "lost", more="only then")
+def test_checkpoint_of_a_lost_attempt_is_replaced(root: str, scratch: Path) -> None:
+    save(root, "3-1-1", scratch, "lost", more="old")
     save(root, "3-1-1", scratch, "kept")
     assert read(root, "3-1-1", scratch) == ("kept", "kept")
-    assert not (open_checkpoint(root, "3-1-1", lambda: scratch) / "only then").exists()
+    assert not (open_checkpoint(root, "3-1-1", lambda: scratch) / "old").exists()
 
 
-def test_one_copy_at_a_time_lies_in_the_trials_folder(scratch: Path) -> None:
+def test_download_replaces_the_one_before(scratch: Path) -> None:
     for name in ("1-0-1", "1-0-2"):
         save("memory://bucket/copies", name, scratch, more=name)
         folder = open_checkpoint("memory://bucket/copies", name, lambda: scratch)
@@ -78,20 +78,20 @@ def test_one_copy_at_a_time_lies_in_the_trials_folder(scratch: Path) -> None:
     fsspec.filesystem("memory").store.clear()
 
 
-@pytest.mark.parametrize("how", ["exception", "kill"])
-def test_nothing_that_counts_is_left_of_a_save_that_did_not_end(root: str, scratch: Path, how: str) -> None:
-    def dies(folder: Path) -> None:
+@pytest.mark.parametrize("failure", ["exception", "kill"])
+def test_interrupted_save_leaves_no_checkpoint(root: str, scratch: Path, failure: str) -> None:
+    def save_half(folder: Path) -> None:
         (folder / "state").write_text("half")
-        if how == "kill":
+        if failure == "kill":
             os._exit(0)
         raise OSError("no more")
 
-    if how == "exception":
-        with pytest.raises(OSError, match="no more"):  # the user's own, as it is
-            save_checkpoint(root, "3-0-1", dies, lambda: scratch)
+    if failure == "exception":
+        with pytest.raises(OSError, match="no more"):  # raised by the user's function
+            save_checkpoint(root, "3-0-1", save_half, lambda: scratch)
     else:
         if (child := os.fork()) == 0:
-            save_checkpoint(root, "3-0-1", dies, lambda: scratch)
+            save_checkpoint(root, "3-0-1", save_half, lambda: scratch)
         os.waitpid(child, 0)
     with pytest.raises(CheckpointError, match="there is no complete checkpoint 3-0-1 in "):
         open_checkpoint(root, "3-0-1", lambda: scratch)
@@ -100,7 +100,7 @@ def test_nothing_that_counts_is_left_of_a_save_that_did_not_end(root: str, scrat
         assert os.listdir(root) == []
 
 
-def test_a_checkpoint_without_its_mark_does_not_count(root: str, scratch: Path) -> None:
+def test_checkpoint_without_its_marker_is_incomplete(root: str, scratch: Path) -> None:
     save(root, "3-0-1", scratch)
     filesystem, base = fsspec.core.url_to_fs(root)
     filesystem.rm(f"{base}/3-0-1/COMPLETE")
@@ -108,18 +108,18 @@ def test_a_checkpoint_without_its_mark_does_not_count(root: str, scratch: Path) 
         open_checkpoint(root, "3-0-1", lambda: scratch)
 
 
-def test_a_function_that_writes_nothing_is_an_error_that_shows_how(root: str, scratch: Path) -> None:
+def test_function_that_writes_nothing_is_an_error_with_an_example(root: str, scratch: Path) -> None:
     with pytest.raises(CheckpointError, match=r"wrote nothing into its folder for checkpoint 3-0-1(.|\n)*torch.save"):
         save_checkpoint(root, "3-0-1", lambda folder: None, lambda: scratch)
 
 
-def test_a_place_that_cannot_be_written_is_named(tmp_path: Path, scratch: Path) -> None:
+def test_error_names_the_root_that_cannot_be_written(tmp_path: Path, scratch: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(CheckpointError, match=r"3-0-1 cannot be written to .*file/checkpoints: Not a directory"):
         save(str(tmp_path / "file" / "checkpoints"), "3-0-1", scratch)
 
 
-def test_deleting_what_is_not_there_does_nothing(root: str, scratch: Path) -> None:
+def test_deleting_a_missing_checkpoint_does_nothing(root: str, scratch: Path) -> None:
     save(root, "3-0-1", scratch)
     for _ in range(2):
         delete_checkpoint(root, "3-0-1")
@@ -127,8 +127,8 @@ def test_deleting_what_is_not_there_does_nothing(root: str, scratch: Path) -> No
         open_checkpoint(root, "3-0-1", lambda: scratch)
 
 
-def test_sweeping_deletes_what_no_trial_needs_and_nothing_that_is_not_ours(root: str, scratch: Path) -> None:
-    assert sweep_checkpoints(root, ()) == []  # there is no such folder yet
+def test_sweep_deletes_unneeded_checkpoints_and_no_other_files(root: str, scratch: Path) -> None:
+    assert sweep_checkpoints(root, ()) == []  # the folder does not exist yet
     for name in ("1-0-1", "1-0-2", "12-3-4"):
         save(root, name, scratch)
     filesystem, base = fsspec.core.url_to_fs(root)
@@ -145,7 +145,7 @@ def experiment(tmp_path: Path) -> Path:
 
 
 def put(root: str, name: str) -> None:
-    """Put a file of others into a root."""
+    """Create a file of another program in a root."""
     filesystem, base = fsspec.core.url_to_fs(root)
     filesystem.makedirs(os.path.dirname(f"{base}/{name}"), exist_ok=True)
     filesystem.pipe_file(f"{base}/{name}", b"data")
@@ -156,9 +156,7 @@ def files_in(root: str) -> list[str]:
     return sorted(path.removeprefix(f"{base}/") for path in filesystem.find(base))
 
 
-def test_an_experiment_deletes_its_checkpoints_and_no_files_of_others(
-    root: str, scratch: Path, experiment: Path
-) -> None:
+def test_experiment_deletes_its_checkpoints_and_no_other_files(root: str, scratch: Path, experiment: Path) -> None:
     claim(root, "a1", experiment)
     save(root, "0-0-1", scratch)
     put(root, "data/2024/images")
@@ -168,19 +166,19 @@ def test_an_experiment_deletes_its_checkpoints_and_no_files_of_others(
     assert files_in(root) == ["1-0-1.txt", "data/2024/images"]
 
 
-def test_a_folder_with_checkpoints_alone_is_deleted_with_them(root: str, scratch: Path, experiment: Path) -> None:
+def test_folder_with_only_checkpoints_is_deleted_with_them(root: str, scratch: Path, experiment: Path) -> None:
     claim(root, "a1", experiment)
-    claim(root, "a1", experiment)  # as a resume does
+    claim(root, "a1", experiment)  # as when the search is resumed
     save(root, "0-0-1", scratch)
     delete_owned(root)
     filesystem, base = fsspec.core.url_to_fs(root)
     assert not filesystem.exists(base)
 
 
-def test_a_folder_that_was_not_claimed_is_not_deleted(root: str, experiment: Path) -> None:
+def test_unclaimed_folder_is_not_deleted(root: str, experiment: Path) -> None:
     filesystem, base = fsspec.core.url_to_fs(root)
     filesystem.makedirs(base)
-    assert conflict_in(root, "a1", experiment) is None  # there is nothing to lose
+    assert conflict_in(root, "a1", experiment) is None  # the folder is empty
     delete_owned(root)
     assert filesystem.exists(base)
     put(root, "2024-01-05/images")  # named like a checkpoint
@@ -190,7 +188,7 @@ def test_a_folder_that_was_not_claimed_is_not_deleted(root: str, experiment: Pat
     assert files_in(root) == ["2024-01-05/images"]
 
 
-def test_the_checkpoints_of_another_experiment_are_not_claimed(root: str, scratch: Path, experiment: Path) -> None:
+def test_checkpoints_of_another_experiment_cannot_be_claimed(root: str, scratch: Path, experiment: Path) -> None:
     claim(root, "a1", experiment)
     save(root, "0-0-1", scratch)
     before = files_in(root)
@@ -200,7 +198,7 @@ def test_the_checkpoints_of_another_experiment_are_not_claimed(root: str, scratc
     assert files_in(root) == before
 
 
-def test_a_copy_of_an_experiment_does_not_own_its_checkpoints_and_a_moved_experiment_does(
+def test_moved_experiment_owns_its_checkpoints_and_a_copy_does_not(
     root: str, experiment: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     claim(root, "a1", experiment)
@@ -209,7 +207,7 @@ def test_a_copy_of_an_experiment_does_not_own_its_checkpoints_and_a_moved_experi
         claim(root, "a1", copy)
     assert conflict_in(root, "a1", experiment) is None
     moved = experiment.rename(experiment.with_name("moved"))
-    with monkeypatch.context() as patch:  # where the first folder cannot be seen
+    with monkeypatch.context() as patch:  # a machine that does not see the original folder
         patch.setattr("platform.node", lambda: "another machine")
         assert conflict_in(root, "a1", moved) is not None
     claim(root, "a1", moved)
@@ -217,12 +215,12 @@ def test_a_copy_of_an_experiment_does_not_own_its_checkpoints_and_a_moved_experi
     assert conflict_in(root, "a1", copy) is not None
 
 
-def test_a_marker_that_cannot_be_read_gives_nobody_the_right_to_delete(root: str, experiment: Path) -> None:
+def test_root_with_an_invalid_owner_file_is_a_conflict(root: str, experiment: Path) -> None:
     put(root, OWNER_FILE_NAME)
     assert conflict_in(root, "a1", experiment) is not None
 
 
-def test_on_an_object_store_an_experiment_deletes_its_checkpoints_and_no_files_of_others(
+def test_experiment_on_an_object_store_deletes_its_checkpoints_and_no_other_files(
     object_store: Any, scratch: Path, experiment: Path
 ) -> None:
     root = "s3://fanwise/checkpoints/lenet"
@@ -238,7 +236,7 @@ def test_on_an_object_store_an_experiment_deletes_its_checkpoints_and_no_files_o
         claim(root, "a1", experiment)
 
 
-def test_relative_places_are_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_roots_become_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert checked_root("ckpt/") == checked_root(Path("ckpt")) == f"{tmp_path}/ckpt"
     assert checked_root("file://ckpt") == f"file://{tmp_path}/ckpt"
@@ -246,7 +244,7 @@ def test_relative_places_are_made_absolute(tmp_path: Path, monkeypatch: pytest.M
     assert checkpoint_root(Path("home/lenet"), "lenet", None) == f"{tmp_path}/home/lenet/checkpoints"
 
 
-def test_the_store_has_deleted_all_that_it_was_told_when_it_is_closed(root: str, scratch: Path) -> None:
+def test_closing_the_store_waits_for_all_deletions(root: str, scratch: Path) -> None:
     for name in ("1-0-1", "1-0-2", "1-0-3"):
         save(root, name, scratch)
     store = CheckpointStore(root)

@@ -44,9 +44,9 @@ def command(state: SearchState, word: str, *args: object) -> tuple[Event, str]:
     ],
 )
 def test_command_becomes_an_event_and_an_answer(word: str, args: tuple[object, ...], event: Event, answer: str) -> None:
-    made, said = command(running_state(), word, *args)
-    assert made == event
-    assert said.startswith(answer)
+    actual_event, actual_answer = command(running_state(), word, *args)
+    assert actual_event == event
+    assert actual_answer.startswith(answer)
 
 
 def test_enqueued_configuration_is_completed_in_the_same_way_each_time() -> None:
@@ -81,12 +81,12 @@ def test_invalid_command_is_refused(word: str, args: tuple[object, ...], error: 
 
 
 @pytest.mark.parametrize(
-    ("word", "argument", "what"),
+    ("word", "argument", "subject"),
     [("workers", 3, "the number of workers"), ("enqueue", {"x": 0.5}, "the configuration")],
 )
-def test_workers_and_configurations_are_refused_when_no_new_trials_start(word: str, argument: Any, what: str) -> None:
+def test_workers_and_configurations_are_refused_after_the_last_start(word: str, argument: Any, subject: str) -> None:
     state = running_state()
     RecordedSearch(state.add).stop(3.0, "enough")
-    with pytest.raises(ValueError, match=f"{what} is refused because no new trials start: enough"):
+    with pytest.raises(ValueError, match=f"{subject} is refused because no new trials start: enough"):
         command(state, word, argument)
     assert command(state, "stop")[1].startswith("the search is already ending (enough): ")

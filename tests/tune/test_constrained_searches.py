@@ -82,7 +82,7 @@ def test_nearest_report_is_shown_if_none_is_feasible() -> None:
     assert title == "bound: no report meets all constraints"
 
 
-def test_the_command_line_says_whether_the_best_is_feasible(
+def test_command_line_shows_whether_the_best_report_is_feasible(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     told(MIXED, "mixed")
@@ -99,7 +99,7 @@ def test_the_command_line_says_whether_the_best_is_feasible(
     assert '"latency_ms <= 20": 5.0' in typed(monkeypatch, capsys, "show", "nowhere", "--json")
 
 
-def test_an_optuna_study_has_the_constraints() -> None:
+def test_optuna_study_has_the_constraints() -> None:
     pytest.importorskip("optuna")
     study = told(MIXED).to_optuna()
     assert study.best_trial.user_attrs["trial_id"] == 2
@@ -136,7 +136,7 @@ def tuner(objective: Any, name: str, scheduler: Any = None, **options: Any) -> T
 
 
 @pytest.mark.parametrize("where", ["tuner", "scheduler"])
-def test_a_search_with_constraints_is_resumed_and_replayed_with_them(where: str, pool: Pool) -> None:
+def test_search_is_resumed_and_replayed_with_its_constraints(where: str, pool: Pool) -> None:
     given: dict[str, Any] = {"constraints": BOUND} if where == "tuner" else {}
     bound = FIFO(metric="loss", constraints=BOUND, points_to_evaluate=EACH) if where == "scheduler" else None
     experiment = tuner(tried, "first", bound, quiet=True, pool=pool, **given).run()
@@ -154,7 +154,7 @@ def test_summary_names_the_constraints(pool: Pool, capsys: pytest.CaptureFixture
     assert best in capsys.readouterr().out.splitlines()
 
 
-def test_a_simulated_incumbent_is_feasible() -> None:
+def test_incumbents_of_a_simulated_search_are_feasible() -> None:
     space = Space({"x": finrange(0.0, 1.0, 5), "max_epochs": 1})
     table = FunctionTable(lambda config, epoch: (tried(float(str(config["x"]))), 1.0), space)
     points = [{"x": number / 4} for number in range(4)]

@@ -1,6 +1,5 @@
 """Constraints: their syntax, their violations, and the decisions of schedulers."""
 
-import doctest
 import math
 from collections.abc import Callable
 from typing import Any
@@ -18,17 +17,12 @@ from fanwise.tune import (
     Observation,
     Space,
     SuccessiveHalving,
-    constraints,
 )
 from fanwise.tune.constraints import Constraint, checked_constraints, constraints_of, infeasibility_of
 from fanwise.tune.schedulers.scheduler import Decision, Resume, Scheduler
 from fanwise.tune.searchers import SuggestContext
 
 SPACE = Space({"depth": 3})
-
-
-def test_the_examples_run() -> None:
-    assert doctest.testmod(constraints).failed == 0
 
 
 @pytest.mark.parametrize(
@@ -47,8 +41,8 @@ def test_constraint_is_parsed(text: str, expected: Constraint) -> None:
 @pytest.mark.parametrize(
     ("texts", "error", "message"),
     [
-        ("latency_ms <= 20", TypeError, r"a list of texts, got 'latency_ms <= 20'.\n  right:  constraints=\["),
-        ([20], TypeError, "a list of texts, got [20]"),
+        ("latency_ms <= 20", TypeError, r"a list of strings, got 'latency_ms <= 20'.\n  right:  constraints=\["),
+        ([20], TypeError, "a list of strings, got [20]"),
         (["latency_ms < 20"], ValueError, "'latency_ms < 20' is not of the form metric <= number or metric >= number"),
         (["latency_ms == 20"], ValueError, "is not of the form"),
         (["latency_ms =< 20"], ValueError, "is not of the form"),

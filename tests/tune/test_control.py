@@ -1,4 +1,4 @@
-"""Commands of other processes to a running search: who may send them, and what remains of the socket."""
+"""Commands of other processes to a running search: authentication, answers, and removal of the socket."""
 
 import os
 import secrets
@@ -29,7 +29,7 @@ from fanwise.tune.runtime.control import KEY_NAME, SOCKET_NAME, send_command, sh
 ENDLESS = 10**6
 
 
-def report_for_ever(x: float, folder: str) -> None:
+def report_forever(x: float, folder: str) -> None:
     """Report about 100 times per second until the search stops the trial."""
     for _ in range(ENDLESS):
         report(loss=x)
@@ -37,7 +37,7 @@ def report_for_ever(x: float, folder: str) -> None:
 
 
 class Running:
-    """A search in a thread of the test. `experiment`: what its run() returned."""
+    """A search in a thread. `experiment`: the result of run(), or None while the search runs."""
 
     def __init__(self, tuner: Tuner) -> None:
         self.tuner = tuner
@@ -58,9 +58,9 @@ class Running:
 
 
 @contextmanager
-def searching(pool: Pool, folder: Path, **options: Any) -> Iterator[Running]:  # Any: a Tuner's options
+def searching(pool: Pool, folder: Path, **options: Any) -> Iterator[Running]:  # Any: options of a Tuner
     space = {"x": uniform(0, 1), "folder": str(folder)}
-    running = Running(quiet_tuner(report_for_ever, space, pool=pool, **{"trials": ENDLESS, **options}))
+    running = Running(quiet_tuner(report_forever, space, pool=pool, **{"trials": ENDLESS, **options}))
     try:
         yield running
     finally:
@@ -71,14 +71,14 @@ def searching(pool: Pool, folder: Path, **options: Any) -> Iterator[Running]:  #
 
 def test_other_process_stops_a_search(pool: Pool, tmp_path: Path) -> None:
     with searching(pool, tmp_path) as running:
-        said = send_command(running.path, "stop")
+        answer = send_command(running.path, "stop")
         experiment = running.wait()
-    assert said.startswith("the search ends: running trials are asked to stop. A second stop kills these trials")
+    assert answer.startswith("the search ends: running trials are asked to stop. A second stop kills these trials")
     assert (experiment.state, experiment.end_reason) == ("finished", "stopped by hand")
     assert set(experiment.trials["status"]) == {"Stopped"}
 
 
-def test_command_is_on_record_when_it_is_answered_and_a_refused_one_is_not(pool: Pool, tmp_path: Path) -> None:
+def test_accepted_commands_are_recorded_before_the_answer_and_refused_ones_never(pool: Pool, tmp_path: Path) -> None:
     with searching(pool, tmp_path) as running:
 
         def commands() -> list[tuple[str, int | None]]:
@@ -91,7 +91,7 @@ def test_command_is_on_record_when_it_is_answered_and_a_refused_one_is_not(pool:
         send_command(running.path, "workers", 3)
         running.tuner.enqueue({"x": 0.25})
         expected = [("command", 0), ("enqueued", None), ("workers", None), ("enqueued", None)]
-        within(20.0, lambda: commands() == expected, "the configuration of the tuner is on record")
+        within(20.0, lambda: commands() == expected, "the configuration of the tuner is recorded")
         with pytest.raises(ValueError, match="the search has no trial 77"):
             send_command(running.path, "pause", 77)
         with pytest.raises(ValueError, match="n_workers must be at least 1, got 0"):
@@ -123,8 +123,8 @@ def test_peer_without_the_key_is_refused(pool: Pool, tmp_path: Path) -> None:
     with searching(pool, tmp_path) as running:
         hub = Hub(name="stranger")
         try:
-            with short_path(running.path) as place, pytest.raises((AuthenticationError, WorkerLostError)):
-                dial(hub, place / SOCKET_NAME, secrets.token_bytes(32), within_s=5.0)
+            with short_path(running.path) as folder, pytest.raises((AuthenticationError, WorkerLostError)):
+                dial(hub, folder / SOCKET_NAME, secrets.token_bytes(32), within_s=5.0)
         finally:
             hub.close()
         assert "interrupt" not in {event.kind for event in read_events(running.path)}
@@ -132,25 +132,25 @@ def test_peer_without_the_key_is_refused(pool: Pool, tmp_path: Path) -> None:
 
 
 def test_peer_with_a_wrong_proof_is_disconnected(pool: Pool, tmp_path: Path) -> None:
-    """The peer ignores the proof of the listener and sends its command after a wrong proof of its own."""
-    with searching(pool, tmp_path) as running, short_path(running.path) as place:
-        stranger = _stranger(str(place / SOCKET_NAME), b"")
+    """The peer ignores the proof of the listener, and sends a wrong proof and a command."""
+    with searching(pool, tmp_path) as running, short_path(running.path) as folder:
+        stranger = _stranger(str(folder / SOCKET_NAME), b"")
         with stranger:
             assert stranger.recv(len(MAGIC) + NONCE_SIZE).startswith(MAGIC)
             head, _ = Plain().dumps(("stop", ()))
             command = b"".join(bytes(part) for part in encode(REQUEST, 1, head))
             stranger.sendall(MAGIC + secrets.token_bytes(NONCE_SIZE) + secrets.token_bytes(32) + command)
             try:
-                said = stranger.recv(4096)
-            except ConnectionResetError:  # it was cut off with words unread
-                said = b""
-        assert said == b"", "the listener shows no proof of its own"
+                data = stranger.recv(4096)
+            except ConnectionResetError:  # the listener closed before it had read everything
+                data = b""
+        assert data == b"", "the listener does not send its proof"
         before = len(read_events(running.path))
         within(20.0, lambda: len(read_events(running.path)) > before + 20, "the search continues")
         assert "interrupt" not in {event.kind for event in read_events(running.path)}
 
 
-# A pickle that would make a file, as the head of a request.
+# A pickle that would create a file if it were loaded.
 PICKLE = b"cposix\nsystem\n(S'touch %s'\ntR."
 
 
@@ -158,21 +158,21 @@ GARBAGE = [b"", b"\0" * 65536, b"GET / HTTP/1.1\r\n\r\n", b"fanwise1" + b"\xff" 
 
 
 def test_garbage_from_many_connections_reaches_nothing(pool: Pool, tmp_path: Path) -> None:
-    loot = tmp_path / "loot"
-    with searching(pool, tmp_path) as running, short_path(running.path) as place:
-        address = str(place / SOCKET_NAME)
+    created_file = tmp_path / "created"
+    with searching(pool, tmp_path) as running, short_path(running.path) as folder:
+        address = str(folder / SOCKET_NAME)
         before = len(read_events(running.path))
-        messages = [garbage.replace(b"%s", os.fsencode(loot)) for garbage in GARBAGE]
+        messages = [garbage.replace(b"%s", os.fsencode(created_file)) for garbage in GARBAGE]
         strangers = [_stranger(address, message) for message in messages * 60]
         try:
-            assert send_command(running.path, "unpause", 0).startswith("trial 0 is running"), "a friend is still heard"
+            assert send_command(running.path, "unpause", 0).startswith("trial 0 is running"), "the key still works"
             within(20.0, lambda: len(read_events(running.path)) > before + 20, "the search continues")
         finally:
             for stranger in strangers:
                 stranger.close()
         send_command(running.path, "stop")
         assert running.wait().end_reason == "stopped by hand"
-    assert not loot.exists()
+    assert not created_file.exists()
 
 
 def _stranger(address: str, garbage: bytes) -> socket.socket:
@@ -182,25 +182,25 @@ def _stranger(address: str, garbage: bytes) -> socket.socket:
     try:
         stranger.sendall(garbage)
     except OSError:
-        pass  # it was turned away before it had said all
+        pass  # the listener closed before it had read everything
     return stranger
 
 
 def test_pickle_from_a_peer_with_the_key_is_not_loaded(pool: Pool, tmp_path: Path) -> None:
-    loot = tmp_path / "loot"
+    created_file = tmp_path / "created"
     with searching(pool, tmp_path) as running:
         hub = Hub(name="insider")
         try:
-            with short_path(running.path) as place:
-                link = dial(hub, place / SOCKET_NAME, (running.path / KEY_NAME).read_bytes(), within_s=5.0)
-            link.dumps = lambda value: (PICKLE.replace(b"%s", os.fsencode(loot)), [])
+            with short_path(running.path) as folder:
+                link = dial(hub, folder / SOCKET_NAME, (running.path / KEY_NAME).read_bytes(), within_s=5.0)
+            link.dumps = lambda value: (PICKLE.replace(b"%s", os.fsencode(created_file)), [])
             link.open()
             with pytest.raises(FanwiseError):
                 link.ask("stop", within_s=10.0)
         finally:
             hub.close()
         assert send_command(running.path, "unpause", 0).startswith("trial 0 is running")
-    assert not loot.exists()
+    assert not created_file.exists()
 
 
 def test_folder_with_a_long_name_can_be_controlled(pool: Pool, tmp_path: Path) -> None:
@@ -212,22 +212,22 @@ def test_folder_with_a_long_name_can_be_controlled(pool: Pool, tmp_path: Path) -
 
 
 def test_search_runs_without_a_socket(pool: Pool, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    tuner = quiet_tuner(_blocks_the_socket, {"x": uniform(0, 1)}, pool=pool, trials=2)
+    tuner = quiet_tuner(_returns, {"x": uniform(0, 1)}, pool=pool, trials=2)
     (tmp_path / "home").mkdir()
-    real = socket.socket.bind
+    bind = socket.socket.bind
 
-    def refused(self: socket.socket, address: Any) -> None:  # Any: as the family has it
+    def refuse(self: socket.socket, address: Any) -> None:  # Any: depends on the family
         if self.family == socket.AF_UNIX and str(address).endswith(SOCKET_NAME):
             raise PermissionError(1, "no sockets here")
-        real(self, address)
+        bind(self, address)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(socket.socket, "bind", refused)
+        patch.setattr(socket.socket, "bind", refuse)
         experiment = tuner.run()
     assert experiment.state == "finished" and len(experiment.trials) == 2
     assert "other processes cannot control the search" in caplog.text
     assert not (tuner.path / KEY_NAME).exists()
 
 
-def _blocks_the_socket(x: float) -> float:
+def _returns(x: float) -> float:
     return x

@@ -15,7 +15,6 @@ from fanwise.tune import (
     TPESearcher,
     Tuner,
     choice,
-    default_searcher,
     open_search,
     parameter,
     replay_experiment,
@@ -58,10 +57,6 @@ def test_default_searcher_depends_on_objectives_conditions_and_trials(events: di
     )
     assert chosen.name == name
     SEARCHERS[name]()  # needs no extra
-
-
-def test_forest_starts_after_the_same_number_of_trials() -> None:
-    assert ForestSearcher().num_init == default_searcher.MIN_TRIALS
 
 
 def test_chosen_searcher_is_printed_and_recorded(pool: Pool, capsys: pytest.CaptureFixture[str]) -> None:
@@ -131,8 +126,8 @@ def tell_some(search: OpenSearch, count: int) -> None:
     [
         ({}, TypeError, "needs the name of the value to optimize"),
         ({"metric": "loss", "searcher": "forrest"}, ValueError, "did you mean 'forest'"),
-        ({"metric": "loss", "scheduler": ASHA(metric="loss", max_t=3)}, TypeError, "leave out metric="),
-        ({"searcher": "tpe", "scheduler": ASHA(metric="loss", max_t=3)}, TypeError, "leave out metric="),
+        ({"metric": "loss", "scheduler": ASHA(metric="loss", max_t=3)}, TypeError, "pass metric="),
+        ({"searcher": "tpe", "scheduler": ASHA(metric="loss", max_t=3)}, TypeError, "pass metric="),
         ({"metric": "loss", "stop": None}, ValueError, "needs an end"),
     ],
 )

@@ -8,7 +8,6 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 
@@ -125,11 +124,11 @@ def test_trials_have_one_row_each(experiment: Experiment) -> None:
     pd.testing.assert_frame_equal(experiment.trials, expected)
 
 
-def test_the_best_report_is_of_an_attempt_that_counts(experiment: Experiment) -> None:
+def test_best_report_is_valid(experiment: Experiment) -> None:
     assert experiment.best == Best(1, 0.2, {"lr": 0.2, "max_epochs": 2}, 1)
 
 
-def test_metadata_are_those_of_the_record(experiment: Experiment) -> None:
+def test_metadata_equal_those_of_the_record(experiment: Experiment) -> None:
     assert experiment.metadata == {**META, "format": [3, 0]}
     assert experiment.name == "lenet"
     assert experiment.path.name == "lenet"
@@ -159,7 +158,7 @@ def test_experiment_of_a_running_search_is_up_to_date(tmp_path: Path) -> None:
         assert experiment.state == "finished"
 
 
-def test_a_search_runs_as_long_as_its_tuner_holds_the_record(tmp_path: Path) -> None:
+def test_state_is_running_while_the_tuner_holds_the_lock(tmp_path: Path) -> None:
     with searching(tmp_path / "e") as search:
         experiment = load_experiment(tmp_path / "e")
         assert (experiment.state, experiment.end_reason) == ("running", None)
@@ -217,9 +216,7 @@ def test_search_of_a_killed_tuner_is_broken_off_even_if_a_fork_lives(tmp_path: P
         assert writer.stdout.read() == "", "the fork has ended, too"
 
 
-def test_without_locks_the_state_of_a_record_that_is_open_is_unknown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_state_is_unknown_on_a_file_system_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(descriptor: int, how: int) -> None:
         raise OSError("no locks")
 
@@ -255,7 +252,7 @@ def test_reported_names_of_built_in_columns_are_renamed(tmp_path: Path) -> None:
     assert (list(trials["iter"]), list(trials["reported_iter"])) == ([1], [7])
 
 
-def test_configurations_may_hold_lists(tmp_path: Path) -> None:
+def test_configurations_may_contain_lists(tmp_path: Path) -> None:
     with searching(tmp_path / "e") as search:
         search.start(0.0, 3, {"layers": [8, 4]})
         search.start(0.0, 2, {"layers": [16]}, slot=1)
@@ -266,7 +263,7 @@ def test_configurations_may_hold_lists(tmp_path: Path) -> None:
     assert list(experiment.trials["config_layers"]) == [[8, 4], [16]]
 
 
-def test_an_export_that_fails_leaves_nothing(experiment: Experiment, tmp_path: Path) -> None:
+def test_failed_export_leaves_no_file(experiment: Experiment, tmp_path: Path) -> None:
     (tmp_path / "taken.csv").mkdir()
     with pytest.raises(IsADirectoryError, match=r"'.*taken\.csv'$"):
         experiment.export(tmp_path / "taken.csv")
@@ -277,7 +274,7 @@ def test_an_export_that_fails_leaves_nothing(experiment: Experiment, tmp_path: P
     ("file", "error"),
     [("none/results.csv", FileNotFoundError), ("lenet/events.jsonl/x.csv", NotADirectoryError)],
 )
-def test_an_export_without_a_folder_names_the_file(
+def test_error_of_an_export_names_the_file(
     file: str, error: type[OSError], experiment: Experiment, tmp_path: Path
 ) -> None:
     with pytest.raises(error) as raised:
@@ -325,7 +322,7 @@ def test_utilization_equals_that_of_the_figure(tmp_path: Path, objective_s: floa
     assert timeline.startup_share != 0.0 and timeline.idle_share != 0.0
 
 
-def test_the_timeline_has_the_workers_that_were_added_while_the_search_ran(tmp_path: Path) -> None:
+def test_timeline_has_workers_that_were_added_during_the_search(tmp_path: Path) -> None:
     from fanwise.plot.data import worker_timeline
 
     with searching(tmp_path / "e", n_workers=1) as search:
@@ -394,7 +391,7 @@ def test_each_hyperparameter_becomes_an_axis_on_its_own_scale(tmp_path: Path) ->
     assert dict(width.positions) == pytest.approx({1: 0.5}, abs=0.001), "only where its condition holds"
 
 
-def test_the_pareto_front_is_of_all_reports_that_count(tmp_path: Path) -> None:
+def test_pareto_front_uses_all_reports_that_count(tmp_path: Path) -> None:
     with searching(tmp_path / "e", objectives=[["error", "min"], ["speed", "max"]]) as search:
         search.start(0.0, 0, {"lr": 0.1, "max_epochs": 2})
         for i, (error, speed) in enumerate([(0.5, 3.0), (0.4, 2.0), (0.6, 2.5), (0.1, math.inf), (0.3, 1.0)]):
@@ -404,20 +401,7 @@ def test_the_pareto_front_is_of_all_reports_that_count(tmp_path: Path) -> None:
     assert texts == ["lenet: 3 of 4 reports on the Pareto front, of 1 trial\n1 not finite are left out"]
 
 
-def test_the_figures_are_drawn(experiment: Experiment) -> None:
-    for figure in (
-        experiment.plot(),
-        experiment.plot_learning_curves(),
-        experiment.plot_workers(),
-        experiment.plot_rungs(),
-    ):
-        assert figure.axes
-        plt.close(figure)
-
-
-def test_an_experiment_is_found_by_name_by_path_and_by_its_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_experiment_is_loaded_by_name_path_or_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with searching(tmp_path / "home" / "lenet-one"), searching(tmp_path / "here"):
         pass
@@ -443,7 +427,7 @@ def test_unknown_experiment_name_suggests_the_nearest(tmp_path: Path) -> None:
         load_experiment(tmp_path / "nowhere" / "e")
 
 
-def test_pandas_is_loaded_by_the_tables_only(experiment: Experiment) -> None:
+def test_only_tables_import_pandas(experiment: Experiment) -> None:
     program = (
         "import sys; from fanwise.tune.experiment import load_experiment\n"
         f"e = load_experiment({str(experiment.path)!r}); e.best, e.utilization, e.state\n"

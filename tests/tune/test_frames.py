@@ -87,7 +87,7 @@ def test_lists_are_json_text_in_sqlite(tmp_path: Path) -> None:
         assert database.execute("SELECT layers FROM results").fetchall() == [("[1,2.5]",)]
 
 
-def test_a_column_of_numbers_and_text_is_text_in_parquet(tmp_path: Path) -> None:
+def test_column_of_numbers_and_text_is_text_in_parquet(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     frame = pd.DataFrame({"loss": [0.5, 0.25, 1.0], "config_depth": [3, "auto", None]})
     write_results(frame, frame, tmp_path / "r.parquet")
@@ -103,13 +103,13 @@ def test_parquet_without_pyarrow_names_the_extra(tmp_path: Path, monkeypatch: py
     assert not any(tmp_path.iterdir())
 
 
-def test_another_suffix_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
+def test_unknown_suffix_is_refused_and_leaves_no_file(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"must end in \.csv, \.json, \.parquet, \.sqlite, got 'r\.xlsx'"):
         write_results(pd.DataFrame(), pd.DataFrame(), tmp_path / "r.xlsx")
     assert not any(tmp_path.iterdir())
 
 
-def test_a_study_of_optuna_has_the_trials_with_their_distributions(experiment: Experiment) -> None:
+def test_optuna_study_has_the_trials_with_their_distributions(experiment: Experiment) -> None:
     optuna: Any = pytest.importorskip("optuna")
     study = experiment.to_optuna()
     assert study.study_name == "mixed" and study.direction.name == "MINIMIZE"
@@ -124,7 +124,7 @@ def test_a_study_of_optuna_has_the_trials_with_their_distributions(experiment: E
     assert study.best_trial.number == 0
 
 
-def test_a_study_has_only_reports_that_count() -> None:
+def test_optuna_study_has_only_reports_that_count() -> None:
     pytest.importorskip("optuna")
     for loss in (0.75, 0.5):  # what was reported without a checkpoint is void when the trial goes on
         with open_search({"x": uniform(0, 1)}, "loss", name="void") as search:
@@ -139,7 +139,7 @@ def test_a_study_has_only_reports_that_count() -> None:
     assert (only.value, only.intermediate_values) == (0.5, {1: 0.5})
 
 
-def test_a_study_of_several_objectives_has_their_directions() -> None:
+def test_optuna_study_has_the_direction_of_each_objective() -> None:
     pytest.importorskip("optuna")
     scheduler = FIFO(metric=["error", "accuracy"], mode=["min", "max"])
     with open_search({"x": uniform(0, 1)}, scheduler, name="two") as search:

@@ -98,7 +98,7 @@ def read(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:  # Any: JSON
     return shown[1:]
 
 
-def test_a_search_is_one_display_that_ends_with_all_trials(read: list[Any]) -> None:
+def test_notebook_shows_a_search_in_one_display(read: list[Any]) -> None:
     outputs, shown, _, _, _ = read
     assert outputs[0]["output_type"] == "display_data"
     page, text = outputs[0]["data"]["text/html"], outputs[0]["data"]["text/plain"]
@@ -114,20 +114,20 @@ def test_a_search_is_one_display_that_ends_with_all_trials(read: list[Any]) -> N
     assert "reached (searcher RandomSearcher, scheduler FIFO)" in result["data"]["text/html"]
 
 
-def test_a_search_on_the_last_line_of_a_cell_is_shown_once(read: list[Any]) -> None:
+def test_experiment_on_the_last_line_of_a_cell_is_shown_once(read: list[Any]) -> None:
     pages = [output["data"] for output in read[2] if "data" in output]
     assert ["text/html" in page for page in pages] == [True, False]
     assert pages[1]["text/plain"].startswith("Experiment('last'")
 
 
-def test_a_search_goes_on_beside_the_cells_and_is_shown_where_it_was_started(read: list[Any]) -> None:
+def test_background_search_is_shown_below_the_cell_that_started_it(read: list[Any]) -> None:
     _, _, _, outputs, waited = read
     assert outputs[0]["output_type"] == "display_data"
     assert outputs[0]["data"]["text/html"].count(">Completed<") == 4
     assert waited[-1]["data"]["text/plain"] == "4"
 
 
-def test_the_stop_button_ends_the_search_and_the_cell_and_not_the_kernel(tmp_path: Path) -> None:
+def test_stop_button_ends_the_search_and_not_the_kernel(tmp_path: Path) -> None:
     cells = ["tuner('pressed', for_ever).run()\nprint('the cell goes on')", "print(load_experiment('pressed').state)"]
     cells[1] = "print(load_experiment(''.join(['pre', 'ssed'])).end_reason)"
     said = seen(PRESSER, cells, tmp_path)

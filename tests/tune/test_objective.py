@@ -41,7 +41,7 @@ NUMBERS: list[tuple[Any, float | int]] = [  # Any: scalars of three libraries
 
 
 @pytest.mark.parametrize(("value", "number"), NUMBERS, ids=lambda value: f"{type(value).__name__} {value!r}")
-def test_scalars_and_one_element_arrays_of_any_library_become_pythons_numbers(value: Any, number: float) -> None:
+def test_scalars_and_one_element_arrays_become_python_numbers(value: Any, number: float) -> None:
     plain = plain_metrics({"loss": value})
     assert plain == {"loss": number}
     assert type(plain["loss"]) is type(number)
@@ -59,7 +59,7 @@ class Eager:
         return self._value[()]
 
 
-def test_an_array_that_has_no_item_is_asked_for_numpys() -> None:
+def test_array_without_item_is_converted_by_numpy() -> None:
     assert plain_metrics({"loss": Eager(0.25), "error": Eager(0.5, 1)}) == {"loss": 0.25, "error": 0.5}
     text = Eager(0.0)
     text.numpy = lambda: b"a"  # type: ignore[method-assign]  # as of a tensor of text
@@ -79,14 +79,14 @@ class Named(str):
 
 
 @pytest.mark.parametrize("value", ["large", Named("large"), np.str_("large"), np.array("large")])
-def test_strings_are_kept_as_notes(value: object) -> None:
+def test_strings_are_kept(value: object) -> None:
     plain = plain_metrics({"loss": 0.25, "note": value})
     assert plain == {"loss": 0.25, "note": "large"}
     assert type(plain["note"]) is str
     assert is_plain(plain["note"])
 
 
-def test_a_long_note_is_cut() -> None:
+def test_long_string_is_shortened() -> None:
     assert plain_metrics({"note": "x" * 1000}) == {"note": "x" * 1000}
     cut = plain_metrics({"note": "x" * 1001})["note"]
     assert cut == "x" * 997 + "..."
@@ -94,36 +94,36 @@ def test_a_long_note_is_cut() -> None:
 
 
 @pytest.mark.parametrize("value", [None, [0.25], {"a": 1}, 1j, Decimal("0.25"), b"large", object()])
-def test_what_is_no_number_or_string_is_named_and_refused(value: object) -> None:
+def test_error_names_a_value_that_is_neither_a_number_nor_a_string(value: object) -> None:
     with pytest.raises(TypeError, match=r"report\(loss=.*a value must be a number or a string, got \w+\.\nReport numb"):
         plain_metrics({"epoch": 1, "loss": value})
 
 
 @pytest.mark.parametrize("value", [np.zeros(2), torch.zeros(2, 3), np.zeros(0)])
-def test_an_array_of_several_elements_is_refused_with_its_shape(value: Any) -> None:
+def test_error_names_the_shape_of_an_array_with_several_elements(value: Any) -> None:
     with pytest.raises(TypeError) as caught:
         plain_metrics({"loss": value})
     shape = tuple(value.shape)
     assert f"must be one number, got a {type(value).__name__} of shape {shape}. Reduce it first" in str(caught.value)
 
 
-def test_a_number_beyond_every_float_is_refused() -> None:
+def test_integer_that_exceeds_the_range_of_floats_is_refused() -> None:
     with pytest.raises(ValueError, match=r"report\(loss=\.\.\.\): the number is too large for a float"):
         plain_metrics({"loss": 10**400})
 
 
 @pytest.mark.parametrize("name", ["st_decision", "config_depth", "trial_id"])
-def test_names_of_the_result_tables_own_columns_are_refused(name: str) -> None:
+def test_names_of_built_in_columns_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match=rf"report\({name}=\.\.\.\): .* are columns of the result"):
         report(**{name: 1.0})
 
 
-def test_a_report_of_nothing_is_refused_with_the_right_way() -> None:
+def test_empty_report_is_refused_with_an_example() -> None:
     with pytest.raises(ValueError, match=r"called without values\.\n  right:  report\(validation_error=0\.12\)"):
         report()
 
 
-def test_outside_a_tuner_values_are_checked_and_nothing_is_sent(caplog: pytest.LogCaptureFixture) -> None:
+def test_report_outside_a_tuner_validates_values_and_sends_nothing(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "fanwise")
     report(epoch=1, loss=np.float32(0.25))
     assert caplog.messages == ["report outside a tuner: {'epoch': 1, 'loss': 0.25}"]
@@ -143,7 +143,7 @@ def test_outside_a_tuner_values_are_checked_and_nothing_is_sent(caplog: pytest.L
         (None, None),
     ],
 )
-def test_a_number_or_dict_that_the_objective_returns_is_its_last_report(
+def test_returned_number_or_dict_is_the_last_report(
     returned: object, reported: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "fanwise")
@@ -161,9 +161,7 @@ NO_METRICS = [
 
 
 @pytest.mark.parametrize(("returned", "described"), NO_METRICS)
-def test_an_objective_that_only_returns_what_is_no_metric_is_told_what_it_returned(
-    returned: object, described: str
-) -> None:
+def test_error_names_a_returned_value_that_is_not_a_metric(returned: object, described: str) -> None:
     with pytest.raises(TypeError) as caught:
         run_objective(lambda: returned, "loss")
     assert str(caught.value) == (
@@ -173,7 +171,7 @@ def test_an_objective_that_only_returns_what_is_no_metric_is_told_what_it_return
 
 
 @pytest.mark.parametrize(("returned", "described"), NO_METRICS)
-def test_what_is_returned_after_a_report_may_be_anything(returned: object, described: str) -> None:
+def test_objective_that_has_reported_can_return_any_value(returned: object, described: str) -> None:
     def objective() -> object:
         report(loss=0.5)
         return returned
@@ -183,7 +181,7 @@ def test_what_is_returned_after_a_report_may_be_anything(returned: object, descr
         run_objective(lambda: returned, "loss")
 
 
-def test_the_objective_gets_the_configuration_whatever_its_names() -> None:
+def test_objective_receives_hyperparameters_with_any_names() -> None:
     seen: list[dict[str, object]] = []
     run_objective(lambda **config: seen.append(config), "loss", objective=1, metric=2)
     assert seen == [{"objective": 1, "metric": 2}]

@@ -1,6 +1,5 @@
 """Fronts, ranks, crowding and hypervolume, against definitions applied word by word."""
 
-import doctest
 import itertools
 import math
 from collections.abc import Sequence
@@ -9,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fanwise.tune import pareto
 from fanwise.tune.pareto import (
     HypervolumeFront,
     best_of,
@@ -53,12 +51,12 @@ def fronts_by_definition(points: list[Point]) -> list[int]:
 
 
 @given(MANY)
-def test_fronts_are_those_of_the_definition(points: list[Point]) -> None:
+def test_fronts_equal_their_definition(points: list[Point]) -> None:
     assert non_dominated_sort(points) == fronts_by_definition(points)
 
 
 @given(MANY)
-def test_the_best_come_front_by_front(points: list[Point]) -> None:
+def test_better_fronts_come_first(points: list[Point]) -> None:
     order = best_of(points, len(points))
     ranks = fronts_by_definition(points)
     assert sorted(order) == list(range(len(points)))
@@ -66,7 +64,7 @@ def test_the_best_come_front_by_front(points: list[Point]) -> None:
 
 
 @given(MANY, st.integers(1, 12))
-def test_fewer_of_the_best_are_the_first_of_all(points: list[Point], number: int) -> None:
+def test_fewer_best_points_are_the_first_of_all(points: list[Point], number: int) -> None:
     assert best_of(points, number) == best_of(points, len(points))[:number]
 
 
@@ -77,7 +75,7 @@ def scaled(points: list[Point]) -> list[Point]:
 
 
 @given(points_of(2))
-def test_within_a_front_each_next_one_is_the_farthest_from_those_before(points: list[Point]) -> None:
+def test_next_point_of_a_front_is_the_farthest_from_those_before(points: list[Point]) -> None:
     front = [point for point, rank in zip(points, fronts_by_definition(points), strict=True) if rank == 0]
     order, places = best_of(front, len(front)), scaled(front)
     assert front[order[0]][0] == min(point[0] for point in front)
@@ -86,19 +84,19 @@ def test_within_a_front_each_next_one_is_the_farthest_from_those_before(points: 
         assert nearest[0] >= max(nearest) - 1e-12
 
 
-def test_the_unit_of_a_loss_does_not_matter() -> None:
+def test_units_of_losses_have_no_effect() -> None:
     front = [(0.0, 10.0), (6.0, 9.5), (7.0, 1.0), (10.0, 0.0)]
     assert best_of(front, 4) == best_of([(a, 1024.0 * b) for a, b in front], 4) == [0, 3, 1, 2]
 
 
-def test_a_point_with_an_infinite_loss_comes_last_however_good_the_others_are() -> None:
+def test_point_with_an_infinite_loss_comes_last() -> None:
     points = [(math.inf, 0.0), (5.0, 5.0), (-math.inf, 0.0), (1.0, 1.0)]
     assert best_of(points, 4) == [3, 1, 0, 2]
     assert best_of(points[:1], 1) == [0]
 
 
 @given(st.integers(1, 4).flatmap(lambda m: points_of(m).map(lambda points: (m, points))))
-def test_the_hypervolume_is_the_number_of_cells_that_are_dominated(given_: tuple[int, list[Point]]) -> None:
+def test_hypervolume_equals_the_number_of_dominated_cells(given_: tuple[int, list[Point]]) -> None:
     num_losses, points = given_
     cells = itertools.product(range(5), repeat=num_losses)  # cell c is [c, c + 1] in each loss, the reference is 5
     covered = sum(any(all(x <= c for x, c in zip(point, cell, strict=True)) for point in points) for cell in cells)
@@ -106,7 +104,7 @@ def test_the_hypervolume_is_the_number_of_cells_that_are_dominated(given_: tuple
 
 
 @given(MANY)
-def test_the_volume_does_not_depend_on_the_order_of_points(points: list[Point]) -> None:
+def test_hypervolume_does_not_depend_on_the_order_of_points(points: list[Point]) -> None:
     front = HypervolumeFront([4.5] * len(points[0]))
     for number, point in enumerate(points, 1):
         before = front.volume
@@ -115,23 +113,23 @@ def test_the_volume_does_not_depend_on_the_order_of_points(points: list[Point]) 
         assert grew == (front.volume > before)
 
 
-def test_what_is_not_finite_adds_nothing_to_a_front() -> None:
+def test_losses_that_are_not_finite_add_nothing_to_a_front() -> None:
     front = HypervolumeFront((1.0, 1.0))
     assert not any(front.add((0.0, loss)) for loss in (math.inf, -math.inf, math.nan))
     assert front.volume == 0.0
 
 
 @given(MANY)
-def test_every_point_of_a_front_is_better_than_its_reference_in_every_loss(points: list[Point]) -> None:
+def test_points_of_a_front_are_better_than_the_reference_point_in_every_loss(points: list[Point]) -> None:
     reference = default_reference(points)
     assert all(loss < limit for point in points for loss, limit in zip(point, reference, strict=True))
 
 
-def test_the_hypervolume_of_nothing_is_nothing() -> None:
+def test_hypervolume_without_points_is_zero() -> None:
     assert volume([(4.0, 1.0), (9.0, 9.0)], (4.0, 4.0)) == 0.0
 
 
-def test_a_lone_point_is_crowded_by_nobody_and_a_middle_one_by_its_neighbours() -> None:
+def test_crowding_distance_depends_on_the_neighbors() -> None:
     assert crowding_distances([(1.0, 1.0)]) == [math.inf]
     assert crowding_distances([(0, 10), (2, 6), (3, 5), (10, 0)]) == [math.inf, 0.3 + 0.5, 0.8 + 0.6, math.inf]
 
@@ -139,8 +137,3 @@ def test_a_lone_point_is_crowded_by_nobody_and_a_middle_one_by_its_neighbours() 
 def test_nan_is_refused() -> None:
     with pytest.raises(ValueError, match="without NaN"):
         non_dominated_sort([(math.nan, 1.0)])
-
-
-def test_the_examples_run() -> None:
-    result = doctest.testmod(pareto)
-    assert result.failed == 0 < result.attempted

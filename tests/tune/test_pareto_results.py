@@ -38,7 +38,7 @@ def told(name: str, *trials: list[tuple[float, float]], constraints: list[str] |
     return load_experiment(name)
 
 
-def test_the_front_has_every_report_that_none_dominates_once_the_best_in_the_first_objective_first() -> None:
+def test_front_has_every_nondominated_report_once_sorted_by_the_first_objective() -> None:
     experiment = told("front", REPORTS[:3], REPORTS[3:])
     points = experiment.pareto()
     assert [(point.trial_id, point.iter, dict(point.values)) for point in points] == [
@@ -58,25 +58,25 @@ def test_infeasible_reports_are_not_on_the_front() -> None:
     assert "\ncrosses: 1 infeasible" in figure.texts[0].get_text()
 
 
-def test_a_search_in_which_nothing_is_feasible_has_no_front() -> None:
+def test_search_without_feasible_reports_has_no_front() -> None:
     experiment = told("never", REPORTS[:3], constraints=["speed >= 9"])
     assert (experiment.pareto(), experiment.hypervolume(REFERENCE), experiment.hypervolume()) == ([], 0.0, 0.0)
     assert "no report meets all constraints" in experiment.plot_pareto_front().texts[0].get_text()
 
 
-def test_the_default_reference_point_is_the_worst_of_the_front_and_a_tenth_of_its_extent() -> None:
+def test_default_reference_point_is_a_tenth_of_the_extent_beyond_the_front() -> None:
     experiment = told("rule", REPORTS[:3], REPORTS[3:])
     assert experiment.hypervolume() == pytest.approx(experiment.hypervolume({"error": 0.52, "speed": 0.8}))
     assert told("one", [(0.5, 2.0)]).hypervolume() == pytest.approx(0.05 * 0.2)
 
 
 @pytest.mark.parametrize("point", [{"error": 1.0}, {"error": 1.0, "speed": math.nan}, {"error": 1.0, "sped": 0.0}])
-def test_a_reference_point_must_fit_the_objectives(point: dict[str, float]) -> None:
+def test_reference_point_must_match_the_objectives(point: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="a finite number for each objective, 'error', 'speed'; got"):
         told("point", REPORTS[:1]).hypervolume(point)
 
 
-def test_a_search_ends_when_its_hypervolume_is_large_enough_and_is_replayed() -> None:
+def test_search_with_a_limit_of_the_hypervolume_ends_and_is_replayed() -> None:
     stop = StoppingCriterion(max_hypervolume=1.6, reference_point=REFERENCE)
     with open_search({"x": uniform(0, 1)}, two_objectives(), name="enough", stop=stop) as opened:
         for error, speed in REPORTS[:2]:
@@ -88,14 +88,14 @@ def test_a_search_ends_when_its_hypervolume_is_large_enough_and_is_replayed() ->
     assert not replay_experiment("enough").differences
 
 
-def test_a_reference_point_that_does_not_fit_is_refused_before_anything_starts(home: Path) -> None:
+def test_reference_point_that_does_not_match_is_refused_before_the_start(home: Path) -> None:
     stop = StoppingCriterion(max_hypervolume=1.6, reference_point={"error": 1.0})
     with pytest.raises(ValueError, match="a value for each objective, 'error', 'speed', but got 'error'"):
         open_search({"x": uniform(0, 1)}, two_objectives(), name="wrong", stop=stop)
     assert not home.exists()
 
 
-def test_a_search_of_two_objectives_ends_when_no_report_adds_to_the_front_and_is_replayed() -> None:
+def test_search_of_two_objectives_without_improvement_ends_and_is_replayed() -> None:
     stop = StoppingCriterion(max_num_trials_without_improvement=2)
     reports = [(0.5, 1.0), (0.5, 2.0), (0.6, 3.0), (0.6, 2.0), (0.5, 1.0), (0.1, 9.0)]
     with open_search({"x": uniform(0, 1)}, two_objectives(), name="stays", stop=stop) as opened:

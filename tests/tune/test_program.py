@@ -9,7 +9,7 @@ from fanwise.tune.schedulers import FIFO
 from fanwise.tune.space import Space, uniform
 
 
-def test_a_program_with_a_float8_tensor_can_be_loaded_again(tmp_path: Path) -> None:
+def test_program_with_a_float8_tensor_is_saved_and_loaded(tmp_path: Path) -> None:
     table = torch.ones(2).to(torch.float8_e4m3fn)
     save_program(tmp_path, lambda: table, FIFO(metric="loss"), Space({"x": uniform(0, 1)}))
     objective, _, _ = load_program(tmp_path)

@@ -45,8 +45,8 @@ from fanwise.tune import (
     reverseloguniform,
     uniform,
 )
+from fanwise.tune.experiment_replay import replay_experiment
 from fanwise.tune.record.reading import read_meta
-from fanwise.tune.replaying import replay_experiment
 from fanwise.tune.simulate import Faults, FunctionTable
 from fanwise.tune.stopping import StoppingCriterion
 
@@ -171,17 +171,17 @@ class StopsAt(Scheduler):
 
 def test_resume_refuses_a_scheduler_with_other_decisions(tmp_path: Path, pool: Pool) -> None:
     folder = recorded(tmp_path / "changed", StopsAt(3), objective=train_for_real)
-    with pytest.raises(RecordError, match=r"changed cannot be resumed: from event \d+ on, its scheduler"):
+    with pytest.raises(RecordError, match=r"changed cannot be resumed: from event \d+ on, the scheduler"):
         Tuner.resume(folder, scheduler=StopsAt(2), pool=pool, quiet=True).run()
 
 
-def test_the_command_says_what_was_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_prints_the_numbers_of_compared_events(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = recorded(tmp_path / "grid", SCHEDULERS["grid"](), trials=5)
     assert command("tune", "replay", str(folder)) == 0
     assert re.fullmatch(r"\d+ events, \d+ actions and 5 suggestions of .*grid: all the same\n", capsys.readouterr().out)
 
 
-def test_the_command_fails_with_the_first_differences(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_fails_and_prints_the_first_differences(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = recorded(tmp_path / "own", FIFO(Forgetful(), metric="loss"), trials=7)
     assert command("tune", "replay", str(folder)) == 1
     said = capsys.readouterr().out

@@ -64,7 +64,7 @@ def kept(searched: Path, tmp_path: Path) -> Path:
         ({"scheduler": FIFO(metric="error")}, "scheduler: was .*'loss'.*, is .*'error'"),
     ],
 )
-def test_another_search_is_refused_with_what_differs(kept: Path, changes: dict[str, Any], message: str) -> None:
+def test_error_names_the_setting_that_differs(kept: Path, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message) as caught:
         Tuner.resume(kept, **changes)
     assert "the experiment 'kept' can only be resumed with the same settings" in str(caught.value)
@@ -96,7 +96,7 @@ def unloadable(file: Path) -> None:
         ),
     ],
 )
-def test_a_program_that_cannot_be_loaded_is_told_and_may_be_handed_in(
+def test_program_that_cannot_be_loaded_can_be_passed(
     kept: Path, pool: Pool, spoil: Callable[[Path], None], message: str
 ) -> None:
     spoil(kept / "program.pickle")
@@ -108,7 +108,7 @@ def test_a_program_that_cannot_be_loaded_is_told_and_may_be_handed_in(
     assert len(tuner.run().trials) == 6
 
 
-def test_a_foreign_owner_of_the_program_is_refused(kept: Path) -> None:
+def test_program_of_another_user_is_refused(kept: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can give files away")
     os.chown(kept / "program.pickle", 4711, 4711)
@@ -116,9 +116,7 @@ def test_a_foreign_owner_of_the_program_is_refused(kept: Path) -> None:
         Tuner.resume(kept)
 
 
-def test_a_cluster_that_is_gone_is_told_and_the_search_goes_on_in_a_pool_that_is_handed_in(
-    kept: Path, pool: Pool
-) -> None:
+def test_search_of_a_missing_cluster_resumes_on_a_passed_pool(kept: Path, pool: Pool) -> None:
     save_cluster(kept, Pool(ray="127.0.0.1:1", bundles=[{"CPU": 2}]).cluster_settings)
     with pytest.raises(ClusterError, match=r"there is no Ray cluster: tried '127\.0\.0\.1:1'"):
         Tuner.resume(kept, stop=MORE, quiet=True)
@@ -126,9 +124,7 @@ def test_a_cluster_that_is_gone_is_told_and_the_search_goes_on_in_a_pool_that_is
     assert load_cluster(kept) == {}, "the next resume runs on this machine, too"
 
 
-def test_no_pool_on_a_cluster_stays_open_without_a_run_or_after_one(
-    kept: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_resume_leaves_no_pool_on_a_cluster_open(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[Pool] = []
     arguments = {"ray": "10.0.0.1:6379"}
 
@@ -171,7 +167,7 @@ def test_no_pool_on_a_cluster_stays_open_without_a_run_or_after_one(
         ),
     ],
 )
-def test_what_is_no_clusters_arguments_is_refused(kept: Path, spoil: Callable[[Path], None], message: str) -> None:
+def test_invalid_cluster_file_is_refused(kept: Path, spoil: Callable[[Path], None], message: str) -> None:
     save_cluster(kept, Pool(ray="127.0.0.1:1").cluster_settings)
     spoil(kept / "cluster.json")
     with pytest.raises(RecordError, match=message):
@@ -179,7 +175,7 @@ def test_what_is_no_clusters_arguments_is_refused(kept: Path, spoil: Callable[[P
 
 
 @pytest.mark.parametrize(("written", "is_refused"), [([99, 0], True), ([3, 7], False)])
-def test_a_record_of_another_major_format_is_refused(
+def test_record_of_another_major_format_is_refused(
     kept: Path, pool: Pool, written: list[int], is_refused: bool
 ) -> None:
     edit_meta(kept, format=written)
@@ -190,7 +186,7 @@ def test_a_record_of_another_major_format_is_refused(
         assert len(Tuner.resume(kept, stop=MORE, pool=pool, quiet=True).run().trials) == 6
 
 
-def test_a_row_that_a_newer_version_wrote_is_named_and_nothing_is_written(kept: Path, pool: Pool) -> None:
+def test_error_names_a_row_of_a_newer_version_and_nothing_is_written(kept: Path, pool: Pool) -> None:
     (kept / "events.jsonl").write_bytes(
         b"".join(
             line_of(event.seq, event.t_s, "dreamt" if event.seq == 4 else event.kind, event.trial_id, event.body)
@@ -209,7 +205,7 @@ def waits(x: float, epochs: int, folder: str) -> None:
     within(60.0, lambda: Path(folder, "go on").exists(), "the test is over")
 
 
-def test_the_second_tuner_of_an_experiment_is_refused(tmp_path: Path, pool: Pool) -> None:
+def test_second_tuner_of_an_experiment_is_refused(tmp_path: Path, pool: Pool) -> None:
     first = quiet_tuner(waits, {**SPACE, "folder": str(tmp_path)}, pool=pool, name="twice", trials=1)
     thread = threading.Thread(target=first.run)
     thread.start()
@@ -237,7 +233,7 @@ def fill(x: float) -> None:
         report(loss=x, epoch=epoch, checkpoint=lambda at, epoch=epoch: (at / "epoch").write_text(str(epoch)))
 
 
-def test_a_search_that_a_full_disk_ended_goes_on_afterwards(pool: Pool) -> None:
+def test_search_that_a_full_disk_ended_can_be_resumed(pool: Pool) -> None:
     with FullDisk(after_bytes=10_000) as disk:
         with pytest.raises(RecordError, match=r"events\.jsonl cannot be written"):
             quiet_tuner(fill, {"x": uniform(0, 1)}, pool=pool, name="full", trials=2, callbacks=[disk]).run()
@@ -251,7 +247,7 @@ def test_a_search_that_a_full_disk_ended_goes_on_afterwards(pool: Pool) -> None:
     assert replay_experiment("full").differences == []
 
 
-def test_a_place_for_checkpoints_that_cannot_be_written_is_named_before_anything_is_made(
+def test_checkpoint_root_that_cannot_be_written_is_refused_before_any_folder_is_created(
     tmp_path: Path, pool: Pool, home: Path
 ) -> None:
     (tmp_path / "file").touch()

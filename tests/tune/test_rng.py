@@ -1,7 +1,6 @@
 """KeyedRandom: the same numbers everywhere, spread evenly, and the methods of random.Random."""
 
 import copy
-import doctest
 import pickle
 from collections import Counter
 
@@ -9,11 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fanwise.tune import rng
 from fanwise.tune.rng import KeyedRandom
 
 
-def test_these_numbers_are_the_same_on_every_machine_and_in_every_version() -> None:
+def test_numbers_are_equal_on_every_machine_and_in_every_version() -> None:
     drawn = KeyedRandom("0/suggest/17")
     assert [drawn.random().hex() for _ in range(9)] == NUMBERS
     assert [drawn.randrange(10), drawn.randrange(10) - 5, drawn.getrandbits(70)] == INTEGERS
@@ -36,7 +34,7 @@ LETTERS = "adadbdcdda"
 
 
 @given(st.text(), st.integers(1, 40))
-def test_numbers_depend_on_the_key_alone_and_lie_below_one(key: str, count: int) -> None:
+def test_numbers_depend_only_on_the_key_and_are_below_one(key: str, count: int) -> None:
     first, second = KeyedRandom(key), KeyedRandom(key)
     numbers = [first.random() for _ in range(count)]
     assert numbers == [second.random() for _ in range(count)]
@@ -45,7 +43,7 @@ def test_numbers_depend_on_the_key_alone_and_lie_below_one(key: str, count: int)
     assert len(set(numbers)) == count
 
 
-def test_numbers_are_spread_evenly_over_keys_and_within_one() -> None:
+def test_numbers_are_uniform_over_keys_and_within_a_key() -> None:
     within_one = KeyedRandom("key")
     for drawn in ([within_one.random() for _ in range(8000)], [KeyedRandom(f"key/{n}").random() for n in range(8000)]):
         counts = Counter(int(number * 8) for number in drawn)
@@ -53,7 +51,7 @@ def test_numbers_are_spread_evenly_over_keys_and_within_one() -> None:
 
 
 @given(st.text(), st.integers(1, 10**30))
-def test_integers_lie_in_their_range(key: str, size: int) -> None:
+def test_integers_are_in_their_range(key: str, size: int) -> None:
     assert 0 <= KeyedRandom(key).randrange(size) < size
 
 
@@ -65,7 +63,7 @@ def test_integers_are_equally_likely() -> None:
 
 
 @given(st.text(), st.integers(0, 20))
-def test_a_copy_goes_on_where_the_original_stands(key: str, drawn: int) -> None:
+def test_copy_continues_with_the_numbers_of_the_original(key: str, drawn: int) -> None:
     original = KeyedRandom(key)
     for _ in range(drawn):
         original.random()
@@ -75,7 +73,7 @@ def test_a_copy_goes_on_where_the_original_stands(key: str, drawn: int) -> None:
         assert [other.random() for _ in range(10)] == ahead
 
 
-def test_bits_are_as_many_as_were_asked_for() -> None:
+def test_number_of_bits_is_the_requested_one() -> None:
     drawn = KeyedRandom("bits")
     assert drawn.getrandbits(0) == 0
     for k in (1, 7, 64, 65, 200):
@@ -84,7 +82,7 @@ def test_bits_are_as_many_as_were_asked_for() -> None:
         assert any(value >> (k - 1) for value in seen)
 
 
-def test_what_cannot_be_drawn_is_refused() -> None:
+def test_invalid_ranges_are_refused() -> None:
     drawn = KeyedRandom("nothing")
     with pytest.raises(ValueError, match="stop must be at least 1, got 0"):
         drawn.randrange(0)
@@ -92,7 +90,3 @@ def test_what_cannot_be_drawn_is_refused() -> None:
         drawn.choice([])
     with pytest.raises(ValueError, match="k must be at least 0, got -1"):
         drawn.getrandbits(-1)
-
-
-def test_the_examples_run() -> None:
-    assert doctest.testmod(rng).failed == 0

@@ -1,4 +1,4 @@
-"""A search on a pool that the test plays: commits before answers, and an end on every way of failing."""
+"""A search on a simulated pool: reports are committed before answers are sent, and every error ends the search."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -28,7 +28,7 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
         pass
 
 
-def test_an_answer_leaves_when_its_report_is_in_the_record(stage: Stage) -> None:
+def test_answer_is_sent_after_its_report_is_committed(stage: Stage) -> None:
     stage.begin()
     first = stage.engine.jobs[0]
     stage.ready(first)
@@ -39,7 +39,7 @@ def test_an_answer_leaves_when_its_report_is_in_the_record(stage: Stage) -> None
     assert report.kept == [{"loss": 0.5}]
 
 
-def test_the_reports_of_one_turn_share_one_transaction(stage: Stage) -> None:
+def test_reports_of_one_turn_share_one_commit(stage: Stage) -> None:
     stage.begin()
     before = stage.record.transactions
     reports = [stage.report(job, loss=number) for number, job in enumerate(stage.engine.jobs * 5)]
@@ -49,7 +49,7 @@ def test_the_reports_of_one_turn_share_one_transaction(stage: Stage) -> None:
     assert all(len(report.kept) == 10 for report in reports)
 
 
-def test_the_record_tells_the_life_of_a_trial_in_order(stage: Stage) -> None:
+def test_record_has_the_events_of_a_trial_in_order(stage: Stage) -> None:
     stage.begin(stop=StoppingCriterion(max_num_trials_started=1), n_workers=1)
     (job,) = stage.engine.jobs
     stage.ready(job)
@@ -67,7 +67,7 @@ def test_the_record_tells_the_life_of_a_trial_in_order(stage: Stage) -> None:
     assert stage.search.finish.kind == "limit"
 
 
-def test_a_report_after_the_end_of_its_trial_is_answered_and_recorded_as_late(stage: Stage) -> None:
+def test_report_after_the_end_of_its_trial_is_answered_and_recorded_as_late(stage: Stage) -> None:
     stage.begin(stop=StoppingCriterion(max_num_trials_started=1), n_workers=1)
     (job,) = stage.engine.jobs
     stage.ended(job)
@@ -81,7 +81,7 @@ def test_a_report_after_the_end_of_its_trial_is_answered_and_recorded_as_late(st
     assert [body["late"] for _, body in stage.events("report")] == [True]
 
 
-def test_a_trial_that_has_not_begun_can_be_told_to_stop(stage: Stage) -> None:
+def test_interrupts_terminate_and_kill_trials_that_are_starting(stage: Stage) -> None:
     stage.begin()
     stage.turn(lambda: stage.search.apply_command(events.Interrupt))
     assert [job.told for job in stage.engine.jobs] == [["terminate"], ["terminate"]]
@@ -93,7 +93,7 @@ def test_a_trial_that_has_not_begun_can_be_told_to_stop(stage: Stage) -> None:
     assert [action["status"] for action in stage.actions("judged")] == ["Stopped", "Stopped"]
 
 
-def test_the_next_attempt_of_a_trial_has_an_output_and_a_seed_of_its_own(stage: Stage) -> None:
+def test_each_attempt_has_its_own_output_files_and_seed(stage: Stage) -> None:
     stage.begin(n_workers=1, retries=1)
     stage.end(stage.engine.jobs[0], Outcome("exit", "gone"))
     first, again = stage.engine.jobs
@@ -102,12 +102,12 @@ def test_the_next_attempt_of_a_trial_has_an_output_and_a_seed_of_its_own(stage: 
     assert first.seed != again.seed
 
 
-def test_with_more_workers_jobs_are_submitted_in_the_same_turn(stage: Stage) -> None:
+def test_added_workers_get_jobs_in_the_same_turn(stage: Stage) -> None:
     stage.begin(n_workers=1, max_equal_failures=None)
     stage.turn(lambda: stage.search.apply_command(lambda now_s: events.WorkersChanged(now_s, 3)))
     assert [job.number for job in stage.engine.jobs] == [0, 1, 2]
     stage.turn(lambda: stage.search.apply_command(lambda now_s: events.WorkersChanged(now_s, 1)))
-    assert [job.told for job in stage.engine.jobs] == [[], [], []], "running trials are left alone"
+    assert [job.told for job in stage.engine.jobs] == [[], [], []], "running trials are not stopped"
     for job in stage.engine.jobs[:2]:
         stage.end(job)
     assert len(stage.engine.jobs) == 3
@@ -116,7 +116,7 @@ def test_with_more_workers_jobs_are_submitted_in_the_same_turn(stage: Stage) -> 
     assert [body["n_workers"] for _, body in stage.events("workers")] == [3, 1]
 
 
-def test_a_trial_that_leaves_a_thread_is_named_at_once_in_the_news_and_on_record(stage: Stage) -> None:
+def test_threads_that_a_trial_left_running_are_in_the_news_and_the_record(stage: Stage) -> None:
     stage.begin(n_workers=1)
     (job,) = stage.engine.jobs
     stage.report(job, loss=0.5)
@@ -129,12 +129,12 @@ def test_a_trial_that_leaves_a_thread_is_named_at_once_in_the_news_and_on_record
     ((_, body),) = stage.events("ended")
     assert body["outcome"]["threads"] == ["'saver' in save, train.py:7"]
     (event,) = (event for event in read_events(stage.folder) if event.kind == "ended")
-    told = event_of("ended", event.t_s, event.trial_id, event.body)
-    assert isinstance(told, events.Ended) and told.outcome.threads == ("'saver' in save, train.py:7",)
+    decoded = event_of("ended", event.t_s, event.trial_id, event.body)
+    assert isinstance(decoded, events.Ended) and decoded.outcome.threads == ("'saver' in save, train.py:7",)
     stage.gone(job)
 
 
-def test_the_record_gets_a_summary_every_few_seconds(stage: Stage) -> None:
+def test_summary_is_written_every_five_seconds(stage: Stage) -> None:
     stage.begin(n_workers=1)
     stage.turn()
     (job,) = stage.engine.jobs
@@ -142,36 +142,36 @@ def test_the_record_gets_a_summary_every_few_seconds(stage: Stage) -> None:
     stage.loop.clock.advance(4.0)
     stage.report(job, loss=0.5)
     stage.turn()
-    assert stage.record.meta["summary"]["best"] is None, "it is not due yet"
+    assert stage.record.meta["summary"]["best"] is None, "the next summary is not due yet"
     stage.loop.clock.advance(1.5)
     stage.turn()
     summary = stage.record.meta["summary"]
     assert (summary["best"], summary["finished"], summary["last_s"]) == ([0.5, 0], False, 5.5)
 
 
-def test_a_command_is_answered_when_it_is_on_record(stage: Stage) -> None:
+def test_command_is_answered_after_it_is_committed(stage: Stage) -> None:
     stage.begin()
-    heard: list[int] = []
+    num_recorded: list[int] = []
     stage.search.apply_command(
-        lambda now_s: events.Command(now_s, "pause", 0), lambda: heard.append(len(stage.events("command")))
+        lambda now_s: events.Command(now_s, "pause", 0), lambda: num_recorded.append(len(stage.events("command")))
     )
-    assert heard == []
+    assert num_recorded == []
     stage.turn()
-    assert heard == [1]
+    assert num_recorded == [1]
 
 
-def test_a_command_that_comes_before_the_search_has_begun_is_obeyed_after_that(stage: Stage) -> None:
+def test_command_before_begin_is_applied_after_begin(stage: Stage) -> None:
     stage.loop.call_soon(lambda: stage.search.apply_command(lambda now_s: events.Interrupt(now_s, "enough")))
     stage.begin()
     assert stage.search.failure is None
     assert [event.kind for event in read_events(stage.folder)] == ["begin", "suggested", "suggested", "interrupt"]
 
 
-# What must not happen, but may: the search ends with the error, and nobody waits for ever.
+# Errors end the search, and nothing waits forever.
 
 
-def finish_off(stage: Stage) -> None:
-    """All jobs are killed; their processes go."""
+def check_killed_and_finished(stage: Stage) -> None:
+    """Check that all jobs are killed, and let their processes exit. Then the search has ended."""
     assert not stage.search.finished.is_set()
     for job in stage.engine.jobs:
         assert job.told[-1:] == ["kill"]
@@ -179,7 +179,7 @@ def finish_off(stage: Stage) -> None:
     assert stage.search.finished.is_set()
 
 
-def test_a_record_that_cannot_be_written_refuses_the_reports_and_ends_the_search(stage: Stage) -> None:
+def test_failed_commit_refuses_the_reports_and_ends_the_search(stage: Stage) -> None:
     stage.begin()
     stage.record.error = RecordError("the disk is full.")
     reports = [stage.report(job, loss=0.5) for job in stage.engine.jobs]
@@ -191,21 +191,21 @@ def test_a_record_that_cannot_be_written_refuses_the_reports_and_ends_the_search
     late = stage.report(stage.engine.jobs[0], loss=0.5)
     stage.turn()
     assert isinstance(late.answers[0], RecordError)
-    finish_off(stage)
+    check_killed_and_finished(stage)
     assert stage.search.failure is stage.record.error
 
 
 @pytest.mark.parametrize("error", [MemoryError("no memory"), SystemExit(3), KeyboardInterrupt()])
-def test_whatever_a_commit_raises_ends_the_search(stage: Stage, error: BaseException) -> None:
+def test_any_exception_of_a_commit_ends_the_search(stage: Stage, error: BaseException) -> None:
     stage.begin()
     stage.record.error = error
     stage.ready(stage.engine.jobs[0])
-    finish_off(stage)
+    check_killed_and_finished(stage)
     assert stage.search.failure is error
 
 
 @pytest.mark.parametrize("error", [OSError("no process"), SystemExit(3)])
-def test_a_job_that_cannot_be_submitted_ends_the_search(stage: Stage, error: BaseException) -> None:
+def test_job_that_cannot_be_submitted_ends_the_search(stage: Stage, error: BaseException) -> None:
     stage.begin(n_workers=1)
     stage.engine.error = error
     stage.ended(stage.engine.jobs[0])
@@ -214,33 +214,33 @@ def test_a_job_that_cannot_be_submitted_ends_the_search(stage: Stage, error: Bas
     assert stage.search.failure is error
 
 
-def test_a_pool_that_cannot_start_anything_ends_the_search_at_once(stage: Stage) -> None:
+def test_first_job_that_cannot_be_submitted_ends_the_search_at_once(stage: Stage) -> None:
     stage.engine.error = error = OSError("no process")
     stage.begin()
     assert stage.search.finished.is_set()
     assert stage.search.failure is error
 
 
-class Quitting(Searcher):
-    """Suggests once, then raises what no `except Exception` catches."""
+class ExitingSearcher(Searcher):
+    """Suggests twice, then raises SystemExit, which `except Exception` does not catch."""
 
     runs_inline = True
 
     def __init__(self) -> None:
-        self.asked = 0
+        self.num_calls = 0
 
     def suggest(self, ask: object) -> Mapping[str, object]:
-        self.asked += 1
-        if self.asked > 2:
+        self.num_calls += 1
+        if self.num_calls > 2:
             raise SystemExit(3)
         return {"x": 0.5}
 
     def observe(self, observation: Observation) -> None:
-        """Learns nothing."""
+        """Do nothing."""
 
 
-def test_a_searcher_that_raises_system_exit_does_not_end_the_hubs_thread(stage: Stage) -> None:
-    stage.begin(FIFO(Quitting(), metric="loss"))
+def test_system_exit_in_a_searcher_ends_the_search_and_not_the_thread_of_the_hub(stage: Stage) -> None:
+    stage.begin(FIFO(ExitingSearcher(), metric="loss"))
     first, second = stage.engine.jobs
     stage.end(first)
     assert second.told == ["kill"]
@@ -249,8 +249,8 @@ def test_a_searcher_that_raises_system_exit_does_not_end_the_hubs_thread(stage: 
     assert isinstance(stage.search.failure, SystemExit)
 
 
-class Nonsense(Scheduler):
-    """A scheduler of one's own that gives out what no record can hold."""
+class InvalidScheduler(Scheduler):
+    """Returns a configuration that is not in the space and cannot be encoded as JSON."""
 
     def __init__(self) -> None:
         super().__init__(metric="loss")
@@ -262,15 +262,15 @@ class Nonsense(Scheduler):
         return Decision.CONTINUE
 
 
-def test_a_configuration_that_is_not_of_the_space_ends_the_search_in_order_with_an_error_that_says_so(
+def test_configuration_outside_the_space_ends_the_search_with_an_error(
     stage: Stage,
 ) -> None:
-    stage.begin(Nonsense())
+    stage.begin(InvalidScheduler())
     assert stage.search.finished.is_set()
     finish = stage.search.finish
     assert finish is not None and finish.kind == "scheduler"
     assert isinstance(finish.cause, ValueError)
-    assert "Nonsense.next() for trial 0 gave" in str(finish.cause) and "is not in uniform(0.0, 1.0)" in str(
+    assert "InvalidScheduler.next() for trial 0 gave" in str(finish.cause) and "is not in uniform(0.0, 1.0)" in str(
         finish.cause
     )
 
@@ -278,7 +278,7 @@ def test_a_configuration_that_is_not_of_the_space_ends_the_search_in_order_with_
 @pytest.mark.parametrize(
     "values", [[0.5], None, {"loss": 0.5, "note": "x" * 1001}, {1: 0.5}, {"loss": 0.5, "model": object()}]
 )
-def test_values_that_are_no_names_and_numbers_are_refused_and_change_nothing(stage: Stage, values: object) -> None:
+def test_invalid_values_of_a_report_are_refused_and_not_counted(stage: Stage, values: object) -> None:
     stage.begin()
     job = stage.engine.jobs[0]
     bad = stage.report_raw(job, values)
@@ -286,12 +286,12 @@ def test_values_that_are_no_names_and_numbers_are_refused_and_change_nothing(sta
     stage.turn()
     (refusal,) = bad.answers
     assert isinstance(refusal, TypeError)
-    assert str(refusal).startswith("a trial reports ")
+    assert str(refusal).startswith("a report must ")
     assert good.answers == ["CONTINUE"]
     assert stage.events("report")[0][1]["iter"] == 1
 
 
-def test_an_abandoned_search_lets_go_at_once_and_never_writes_again(stage: Stage) -> None:
+def test_abandoned_search_kills_its_jobs_and_writes_no_more_events(stage: Stage) -> None:
     stage.begin()
     report = stage.report(stage.engine.jobs[0], loss=0.5)
     stage.turn(stage.search.abandon)
@@ -307,13 +307,13 @@ def test_an_abandoned_search_lets_go_at_once_and_never_writes_again(stage: Stage
     assert stage.events("ended") == []
 
 
-def test_a_search_may_be_abandoned_when_its_hub_has_ended(stage: Stage) -> None:
+def test_search_can_be_abandoned_after_its_hub_has_ended(stage: Stage) -> None:
     stage.begin()
     stage.search.abandon()
     assert stage.search.finished.is_set()
 
 
-def test_the_same_end_is_not_told_twice(stage: Stage) -> None:
+def test_finished_search_ignores_abandon_and_interrupt(stage: Stage) -> None:
     stage.begin(stop=StoppingCriterion(max_num_trials_started=1), n_workers=1)
     stage.end(stage.engine.jobs[0])
     stage.turn(stage.search.abandon, lambda: stage.search.apply_command(events.Interrupt))
@@ -322,10 +322,10 @@ def test_the_same_end_is_not_told_twice(stage: Stage) -> None:
     assert len(stage.actions("finish")) == 1
 
 
-# What stays behind.
+# Memory and rows after many trials.
 
 
-def test_nothing_of_100_trials_stays_but_sums_and_the_rows_that_are_shown(stage: Stage) -> None:
+def test_finished_trials_leave_only_counts_and_the_latest_rows(stage: Stage) -> None:
     stage.begin(stop=StoppingCriterion(max_num_trials_started=100), trial_timeout_s=3600.0)
     jobs = iter(stage.engine.jobs)
     for job in jobs:
@@ -345,7 +345,7 @@ def test_nothing_of_100_trials_stays_but_sums_and_the_rows_that_are_shown(stage:
     assert (snapshot.finished, snapshot.completed, snapshot.running) == (100, 100, 0)
 
 
-def test_the_best_trial_keeps_its_row_however_long_ago_it_was(stage: Stage) -> None:
+def test_table_keeps_the_row_of_an_old_best_trial(stage: Stage) -> None:
     stage.begin(n_workers=1, stop=StoppingCriterion(max_num_trials_started=2 * MAX_ROWS))
     for job in iter(stage.engine.jobs):
         stage.report(job, loss=float(job.number) + 1)
@@ -355,21 +355,21 @@ def test_the_best_trial_keeps_its_row_however_long_ago_it_was(stage: Stage) -> N
     assert [row.trial_id for row in snapshot.rows] == [0, *range(MAX_ROWS, 2 * MAX_ROWS)]
 
 
-# How failures are told.
+# Last output of failed trials.
 
 
-def test_a_failure_that_is_not_the_processs_own_is_told_with_what_it_had_printed(stage: Stage) -> None:
+def test_failure_without_output_gets_the_last_output_of_its_job(stage: Stage) -> None:
     stage.begin(n_workers=1, max_equal_failures=None)
     (silent,) = stage.engine.jobs
-    silent.printed = Output("on its way")
+    silent.printed = Output("printed")
     stage.end(silent)
     crashed = stage.engine.jobs[1]
-    crashed.printed = Output("not this")
-    stage.end(crashed, Outcome("exception", "ValueError: wrong", "the traceback", "its own words"))
+    crashed.printed = Output("not used")
+    stage.end(crashed, Outcome("exception", "ValueError: wrong", "the traceback", "its last output"))
     (_, first), (_, second) = stage.events("ended")
-    assert first["outcome"]["last_output"] == "on its way"
+    assert first["outcome"]["last_output"] == "printed"
     reason = {"kind": "exception", "text": "ValueError: wrong", "traceback": "the traceback"}
-    assert second["outcome"] == {**reason, "last_output": "its own words"}
+    assert second["outcome"] == {**reason, "last_output": "its last output"}
     judged = stage.actions("judged")
     assert [action["status"] for action in judged] == ["Failed", "Failed"]
     assert [action["reason"][0] for action in judged] == ["no-report", "exception"]

@@ -2,7 +2,6 @@
 
 import copy
 import dataclasses
-import doctest
 import math
 import pickle
 from collections.abc import Callable
@@ -13,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fanwise.tune import Objective, stopping
-from fanwise.tune.stopping import Counts, StoppingCriterion, Verdict, limits_of, reference_losses, verdict
+from fanwise.tune import Objective
+from fanwise.tune.stopping import Counts, ReachedLimit, StoppingCriterion, limits_of, reached_limit, reference_losses
 
 
 def counts_after(criterion: StoppingCriterion, *reports: object, **fields: float) -> Counts:
@@ -58,23 +57,27 @@ def counts_after(criterion: StoppingCriterion, *reports: object, **fields: float
 def test_a_limit_is_reached_at_its_value_and_not_before(
     criterion: StoppingCriterion, field: str, limit: int, reason: str, lets_finish: bool
 ) -> None:
-    assert verdict(criterion, counts_after(criterion, **{field: limit - 1})) is None
+    assert reached_limit(criterion, counts_after(criterion, **{field: limit - 1})) is None
     for number in (limit, limit + 1):
-        assert verdict(criterion, counts_after(criterion, **{field: number})) == Verdict(reason, lets_finish)
+        assert reached_limit(criterion, counts_after(criterion, **{field: number})) == ReachedLimit(reason, lets_finish)
 
 
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False)), st.floats(allow_nan=False, allow_infinity=False))
 def test_metric_limits_are_reached_when_some_report_reaches_them(reports: list[float], limit: float) -> None:
     above, below = StoppingCriterion(max_metric_value=limit), StoppingCriterion(min_metric_value={"loss": limit})
-    assert (verdict(above, counts_after(above, *reports)) is not None) == any(value >= limit for value in reports)
-    assert (verdict(below, counts_after(below, *reports)) is not None) == any(value <= limit for value in reports)
+    assert (reached_limit(above, counts_after(above, *reports)) is not None) == any(value >= limit for value in reports)
+    assert (reached_limit(below, counts_after(below, *reports)) is not None) == any(value <= limit for value in reports)
 
 
 def test_a_metric_limit_says_what_was_reached() -> None:
     low = StoppingCriterion(min_metric_value=0.1)
-    assert verdict(low, counts_after(low, 0.5, 0.08)) == Verdict("loss 0.08 is at or below min_metric_value=0.1", False)
+    assert reached_limit(low, counts_after(low, 0.5, 0.08)) == ReachedLimit(
+        "loss 0.08 is at or below min_metric_value=0.1", False
+    )
     high = StoppingCriterion(max_metric_value={"other": 1})
-    assert verdict(high, counts_after(high, 0.5)) == Verdict("other 1 is at or above max_metric_value=1", False)
+    assert reached_limit(high, counts_after(high, 0.5)) == ReachedLimit(
+        "other 1 is at or above max_metric_value=1", False
+    )
 
 
 def test_reports_that_are_nan_or_no_numbers_reach_no_limit() -> None:
@@ -83,13 +86,13 @@ def test_reports_that_are_nan_or_no_numbers_reach_no_limit() -> None:
     counts.add_report({"loss": "0"})
     counts.add_report({"loss": True})
     counts.add_report({})
-    assert verdict(criterion, counts) is None
+    assert reached_limit(criterion, counts) is None
     assert counts.num_evaluations == 4
 
 
 def test_numbers_of_numpy_count() -> None:
     criterion = StoppingCriterion(min_metric_value=0.5)
-    assert verdict(criterion, counts_after(criterion, np.float32(0.25))) is not None
+    assert reached_limit(criterion, counts_after(criterion, np.float32(0.25))) is not None
 
 
 def test_trials_that_end_count_until_one_reports_something_better_than_ever() -> None:
@@ -98,14 +101,14 @@ def test_trials_that_end_count_until_one_reports_something_better_than_ever() ->
     counts.add_result(0, 0.0, (0.5,))
     for trial_id, loss in ((1, math.inf), (2, 0.5), (3, 0.4)):
         counts.add_end(trial_id - 1)  # also of trial 0, which is the best
-        assert verdict(criterion, counts) is None
+        assert reached_limit(criterion, counts) is None
         counts.add_result(trial_id, 0.0, (loss,))
-    assert (counts.best_rank, counts.best_trial_id, counts.num_trials_without_improvement) == ((0.0, 0.4), 3, 0)
+    assert (counts.best_key, counts.best_trial_id, counts.num_trials_without_improvement) == ((0.0, 0.4), 3, 0)
     for trial_id in (2, 3, 4, 5):
-        assert verdict(criterion, counts) is None
+        assert reached_limit(criterion, counts) is None
         counts.add_end(trial_id)
     reason = "max_num_trials_without_improvement=3 reached"
-    assert verdict(criterion, counts) == Verdict(reason, lets_running_finish=True)
+    assert reached_limit(criterion, counts) == ReachedLimit(reason, lets_running_finish=True)
 
 
 def test_a_report_nearer_to_its_bounds_is_an_improvement_and_a_better_loss_farther_from_them_is_none() -> None:
@@ -113,7 +116,7 @@ def test_a_report_nearer_to_its_bounds_is_an_improvement_and_a_better_loss_farth
     for trial_id, (beyond, loss) in enumerate([(0.5, 0.1), (0.25, 0.9), (0.5, 0.0), (0.0, 2.0)]):
         counts.add_result(trial_id, beyond, (loss,))
         counts.add_end(trial_id)
-    assert (counts.best_rank, counts.best_trial_id) == ((0.0, 2.0), 3)
+    assert (counts.best_key, counts.best_trial_id) == ((0.0, 2.0), 3)
 
 
 def test_the_hypervolume_of_feasible_reports_is_a_limit() -> None:
@@ -123,13 +126,13 @@ def test_the_hypervolume_of_feasible_reports_is_a_limit() -> None:
     counts = counts_after(criterion)
     counts.track(criterion, reference_losses(criterion, objectives))
     for beyond, values in [(0.0, (0.5, 1.5)), (1.0, (0.1, 9.0)), (0.0, (0.8, 2.0))]:
-        assert verdict(criterion, counts) is None
+        assert reached_limit(criterion, counts) is None
         counts.add_result(0, beyond, [o.loss(value) for o, value in zip(objectives, values, strict=True)])
-    assert verdict(criterion, counts) is None
+    assert reached_limit(criterion, counts) is None
     counts.add_result(0, 0.0, (0.5, -2.0))
     counts.track(criterion, reference_losses(criterion, objectives))
     reason = "hypervolume 0.5 is at or above max_hypervolume=0.5"
-    assert verdict(criterion, counts) == Verdict(reason, lets_running_finish=False)
+    assert reached_limit(criterion, counts) == ReachedLimit(reason, lets_running_finish=False)
 
 
 def test_of_several_objectives_a_report_that_no_earlier_one_dominates_or_equals_is_an_improvement() -> None:
@@ -209,10 +212,10 @@ def test_a_search_in_which_nothing_is_ever_reported_ends_too() -> None:
     criterion = StoppingCriterion(max_num_trials_without_improvement=3)
     counts = counts_after(criterion)
     for trial_id in range(3):
-        assert verdict(criterion, counts) is None
+        assert reached_limit(criterion, counts) is None
         counts.add_result(trial_id, 0.0, (-math.inf,))
         counts.add_end(trial_id)
-    assert verdict(criterion, counts) is not None
+    assert reached_limit(criterion, counts) is not None
 
 
 def test_only_watched_metrics_are_kept() -> None:
@@ -228,7 +231,7 @@ def test_only_watched_metrics_are_kept() -> None:
 def test_a_limit_that_stops_the_running_goes_before_one_that_lets_them_finish() -> None:
     criterion = StoppingCriterion(max_num_trials_started=1, max_num_evaluations=1)
     counts = counts_after(criterion, 0.5, num_trials_started=1)
-    assert verdict(criterion, counts) == Verdict("max_num_evaluations=1 reached", lets_running_finish=False)
+    assert reached_limit(criterion, counts) == ReachedLimit("max_num_evaluations=1 reached", lets_running_finish=False)
 
 
 def test_a_watched_metric_that_no_report_has_is_told_with_what_was_reported() -> None:
@@ -236,27 +239,27 @@ def test_a_watched_metric_that_no_report_has_is_told_with_what_was_reported() ->
     counts = counts_after(criterion)
     counts.add_report({"loss": 0.5, "accurracy": 0.7})
     told = "the StoppingCriterion needs the metric 'accuracy', but a trial completed without reporting it; "
-    assert counts.missing_metric() == told + "it reported 'loss', 'accurracy'; did you mean 'accurracy'?"
+    assert counts.missing_metric_message() == told + "it reported 'loss', 'accurracy'; did you mean 'accurracy'?"
     counts.add_report({"loss": 0.5})
-    assert counts.missing_metric() == told + "it reported 'loss'"
+    assert counts.missing_metric_message() == told + "it reported 'loss'"
     counts.add_report({"loss": 0.5, "accuracy": "0.95"})
     as_number = told.replace("reporting it", "reporting it as a number")
-    assert counts.missing_metric() == as_number + "it reported 'loss', 'accuracy'"
+    assert counts.missing_metric_message() == as_number + "it reported 'loss', 'accuracy'"
     counts.add_report({"loss": 0.5, "accuracy": math.nan})
     counts.add_report({"loss": 0.5})
-    assert counts.missing_metric() is None
+    assert counts.missing_metric_message() is None
 
 
 def test_a_search_without_end_must_be_asked_for() -> None:
     with pytest.raises(ValueError, match=r"never end the search; set a limit, or max_wallclock_time=math.inf"):
         StoppingCriterion()
     endless = StoppingCriterion(max_wallclock_time=math.inf)
-    assert verdict(endless, counts_after(endless, wallclock_s=1e12)) is None
+    assert reached_limit(endless, counts_after(endless, wallclock_s=1e12)) is None
 
 
 def test_an_integer_beyond_every_float_is_a_limit_that_no_report_reaches() -> None:
     criterion = StoppingCriterion(max_metric_value=10**400)
-    assert verdict(criterion, counts_after(criterion, 1e308)) is None
+    assert reached_limit(criterion, counts_after(criterion, 1e308)) is None
 
 
 def test_a_criterion_can_be_copied_and_pickled() -> None:
@@ -299,7 +302,3 @@ def test_the_callers_dict_may_change_later() -> None:
 def test_wrong_limits_are_refused_at_once(make: Callable[[], object], error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
         make()
-
-
-def test_the_examples_run() -> None:
-    assert doctest.testmod(stopping).failed == 0

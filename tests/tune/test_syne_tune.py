@@ -43,7 +43,7 @@ def run(folder: Path, text: str, *arguments: str) -> Finished:
     return run_program(["-W", "error", "-m", "fanwise.tune.syne_tune", "book/program.py", *arguments], folder=folder)
 
 
-def test_the_program_and_its_trials_import_syne_tune_and_modules_beside_the_program(
+def test_program_and_trials_import_syne_tune_and_modules_of_the_programs_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "book").mkdir()
@@ -57,7 +57,7 @@ def test_the_program_and_its_trials_import_syne_tune_and_modules_beside_the_prog
     assert isinstance(resumed, Experiment) and len(resumed.results) == 3
 
 
-def test_it_runs_like_a_program(tmp_path: Path) -> None:
+def test_program_runs_as_main(tmp_path: Path) -> None:
     finished = run(tmp_path, "import sys\nprint(__name__, __file__, sys.argv)\nsys.exit(3)", "--epochs", "2")
     assert (finished.status, finished.out) == (3, "__main__ book/program.py ['book/program.py', '--epochs', '2']\n")
 
@@ -75,7 +75,7 @@ def test_missing_names_and_modules_are_import_errors(tmp_path: Path) -> None:
     assert run(tmp_path, MISSING).out == "ImportError\nModuleNotFoundError\n"
 
 
-def test_a_missing_program_is_a_usage_error(tmp_path: Path) -> None:
+def test_missing_program_is_a_usage_error(tmp_path: Path) -> None:
     finished = run_program(["-m", "fanwise.tune.syne_tune", "nowhere.py"], folder=tmp_path)
     assert finished.status == 2
     assert "there is no file 'nowhere.py'" in finished.err

@@ -34,7 +34,7 @@ def capacity(*machines: tuple[int, int]) -> Capacity:
         ([(16, 1)], 0, None, (0, 16)),
     ],
 )
-def test_the_machine_is_divided_among_the_workers(
+def test_machine_is_divided_among_the_workers(
     machines: list[tuple[int, int]], devices: float | None, n_workers: int | None, expected: tuple[float, int]
 ) -> None:
     assert resolve_devices(capacity(*machines), devices, n_workers) == expected
@@ -49,7 +49,7 @@ def test_default_devices_have_room_for_all_workers_unless_there_are_more_than_co
         assert room >= n_workers or (not has_gpus and devices == 1)
 
 
-def test_a_shared_pool_is_not_divided() -> None:
+def test_shared_pool_is_not_divided() -> None:
     assert resolve_devices(capacity((8, 0)), None, 2, is_shared=True) == (1, 2)
     assert resolve_devices(capacity((16, 1)), None, 2, is_shared=True) == (1, 2)
 

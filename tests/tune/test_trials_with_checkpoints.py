@@ -69,7 +69,7 @@ def test_checkpoints_on_another_file_system(tmp_path: Path, pool: Pool) -> None:
     assert os.listdir(experiment.path / "trials" / "0") == ["checkpoint"]
 
 
-def test_a_relative_place_for_checkpoints_is_the_same_wherever_the_search_is_resumed_and_removed(
+def test_relative_checkpoint_root_does_not_depend_on_the_folder_of_a_resume(
     tmp_path: Path, pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "elsewhere").mkdir()
@@ -84,7 +84,7 @@ def test_a_relative_place_for_checkpoints_is_the_same_wherever_the_search_is_res
     assert list((tmp_path / "ckpt").iterdir()) == list((tmp_path / "elsewhere").iterdir()) == []
 
 
-def test_a_search_neither_uses_nor_deletes_a_folder_with_files_of_others(tmp_path: Path, pool: Pool) -> None:
+def test_search_neither_uses_nor_deletes_a_folder_of_other_programs(tmp_path: Path, pool: Pool) -> None:
     data = tmp_path / "data" / "lenet" / "2024-01-05"  # named like a checkpoint
     data.mkdir(parents=True)
     options: dict[str, Any] = {"pool": pool, "trials": 1, "name": "lenet", "checkpoints": tmp_path / "data"}
@@ -94,9 +94,7 @@ def test_a_search_neither_uses_nor_deletes_a_folder_with_files_of_others(tmp_pat
     assert os.listdir(tmp_path / "data" / "lenet") == ["2024-01-05"]
 
 
-def test_a_copy_of_an_experiment_is_not_resumed_with_the_checkpoints_of_the_original(
-    tmp_path: Path, pool: Pool
-) -> None:
+def test_copy_of_an_experiment_does_not_resume_with_the_checkpoints_of_the_original(tmp_path: Path, pool: Pool) -> None:
     options: dict[str, Any] = {"pool": pool, "trials": 1, "name": "lenet", "checkpoints": tmp_path / "ckpt"}
     path = search(train, space(tmp_path), **options).path
     copy = shutil.copytree(path, path.with_name("copy"))
@@ -112,7 +110,7 @@ def test_a_copy_of_an_experiment_is_not_resumed_with_the_checkpoints_of_the_orig
     assert list((tmp_path / "ckpt").iterdir()) == []
 
 
-def test_a_paused_trial_goes_on_from_its_checkpoint(tmp_path: Path, pool: Pool) -> None:
+def test_paused_trial_resumes_from_its_checkpoint(tmp_path: Path, pool: Pool) -> None:
     halving = SuccessiveHalving(metric="loss", resource_attr="epoch", max_resource_attr="epochs", reduction_factor=2)
     search(train, space(tmp_path), pool=pool, scheduler=halving, trials=8)
     told = [text.split() for text in starts(tmp_path).values()]
@@ -137,7 +135,7 @@ def spoils_its_checkpoint(folder: str, catches: bool) -> None:
 
 
 @pytest.mark.parametrize("catches", [True, False])
-def test_a_broken_checkpoint_is_named_and_the_trial_may_begin_from_scratch(
+def test_error_names_a_broken_checkpoint_and_the_trial_can_start_from_scratch(
     tmp_path: Path, pool: Pool, catches: bool
 ) -> None:
     experiment = search(
@@ -169,13 +167,13 @@ def test_trial_knows_its_id_and_folder(pool: Pool, reuse: bool) -> None:
         assert (experiment.path / "trials" / str(number) / "mine").read_text() == str(number)
 
 
-def test_outside_a_tuner_there_is_no_trial_and_what_is_saved_is_thrown_away() -> None:
+def test_objective_outside_a_tuner_has_no_trial_and_its_checkpoint_is_discarded() -> None:
     saved: list[Path] = []
     report(loss=1.0, checkpoint=saved.append)
     assert not saved[0].exists()
     assert (trial_id(), from_iter(), load_checkpoint()) == (None, 0, None)
 
 
-def test_a_checkpoint_that_is_no_function_is_an_error_that_shows_how() -> None:
+def test_checkpoint_that_is_not_a_function_is_an_error_with_an_example() -> None:
     with pytest.raises(TypeError, match=r"checkpoint= must be a function(.|\n)*right:  report\("):
         report(loss=1.0, checkpoint={"weights": 1})

@@ -56,17 +56,6 @@ def test_objectives_receive_the_objects_of_a_choice_and_cannot_change_them(pool:
         Tuner.resume("objects", objective=call_its_hyperparameters, scheduler=scheduler, pool=pool)
 
 
-def take_notes(x: float) -> dict[str, object]:
-    report(loss=x, note="first")
-    return {"loss": x, "note": "last"}
-
-
-def test_strings_that_are_reported_or_returned_are_notes_of_the_trial(pool: Pool) -> None:
-    experiment = search(take_notes, {"x": uniform(0, 1)}, pool=pool, trials=1)
-    assert list(experiment.results["note"]) == ["first", "last"]
-    assert list(experiment.trials["note"]) == ["last"]
-
-
 def keep_a_diary(x: float, epochs: int, folder: str) -> None:
     """Writes down each report after it was acknowledged."""
     with open(Path(folder) / f"{current().number}.txt", "a") as diary:
@@ -76,7 +65,7 @@ def keep_a_diary(x: float, epochs: int, folder: str) -> None:
             print(json.dumps(values), file=diary, flush=True)
 
 
-def test_results_trials_and_best_agree_with_what_the_objective_did(pool: Pool, tmp_path: Path) -> None:
+def test_results_trials_and_best_have_the_reports_of_the_objective(pool: Pool, tmp_path: Path) -> None:
     space = {"x": uniform(0, 1), "epochs": randint(1, 5), "folder": str(tmp_path)}
     experiment = search(keep_a_diary, space, pool=pool, trials=6, random_seed=3)
     diaries = {
@@ -122,7 +111,7 @@ def helper() -> None:
     report(loss=0.25)
 
 
-def test_a_report_may_come_from_anywhere_in_the_objective_and_what_it_returns_is_the_last(pool: Pool) -> None:
+def test_functions_and_threads_of_the_objective_can_report_and_its_return_value_is_the_last_report(pool: Pool) -> None:
     ways = ["returns a number", "returns a dict", "returns numpy", "in a helper", "in a thread", "numpy scalars"]
     points = [{"way": way} for way in ways]
     experiment = search(report_in_every_way, {"way": choice(ways)}, pool=pool, points=points, trials=len(ways))
@@ -159,46 +148,7 @@ class Halving(Searcher):
         self.best = min(self.best, (observation.loss, x))
 
 
-def minus_x(x: float) -> float:
-    return -x
-
-
-@pytest.mark.parametrize(("objective", "mode"), [(return_x, "min"), (minus_x, "max")])
-def test_custom_searcher_observes_losses_before_its_next_suggestion(
-    pool: Pool,
-    objective: Objective,
-    mode: Any,  # Any: user code's
-) -> None:
-    scheduler = FIFO(Halving(), metric="loss", mode=mode)
-    tuner = quiet_tuner(objective, {"x": uniform(0, 1)}, pool=pool, scheduler=scheduler, n_workers=1)
-    assert configurations(tuner.run()) == [0.5, 0.25, 0.125, 0.0625]
-    searcher = tuner.scheduler.searcher
-    assert isinstance(searcher, Halving)
-    assert searcher.seen == [(0, 0.5), (1, 0.25), (2, 0.125), (3, 0.0625)]
-
-
-class Broken(Searcher):
-    """Suggests twice, then fails."""
-
-    def suggest(self, ask: SuggestContext) -> Mapping[str, object]:
-        if ask.trial_id == 2:
-            raise LookupError("no more ideas")
-        return {"x": 0.5}
-
-    def observe(self, observation: Observation) -> None:
-        """Learns nothing."""
-
-
-def test_exception_of_the_searcher_is_raised_by_run_and_results_are_kept(pool: Pool) -> None:
-    scheduler = FIFO(Broken(), metric="loss")
-    with pytest.raises(LookupError, match="no more ideas"):
-        search(return_x, {"x": uniform(0, 1)}, pool=pool, scheduler=scheduler, name="broken", n_workers=1)
-    experiment = load_experiment("broken")
-    assert list(experiment.trials["status"]) == ["Completed", "Completed"]
-    assert experiment.state == "finished"
-
-
-def test_a_tuner_serves_one_search(pool: Pool, home: Path) -> None:
+def test_tuner_runs_only_once(pool: Pool, home: Path) -> None:
     tuner = quiet_tuner(return_x, {"x": uniform(0, 1)}, pool=pool, name="once")
     tuner.run()
     with pytest.raises(ValueError, match=r"this tuner has already run\. Create another Tuner"):
@@ -206,7 +156,7 @@ def test_a_tuner_serves_one_search(pool: Pool, home: Path) -> None:
     assert [path.name for path in home.iterdir()] == ["once"]
 
 
-def test_one_scheduler_object_may_be_given_to_several_tuners_each_of_which_runs_a_copy(pool: Pool) -> None:
+def test_several_tuners_run_copies_of_one_scheduler(pool: Pool) -> None:
     scheduler = FIFO(Halving(), metric="loss")
     first = quiet_tuner(return_x, {"x": uniform(0, 1)}, pool=pool, scheduler=scheduler, n_workers=1)
     second = quiet_tuner(return_x, {"x": uniform(0, 2)}, pool=pool, scheduler=scheduler, n_workers=1)
@@ -215,7 +165,7 @@ def test_one_scheduler_object_may_be_given_to_several_tuners_each_of_which_runs_
     assert scheduler.searcher.seen == []
 
 
-def test_a_scheduler_that_cannot_be_copied_is_refused_with_what_to_do(pool: Pool) -> None:
+def test_scheduler_that_cannot_be_copied_is_refused_with_a_remedy(pool: Pool) -> None:
     searcher = Halving()
     searcher.lock = threading.Lock()  # type: ignore[attr-defined]
     with pytest.raises(TypeError, match=r"copy of its scheduler, and FIFO cannot be copied .* begin\(\)"):

@@ -20,7 +20,7 @@ def draw(same: int) -> None:
     report(loss=random.random(), numpy=np.random.rand(), seed=current().seed % 2**32)
 
 
-def test_trials_of_one_configuration_draw_different_numbers_and_a_repeated_search_the_same(pool: Pool) -> None:
+def test_trials_draw_different_numbers_and_a_repeated_search_the_same(pool: Pool) -> None:
     columns = ["loss", "numpy", "seed"]
     first, again = (search(draw, {"same": 1}, pool=pool, random_seed=5, trials=3) for _ in range(2))
     drawn, drawn_again = (e.results.set_index("trial_id").sort_index()[columns] for e in (first, again))
@@ -32,7 +32,7 @@ def test_trials_of_one_configuration_draw_different_numbers_and_a_repeated_searc
 
 
 def use_torch(same: int) -> None:
-    """Torch's own chance, its scalars as metrics, and a DataLoader with processes of its own."""
+    """Use random numbers of torch, tensors as metrics, and a DataLoader whose worker processes must not report."""
     import torch
 
     class Numbers(torch.utils.data.Dataset[int]):
@@ -51,7 +51,7 @@ def use_torch(same: int) -> None:
     report(loss=torch.tensor(0.25), total=torch.tensor([total]), drawn=torch.rand(()), half=torch.tensor(1.5).half())
 
 
-def test_a_trial_may_use_torch_with_a_data_loader_whose_children_send_nothing(torch_loaded: LoadedInterpreter) -> None:
+def test_trial_can_use_a_data_loader_with_worker_processes(torch_loaded: LoadedInterpreter) -> None:
     with torch_loaded.forks_here(), Pool(cpus=2) as pool:
         first, again = (search(use_torch, {"same": 1}, pool=pool, random_seed=5, trials=2) for _ in range(2))
     assert list(first.results["loss"]) == [0.25, 0.25]

@@ -134,7 +134,7 @@ REASONS = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_each_way_of_failing_ends_one_trial_and_is_recorded_with_its_reason(
+def test_each_kind_of_failure_ends_one_trial_and_is_recorded(
     failures: Experiment, trials: pd.DataFrame, way: str
 ) -> None:
     number = WAYS.index(way)
@@ -154,7 +154,7 @@ def test_each_way_of_failing_ends_one_trial_and_is_recorded_with_its_reason(
     assert f"this trial {way}" in reason.last_output or reason.last_output.count("\n") == 19  # its last 20 lines
 
 
-def test_the_traceback_of_what_was_raised_leads_to_its_line(failures: Experiment) -> None:
+def test_traceback_names_the_line_that_raised(failures: Experiment) -> None:
     reason = failures.reason(WAYS.index("raises"))
     assert reason is not None
     assert reason.traceback is not None
@@ -162,7 +162,7 @@ def test_the_traceback_of_what_was_raised_leads_to_its_line(failures: Experiment
     assert "in end_in_a_way" in reason.traceback
 
 
-def test_after_every_failure_the_others_went_on_and_the_search_came_to_its_end(failures: Experiment) -> None:
+def test_other_trials_continue_after_every_failure(failures: Experiment) -> None:
     assert failures.state == "finished"
     assert list(failures.trials["trial_id"]) == list(range(len(WAYS)))
     assert (failures.trials["status"] == "InProgress").sum() == 0
@@ -170,7 +170,7 @@ def test_after_every_failure_the_others_went_on_and_the_search_came_to_its_end(f
     assert failures.best.value == 0.5
 
 
-def test_the_output_of_every_trial_is_kept(failures: Experiment) -> None:
+def test_output_of_every_trial_is_kept(failures: Experiment) -> None:
     for number, way in enumerate(WAYS):
         assert (failures.path / "output" / f"{number}.err").read_text().startswith(f"this trial {way}\n")
 
@@ -178,7 +178,7 @@ def test_the_output_of_every_trial_is_kept(failures: Experiment) -> None:
 # The first trials all failing alike.
 
 
-def test_when_the_first_trials_all_fail_alike_the_search_fails_and_keeps_everything(pool: Pool) -> None:
+def test_search_fails_and_keeps_its_results_if_the_first_trials_fail_alike(pool: Pool) -> None:
     with pytest.raises(SearchFailedError) as caught:
         search(end_in_a_way, ["raises"] * 8, pool=pool, name="alike", n_workers=1)
     text = str(caught.value)
@@ -204,7 +204,7 @@ def test_search_whose_trials_all_failed_can_be_resumed(pool: Pool) -> None:
     assert list(experiment.trials["status"]) == ["Failed", "Failed", "Completed"]
 
 
-def test_an_objective_that_cannot_be_loaded_in_a_worker_fails_the_search_with_the_import_error(
+def test_objective_that_cannot_be_imported_in_a_worker_fails_the_search(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "fragile.py").write_text(
@@ -236,7 +236,7 @@ def fail_at_first(way: str, folder: str) -> float:
     return 0.5
 
 
-def test_a_trial_that_crashed_is_tried_again_and_only_its_last_attempt_counts(pool: Pool, tmp_path: Path) -> None:
+def test_crashed_trial_is_retried_and_only_its_last_attempt_counts(pool: Pool, tmp_path: Path) -> None:
     ways = ["raises", "crashes", "leaves"]
     scheduler = FIFO(metric="loss", points_to_evaluate=[{"way": way} for way in ways])
     space = {"way": choice(ways), "folder": str(tmp_path)}
@@ -300,7 +300,7 @@ def fill(folder: str) -> None:
         os.write(kept, b".")
 
 
-def test_a_disk_that_fills_up_ends_the_search_with_one_error_and_keeps_what_was_acknowledged(tmp_path: Path) -> None:
+def test_full_disk_ends_the_search_with_one_error_and_keeps_committed_events(tmp_path: Path) -> None:
     (tmp_path / "kept").mkdir()
     with FullDisk(after_bytes=200_000) as disk:
         with pytest.raises(RecordError, match=r"events\.jsonl cannot be written: .*file sizes") as caught:

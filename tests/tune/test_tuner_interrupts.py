@@ -1,4 +1,4 @@
-"""Ctrl-C: once ends a search cleanly, twice kills it, with a terminal and without, also while it starts up."""
+"""Ctrl-C: the first ends a search cleanly and the second kills it, with and without a terminal, also at start-up."""
 
 import os
 import pty
@@ -24,7 +24,7 @@ from fanwise.tune.record.reading import read_events
 
 SOURCES = Path(fanwise.__file__).parents[1]
 
-# A user's script. Trials report once and wait; stubborn ones cannot be told to stop.
+# A user's script. Trials report once and wait. The objective `stubborn` ignores requests to stop.
 SCRIPT = """
 import os, signal, sys
 from fanwise.tune import FIFO, StoppingCriterion, Tuner, report, uniform
@@ -47,7 +47,7 @@ def late(x):
     gentle(x)
 
 if __name__ == "__main__":
-    if sys.stdin.isatty():  # the leader of a session that opens a terminal gets its Ctrl-C
+    if sys.stdin.isatty():  # a session leader must open the terminal to receive its Ctrl-C
         os.close(os.open(os.ttyname(0), os.O_RDWR))
     scheduler, stop = FIFO(metric="loss"), StoppingCriterion(max_wallclock_time=600)
     objective = globals()[sys.argv[1]]
@@ -55,12 +55,12 @@ if __name__ == "__main__":
     try:
         experiment = tuner.run()
     except KeyboardInterrupt as interrupted:
-        print("it raised", type(interrupted).__name__, "with", len(interrupted.experiment.results), "reports")
+        print("raised", type(interrupted).__name__, "with", len(interrupted.experiment.results), "reports")
         sys.exit(130)
-    print("it returned", len(experiment.results), "reports")
+    print("returned", len(experiment.results), "reports")
 """
 
-# Says that it is being imported, and never comes to an end.
+# A module that creates a file and whose import never ends.
 SLOW = """
 import os, signal
 open(os.environ["SLOW_BEGUN"], "w").close()
@@ -70,7 +70,7 @@ while True:
 
 
 class Running:
-    """A child that runs the script; a thread collects all it prints."""
+    """A process that runs the script, and a thread that collects its output."""
 
     def __init__(self, process: "subprocess.Popen[bytes]", source: int) -> None:
         self.process = process
@@ -87,17 +87,17 @@ class Running:
         try:
             while block := os.read(self._source, 65536):
                 self._text += block
-        except OSError:  # a terminal says so when its last writer has closed it
+        except OSError:  # raised when the last writer has closed the terminal
             pass
 
-    def press(self) -> None:
+    def send_ctrl_c(self) -> None:
         self.process.send_signal(signal.SIGINT)
 
-    def says(self, line: str) -> None:
-        within(20.0, lambda: line in self.text, f"it says {line!r}")
+    def wait_for_line(self, line: str) -> None:
+        within(20.0, lambda: line in self.text, f"the script prints {line!r}")
 
-    def ends(self) -> int:
-        within(40.0, lambda: self.process.poll() is not None, "it has ended")
+    def wait(self) -> int:
+        within(40.0, lambda: self.process.poll() is not None, "the script has ended")
         self._reader.join()
         return self.process.returncode
 
@@ -112,22 +112,22 @@ class Running:
 def script(
     folder: Path, objective: str, *, terminal: bool = False, environment: Mapping[str, str] | None = None
 ) -> Iterator[Running]:
-    """The script in a child; with `terminal` it has one of its own, to which Ctrl-C can be typed."""
+    """Run the script in a process. `terminal`: give it a new terminal, in which Ctrl-C can be typed."""
     path = folder / "script.py"
     path.write_text(SCRIPT)
-    ours, theirs = pty.openpty() if terminal else os.pipe()
+    source, target = pty.openpty() if terminal else os.pipe()
     try:
         process = subprocess.Popen(
             [sys.executable, path, objective],
             env={**os.environ, "PYTHONPATH": str(SOURCES), "TERM": "xterm", **(environment or {})},
-            stdin=theirs if terminal else subprocess.DEVNULL,
-            stdout=theirs,
-            stderr=theirs,
+            stdin=target if terminal else subprocess.DEVNULL,
+            stdout=target,
+            stderr=target,
             start_new_session=True,
         )
     finally:
-        os.close(theirs)
-    running = Running(process, ours)
+        os.close(target)
+    running = Running(process, source)
     try:
         yield running
     finally:
@@ -137,15 +137,15 @@ def script(
 def num_reports() -> int:
     try:
         return sum(event.kind == "report" for event in read_events(load_experiment("pressed").path))
-    except RecordError:  # its folder is just being made
+    except RecordError:  # the folder has no record yet
         return 0
 
 
-def both_have_reported() -> None:
+def wait_for_reports() -> None:
     within(40.0, lambda: num_reports() == 2, "both trials have reported")
 
 
-def everything_is_kept() -> Experiment:
+def check_results() -> Experiment:
     experiment = load_experiment("pressed")
     assert len(experiment.results) == 2
     assert list(experiment.trials["status"]) == ["Stopped", "Stopped"]
@@ -156,54 +156,54 @@ def everything_is_kept() -> Experiment:
 HINT = "Ctrl-C: stopping the trials; all results are kept. Ctrl-C again kills them."
 
 
-def test_once_stops_the_trials_prints_the_summary_and_goes_on_as_keyboard_interrupt(tmp_path: Path) -> None:
+def test_first_ctrl_c_stops_the_trials_prints_the_summary_and_raises(tmp_path: Path) -> None:
     with script(tmp_path, "gentle") as running:
-        both_have_reported()
-        running.press()
-        assert running.ends() == 130
+        wait_for_reports()
+        running.send_ctrl_c()
+        assert running.wait() == 130
         lines = running.text.splitlines()
     assert "Resource summary (last result is reported):" in lines
-    assert lines[-2:] == ["the search ended: interrupted", "it raised SearchInterrupted with 2 reports"]
+    assert lines[-2:] == ["the search ended: interrupted", "raised SearchInterrupted with 2 reports"]
     assert "Traceback" not in running.text
-    everything_is_kept()
+    check_results()
 
 
-def test_ctrl_c_typed_into_a_terminal_ends_the_live_table_and_leaves_the_summary(tmp_path: Path) -> None:
+def test_ctrl_c_in_a_terminal_replaces_the_live_table_by_the_summary(tmp_path: Path) -> None:
     with script(tmp_path, "gentle", terminal=True) as running:
-        both_have_reported()
-        running.says("2 trials running")
+        wait_for_reports()
+        running.wait_for_line("2 trials running")
         os.write(running._source, b"\x03")
-        assert running.ends() == 130
-        table, _, summary = running.text.rpartition("\x1b[?25h")  # the cursor comes back
+        assert running.wait() == 130
+        table, _, summary = running.text.rpartition("\x1b[?25h")  # the cursor is shown again
     assert "\x1b[?25l" in table and "loss" in table
     assert "Resource summary (last result is reported):" in summary
-    assert summary.endswith("the search ended: interrupted\r\nit raised SearchInterrupted with 2 reports\r\n")
+    assert summary.endswith("the search ended: interrupted\r\nraised SearchInterrupted with 2 reports\r\n")
     assert "Traceback" not in running.text
-    everything_is_kept()
+    check_results()
 
 
 @pytest.mark.parametrize("terminal", [False, True])
-def test_twice_kills_what_cannot_be_stopped_and_raises_keyboard_interrupt(tmp_path: Path, terminal: bool) -> None:
+def test_second_ctrl_c_kills_trials_that_ignore_the_first(tmp_path: Path, terminal: bool) -> None:
     with script(tmp_path, "stubborn", terminal=terminal) as running:
-        both_have_reported()
-        running.press()
-        running.says(HINT)
+        wait_for_reports()
+        running.send_ctrl_c()
+        running.wait_for_line(HINT)
         assert running.process.poll() is None
-        running.press()
-        assert running.ends() == 130  # long before the 60 s of grace are over
-    assert "it raised SearchInterrupted" in running.text
+        running.send_ctrl_c()
+        assert running.wait() == 130  # without waiting for the grace period of 60 s
+    assert "raised SearchInterrupted" in running.text
     assert "Traceback" not in running.text
-    everything_is_kept()
+    check_results()
 
 
-def test_once_while_an_import_hangs_ends_it_before_any_trial_has_begun(tmp_path: Path) -> None:
+def test_ctrl_c_during_an_import_ends_the_search_before_the_first_trial(tmp_path: Path) -> None:
     (tmp_path / "slow_to_import.py").write_text(SLOW)
-    begun = tmp_path / "begun"
-    with script(tmp_path, "late", environment={"SLOW_BEGUN": str(begun)}) as running:
-        within(40.0, begun.exists, "the warm process imports")
-        running.press()
-        assert running.ends() == 130
-    assert "it raised SearchInterrupted with 0 reports" in running.text
+    marker = tmp_path / "marker"
+    with script(tmp_path, "late", environment={"SLOW_BEGUN": str(marker)}) as running:
+        within(40.0, marker.exists, "the warm process imports")
+        running.send_ctrl_c()
+        assert running.wait() == 130
+    assert "raised SearchInterrupted with 0 reports" in running.text
     assert list(load_experiment("pressed").trials["status"]) == ["Stopped", "Stopped"]
 
 
@@ -211,27 +211,27 @@ def test_once_while_an_import_hangs_ends_it_before_any_trial_has_begun(tmp_path:
 
 
 class EndlessSearch:
-    """A search that does not end, whatever is done to it; or does when it is shown for the n-th time."""
+    """A search that ends only at call number `ends_at` of `take_frame`. 0: it never ends."""
 
     def __init__(self, ends_at: int = 0) -> None:
         self.finished = threading.Event()
         self.failure: BaseException | None = None
-        self.looks = 0
-        self.interrupts = 0
+        self.num_frames = 0
+        self.num_interrupts = 0
         self.abandoned_by: list[str] = []
         self._ends_at = ends_at
 
     def apply_command(self, make: Callable[[float], Event]) -> None:
         assert make is Interrupt
-        self.interrupts += 1
+        self.num_interrupts += 1
 
     def abandon(self) -> None:
         self.abandoned_by.append(threading.current_thread().name)
         self.finished.set()
 
     def take_frame(self) -> tuple[list[str], str]:
-        self.looks += 1
-        if self.looks == self._ends_at:
+        self.num_frames += 1
+        if self.num_frames == self._ends_at:
             self.finished.set()
         return [], "a snapshot"
 
@@ -258,69 +258,69 @@ def hub() -> Iterator[Hub]:
     hub.close()
 
 
-def watch_it(hub: Hub, search: EndlessSearch, presses: int = 0, *, is_blank: bool = False) -> list[str]:
+def watched_lines(hub: Hub, search: EndlessSearch, num_ctrl_c: int = 0, *, is_blank: bool = False) -> list[str]:
     """Watch the search. Return the printed lines."""
     interrupts, screen = Interrupts(), RecordingScreen(is_blank=is_blank)
-    for _ in range(presses):
+    for _ in range(num_ctrl_c):
         interrupts.on_sigint(signal.SIGINT, None)
-    watch(hub, cast(Any, search), cast(Any, screen), interrupts, last_wait_s=0.05)  # Any: a stand-in
+    watch(hub, cast(Any, search), cast(Any, screen), interrupts, end_timeout_s=0.05)  # Any: a stand-in
     return screen.lines
 
 
-def test_a_search_is_watched_until_it_ends(hub: Hub) -> None:
+def test_watch_shows_the_search_until_it_ends(hub: Hub) -> None:
     search = EndlessSearch(ends_at=100)
-    assert watch_it(hub, search) == []
-    assert search.looks == 100
+    assert watched_lines(hub, search) == []
+    assert search.num_frames == 100
 
 
-def test_nobody_waits_for_ever_for_a_search_that_was_killed_or_has_failed(hub: Hub) -> None:
+def test_watch_returns_if_a_killed_or_failed_search_does_not_end(hub: Hub) -> None:
     killed = EndlessSearch()
-    assert watch_it(hub, killed, presses=2) == [HINT, "Ctrl-C: the trials are killed."]
-    assert killed.interrupts == 2
+    assert watched_lines(hub, killed, num_ctrl_c=2) == [HINT, "Ctrl-C: the trials are killed."]
+    assert killed.num_interrupts == 2
     failed = EndlessSearch()
     failed.failure = MemoryError()
-    assert watch_it(hub, failed) == []
+    assert watched_lines(hub, failed) == []
 
 
-def test_one_press_is_told_once_and_the_search_may_take_its_time(hub: Hub) -> None:
+def test_first_ctrl_c_is_forwarded_once_and_has_no_deadline(hub: Hub) -> None:
     search = EndlessSearch(ends_at=2000)
-    assert watch_it(hub, search, presses=1) == [HINT]
-    assert (search.looks, search.interrupts) == (2000, 1)
+    assert watched_lines(hub, search, num_ctrl_c=1) == [HINT]
+    assert (search.num_frames, search.num_interrupts) == (2000, 1)
 
 
 @pytest.mark.parametrize("is_blank", [False, True])
-def test_a_search_whose_hub_has_ended_is_not_watched(hub: Hub, is_blank: bool) -> None:
+def test_watch_raises_if_the_hub_has_ended(hub: Hub, is_blank: bool) -> None:
     hub.close()
     with pytest.raises(ClosedError):
-        watch_it(hub, EndlessSearch(), is_blank=is_blank)
+        watched_lines(hub, EndlessSearch(), is_blank=is_blank)
 
 
-def test_for_a_screen_that_shows_nothing_nothing_is_looked_at(hub: Hub) -> None:
+def test_watch_takes_no_snapshots_for_a_blank_screen(hub: Hub) -> None:
     search = EndlessSearch()
     hub.call_soon(search.finished.set)
-    assert watch_it(hub, search, is_blank=True) == []
-    assert search.looks == 0
+    assert watched_lines(hub, search, is_blank=True) == []
+    assert search.num_frames == 0
 
 
-def test_a_call_on_a_hub_that_is_closed_before_it_raises() -> None:
-    idle = Hub(name="idle")  # nobody drives it
-    seen: list[BaseException] = []
+def test_call_on_a_closed_hub_raises() -> None:
+    idle = Hub(name="idle")  # its thread is not started
+    errors: list[BaseException] = []
 
     def call() -> None:
         try:
             call_on(idle, lambda: None)
         except ClosedError as error:
-            seen.append(error)
+            errors.append(error)
 
     thread = threading.Thread(target=call)
     thread.start()
     within(10.0, lambda: idle._soon, "the call is queued")
     idle.close()
     thread.join()
-    assert len(seen) == 1
+    assert len(errors) == 1
 
 
-def test_a_search_that_is_left_is_abandoned_on_the_hubs_thread_or_here_when_that_has_ended(hub: Hub) -> None:
+def test_search_is_abandoned_on_the_thread_of_the_hub_or_here_if_that_has_ended(hub: Hub) -> None:
     search = EndlessSearch()
     abandon_unless_finished(hub, cast(Any, search))  # Any: a stand-in
     abandon_unless_finished(hub, cast(Any, search))  # Any: a stand-in
@@ -331,17 +331,17 @@ def test_a_search_that_is_left_is_abandoned_on_the_hubs_thread_or_here_when_that
     assert orphan.abandoned_by == [threading.current_thread().name]
 
 
-def test_what_breaks_a_look_comes_out_of_watching(hub: Hub) -> None:
+def test_error_of_a_snapshot_propagates_from_watch(hub: Hub) -> None:
     search = EndlessSearch()
-    search.take_frame = lambda: 1 / 0  # type: ignore[assignment,method-assign,return-value]  # it breaks
+    search.take_frame = lambda: 1 / 0  # type: ignore[assignment,method-assign,return-value]  # raises
     with pytest.raises(ZeroDivisionError):
-        watch_it(hub, search)
+        watched_lines(hub, search)
 
 
-# The counting itself.
+# Counting Ctrl-C.
 
 
-def test_the_third_press_breaks_out_wherever_the_main_thread_is() -> None:
+def test_third_ctrl_c_raises_in_the_main_thread() -> None:
     interrupts = Interrupts()
     interrupts.on_sigint(signal.SIGINT, None)
     interrupts.on_sigint(signal.SIGINT, None)
@@ -349,7 +349,7 @@ def test_the_third_press_breaks_out_wherever_the_main_thread_is() -> None:
         interrupts.on_sigint(signal.SIGINT, None)
 
 
-def test_the_handler_is_there_inside_the_block_only() -> None:
+def test_signal_handler_is_restored_after_the_block() -> None:
     before = signal.getsignal(signal.SIGINT)
     with counting_interrupts() as interrupts:
         signal.raise_signal(signal.SIGINT)
@@ -357,7 +357,7 @@ def test_the_handler_is_there_inside_the_block_only() -> None:
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_an_interrupt_that_the_program_ignores_stays_ignored() -> None:
+def test_ignored_sigint_stays_ignored() -> None:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         with counting_interrupts() as interrupts:
@@ -367,14 +367,14 @@ def test_an_interrupt_that_the_program_ignores_stays_ignored() -> None:
         signal.signal(signal.SIGINT, before)
 
 
-def test_in_another_thread_nothing_is_changed() -> None:
-    before, seen = signal.getsignal(signal.SIGINT), []
+def test_other_threads_do_not_change_the_signal_handler() -> None:
+    before, handlers = signal.getsignal(signal.SIGINT), []
 
     def count() -> None:
         with counting_interrupts():
-            seen.append(signal.getsignal(signal.SIGINT))
+            handlers.append(signal.getsignal(signal.SIGINT))
 
     thread = threading.Thread(target=count)
     thread.start()
     thread.join()
-    assert seen == [before]
+    assert handlers == [before]

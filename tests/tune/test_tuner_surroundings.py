@@ -58,7 +58,7 @@ def num_reports(name: str) -> int:
         return 0
 
 
-def test_an_experiment_can_be_loaded_while_it_runs(pool: Pool, tmp_path: Path) -> None:
+def test_experiment_can_be_loaded_while_it_runs(pool: Pool, tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     space = {"x": uniform(0, 1), "file": str(pipe)}
@@ -103,7 +103,7 @@ def test_two_searches_share_a_pool_at_the_same_time(pool: Pool, tmp_path: Path) 
         assert set(experiment.trials["config_mine"]) == {name}
 
 
-def test_a_pool_that_is_closed_under_a_search_ends_it_with_closed_error(tmp_path: Path) -> None:
+def test_closing_the_pool_ends_the_search_with_closed_error(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     pool = Pool(cpus=2)
@@ -124,7 +124,7 @@ def run_a_search_inside() -> str:
     return "it ran"
 
 
-def test_a_search_inside_a_job_is_refused_and_leaves_nothing(pool: Pool, home: Path) -> None:
+def test_search_inside_a_job_is_refused_and_leaves_no_folder(pool: Pool, home: Path) -> None:
     assert pool.submit(run_a_search_inside).result(within_s=30).startswith("a search cannot run inside a job")
     assert not home.exists()
 
@@ -132,12 +132,12 @@ def test_a_search_inside_a_job_is_refused_and_leaves_nothing(pool: Pool, home: P
 # Output.
 
 
-def test_a_quiet_search_prints_nothing_even_with_more_workers_than_cpus(capfd: pytest.CaptureFixture[str]) -> None:
+def test_quiet_search_prints_nothing_even_with_more_workers_than_cpus(capfd: pytest.CaptureFixture[str]) -> None:
     search(return_x, {"x": uniform(0, 1)}, n_workers=17, trials=1)
     assert capfd.readouterr() == ("", "")
 
 
-def test_without_a_terminal_every_event_is_a_line_and_the_summary_is_that_of_the_book(
+def test_search_without_a_terminal_prints_a_line_per_event_and_the_summary(
     pool: Pool, capfd: pytest.CaptureFixture[str], home: Path
 ) -> None:
     search(return_x, {"x": choice([0.5])}, pool=pool, trials=1, n_workers=1, quiet=False, name="shown", random_seed=7)
@@ -161,7 +161,7 @@ def test_without_a_terminal_every_event_is_a_line_and_the_summary_is_that_of_the
 # Leftovers.
 
 
-def test_50_trials_leave_no_memory_of_their_own_in_the_engine() -> None:
+def test_finished_trials_leave_nothing_in_the_engine() -> None:
     with Pool(cpus=2) as pool:
         experiment = search(return_x, {"x": uniform(0, 1)}, pool=pool, trials=50, reuse=True)
         engine = local_engine(pool)

@@ -109,7 +109,7 @@ def test_trials_of_several_sources_have_ids_up_to_minus_one() -> None:
     assert [one["source"] for one in summary(search)] == ["the experiment 'b'", "the experiment 'a'"]
 
 
-def test_earlier_trials_are_no_trials_of_this_search() -> None:
+def test_earlier_trials_are_not_trials_of_this_search() -> None:
     earlier("old", xs=(-1.0,))
     with begun("old") as search:
         trial = search.ask()
@@ -186,7 +186,7 @@ def train(x: float, max_epochs: int) -> None:
 
 
 @pytest.mark.parametrize("make", [lambda: OptunaSearcher("TPESampler"), TPESearcher], ids=["Optuna", "TPE"])
-def test_a_searcher_learns_from_earlier_trials(make: Callable[[], Searcher]) -> None:
+def test_searcher_learns_from_earlier_trials(make: Callable[[], Searcher]) -> None:
     pytest.importorskip("optuna")
     frame = pd.DataFrame({"x": [k / 50 - 1 for k in range(100)]})
     frame["loss"] = (frame["x"] - 0.3) ** 2
@@ -270,14 +270,14 @@ def test_another_mode_is_an_error() -> None:
         ({"metric": "loss", "constraints": ["watts <= 3"]}, "no report of 'watts', which this search needs"),
     ],
 )
-def test_a_metric_that_is_missing_is_an_error(options: Any, what: str) -> None:
+def test_missing_metric_is_an_error(options: Any, what: str) -> None:
     earlier("old")
     with pytest.raises(ValueError, match=what):
         begun("old", **options)
     assert not (load_experiment("old").path.parent / "new").exists(), "a folder was left behind"
 
 
-def test_a_space_with_nothing_in_common_is_an_error() -> None:
+def test_space_without_common_hyperparameters_is_an_error() -> None:
     earlier("old")
     with pytest.raises(ValueError, match=r"no trial of the experiment 'old' fits this space:\n  2 trials: 'y' is"):
         begun("old", {"y": uniform(0, 1)})
@@ -290,7 +290,7 @@ def test_invalid_sources_are_refused() -> None:
         begun("nowhere")
 
 
-def test_a_searcher_that_raises_at_an_earlier_trial_ends_the_search() -> None:
+def test_exception_of_the_searcher_at_an_earlier_trial_ends_the_search() -> None:
     class Refusing(Noting):
         def observe(self, observation: Observation) -> None:
             raise ArithmeticError("not this one")

@@ -237,7 +237,7 @@ def trial_rows(look: Look) -> list[Json]:
     values = history.reports.values
     rows = []
     for trial in history.trials.values():
-        row, loss = trial.last.last_row, losses.get(trial.trial_id)
+        row, loss = trial.last.last_report_index, losses.get(trial.trial_id)
         failure = trial.last.failure
         rows.append(
             {
@@ -353,7 +353,7 @@ def trial_detail(look: Look, trial_id: int) -> Json:
 
 def _violated(history: SearchState, trial: Trial) -> str:
     """The constraints that the last report violates."""
-    row = trial.last.last_row
+    row = trial.last.last_report_index
     if row is None:
         return ""
     values = {name: column[row] for name, column in history.reports.values.items()}

@@ -3,7 +3,7 @@
 from ..base.plain_json import json_text
 from ..base.text import counted, printable_line
 from ..tune.core.replay import Difference
-from ..tune.replaying import replay_experiment
+from ..tune.experiment_replay import replay_experiment
 
 _MOST_SHOWN = 5
 

@@ -189,7 +189,7 @@ def _rows(reader: SearchReader) -> Iterator[TrialRow]:
     """All trials as rows of the table."""
     history, values = reader.search, reader.search.reports.values
     for trial in history.trials.values():
-        row = trial.last.last_row
+        row = trial.last.last_report_index
         last = {} if row is None else {name: column[row] for name, column in values.items()}
         status, spent_s = history.status_of(trial, dead=reader.is_dead), trial.worker_time_s
         yield TrialRow(trial.trial_id, status, trial.num_reports or None, trial.config, last, spent_s)

@@ -1,18 +1,20 @@
-"""Data-parallel training whose result does not depend on the devices.
+"""Data-parallel training whose result does not depend on the number of devices.
 
-run, context, config         fanwise.run, fanwise.here; the Run that a training function gets; settings and defaults
-step, data                   one step: shards, and their sum along a tree; batches in shards
-comm                         process groups of torch.distributed, and the shared memory of CPU ranks of one machine
-launch                       starts the processes on this machine or on a Ray cluster, or joins those of a launcher
-validation                   checks of arguments and of the agreement of processes
-optim, batch_norm            updates by slices; batch normalization over the whole batch
-checkpoint                   one file or URL, written in the background
-progress                     the line on standard error; the status file for the board
-process_settings, rng        threads, settings of torch, memory; random numbers of a shard
-evaluation                   run.mean and run.sum
-user_collectives             run.gather, run.all_reduce and run.barrier
-devices                      the devices of a run
-primitives                   replicate, split_batch and allreduce for lists of tensors
+run                fanwise.run and fanwise.here
+context            Run, the argument of a training function
+config, devices    settings that determine the result; the argument `devices`
+step, data         one step, divided into shards; batches
+comm               exchanges between processes
+launch             starts the processes on this machine or a Ray cluster, or joins those of a launcher
+validation         checks of arguments, and whether all processes do the same
+optim, batch_norm  optimizers that are divided among processes; batch normalization over the whole batch
+checkpoint         writes one file or URL in the background
+progress           the line on standard error, and the status file for the board
+process_settings   threads, settings of torch, and memory during a run
+rng                random numbers of a shard
+evaluation         run.mean and run.sum
+user_collectives   run.gather, run.all_reduce and run.barrier
+primitives         replicate, split_batch and allreduce for lists of tensors
 """
 
 # ruff: noqa: E402  # first check that torch is installed

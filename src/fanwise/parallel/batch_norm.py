@@ -1,4 +1,4 @@
-"""Batch normalization with the statistics of the whole batch, like torch's SyncBatchNorm, with one shard per process.
+"""`batch_norm="global"`: batch normalization with the statistics of the whole batch, like torch's SyncBatchNorm.
 
     mean, variance    over the N values of a channel in all shards        one exchange in the forward pass
     y  = w (x - mean) r + b,    r = 1 / sqrt(variance + eps)
@@ -6,8 +6,8 @@
     dx = w r (dy - S1 / N - (x - mean) r^2 S2 / N)                        one exchange in the backward pass
          S1 = sum dy, S2 = sum dy (x - mean)                              over all shards
 
-(Ioffe and Szegedy, arXiv 1502.03167, section 3.) All shards must call the same layers in the same order. Statistics are
-added along the tree over the shards, in float64, so their bits do not depend on the assignment of shards to processes.
+(Ioffe and Szegedy, arXiv 1502.03167, section 3.) Each process executes one shard, and all shards must call the same
+layers in the same order. Statistics are added in float64, in the order of the tree over the shards.
 """
 
 # The suffix C means one value per channel.
@@ -36,11 +36,9 @@ from .validation.arguments import check_name
 
 BatchNormMode = Literal["shard", "global"]
 
-_FINISHED = "past its last layer"  # the position of a shard whose passes have ended
-
 
 def check_batch_norm(batch_norm: BatchNormMode, model: nn.Module, *, shards: int, processes: int) -> None:
-    """Raise ValueError for an unknown value, and for "global" where it is not supported."""
+    """Raise ValueError for an unknown value. Refuse "global" if a process has several shards or a layer is compiled."""
     check_name("batch_norm", batch_norm, ("shard", "global"))
     if batch_norm == "shard":
         return
@@ -61,72 +59,55 @@ def check_batch_norm(batch_norm: BatchNormMode, model: nn.Module, *, shards: int
             )
 
 
-class GlobalBatchNormDevice:
-    """A device that executes one shard per step, together with the other processes of the team."""
+def execute_globally(
+    replica: Replica, team: Team, work: Sequence[ShardWork], key: Key, shards: int
+) -> list[Node[Partial]]:
+    """Execute the one shard of this process, with statistics over the shards of all processes.
 
-    def __init__(self, replica: Replica, team: Team) -> None:
-        self._replica = replica
-        self._team = team
+    Blocks until all processes call it.
 
-    def execute(self, work: Sequence[ShardWork], key: Key, shards: int) -> list[Node[Partial]]:
-        if self._team.size != shards:
-            raise WorkerLostError(
-                f"{shards - self._team.size} of {shards} processes died. The others cannot take over their shards, "
-                f"because batch_norm='global' needs one shard per process.\nStart the run again with resume=."
-            )
-        (shard,) = work
-        exchange = _Exchange(self._team, shard.index, shards)
-        value = None
-        if not shard.samples:
-            exchange.follow()
-        elif shards == 1:
-            with add_shard_note(shard, shards):
-                value = self._replica.differentiate(shard, key)
-        else:
-            # The backward pass runs in this thread, because only this thread may use the team.
-            with add_shard_note(shard, shards), torch.autograd.set_multithreading_enabled(False):
-                with _replaced_layers(self._replica.modules, exchange):
-                    value = self._replica.differentiate(shard, key)
-                exchange.gather(_FINISHED, None)
-        return [Node(shard.index, shard.index + 1, value)]
+    Raises:
+        WorkerLostError: a process of the team was lost.
+        ValueError: this shard has no samples.
+    """
+    if team.size != shards:
+        raise WorkerLostError(
+            f"{shards - team.size} of {shards} processes died. The others cannot take over their shards, because "
+            f"batch_norm='global' needs one shard per process.\nStart the run again with resume=."
+        )
+    (shard,) = work
+    if not shard.samples:
+        raise ValueError(
+            "batch_norm='global' needs at least one sample per process, and this batch has fewer. Use "
+            "drop_last=True to leave out a small last batch."
+        )
+    with add_shard_note(shard, shards):
+        if shards == 1:
+            return [Node(0, 1, replica.differentiate(shard, key))]
+        # The backward pass runs in this thread, because only this thread may use the team.
+        with torch.autograd.set_multithreading_enabled(False), _replaced_layers(replica.modules, _Exchange(team)):
+            return [Node(shard.index, shard.index + 1, replica.differentiate(shard, key))]
 
 
 class _Exchange:
-    """`total` and `gather` block until all processes exchange; a process without samples joins through `follow`."""
+    """Adds values of all shards in one forward and backward pass."""
 
-    def __init__(self, team: Team, shard: int, shards: int) -> None:
-        self.num_calls = 0  # of layers, in the forward pass
-        self._has_ended = False  # the shards have ended their passes
+    def __init__(self, team: Team) -> None:
+        self.num_calls = 0  # of batch normalization in the forward pass
         self._team = team
-        self._shard = shard
-        self._shards = shards
 
-    def total(self, position: str, value: Tensor | None, add: Callable[[Tensor, Tensor], Tensor]) -> Tensor | None:
-        """Return the sum over all shards, on the CPU. None stands for a shard without values."""
-        tree: TreeSum[Tensor] = TreeSum(self._shards, add)
-        for shard, shard_value in self.gather(position, None if value is None else value.cpu()):
+    def total(self, call: str, value: Tensor | None, add: Callable[[Tensor, Tensor], Tensor]) -> Tensor | None:
+        """Return the sum over all shards, on the CPU. Blocks until all processes call it.
+
+        Args:
+            call: the call of a layer, which must be the same in all processes. The team checks this.
+            value: None if this shard has no values for the layer.
+        """
+        tree: TreeSum[Tensor] = TreeSum(self._team.size, add)
+        values = self._team.gather(f"normalizes {call}", None if value is None else value.cpu())
+        for shard, shard_value in enumerate(values):
             tree.put(Node(shard, shard + 1, shard_value))
         return tree.nodes[0].value
-
-    def follow(self) -> None:
-        """Take part without samples until the other shards have ended their passes."""
-        while not self._has_ended:
-            self.gather(None, None)
-
-    def gather(self, position: str | None, value: Tensor | None) -> list[tuple[int, Tensor | None]]:
-        """Return the values by shard. Raises ValueError if the shards are not at the same position of their passes."""
-        contents = self._team.gather("normalizes a batch", (self._shard, position, value))
-        positions = [(shard, position) for shard, position, _ in contents if position is not None]
-        for shard, position in positions:
-            if position != positions[0][1]:
-                raise ValueError(
-                    f"batch_norm='global': shard {positions[0][0]} is {positions[0][1]}, and shard {shard} is "
-                    f"{position}.\n"
-                    f"All shards must call the same batch-norm layers in the same order, because their statistics are "
-                    f"added up. batch_norm='shard' has no such condition."
-                )
-        self._has_ended = (positions[0][1] if positions else None) == _FINISHED
-        return sorted(((shard, value) for shard, _, value in contents), key=lambda pair: pair[0])
 
 
 @contextmanager
@@ -154,7 +135,7 @@ def _forward(exchange: _Exchange, forward: Callable[[Tensor], Tensor], x: Tensor
 
 
 class _GlobalStatistics(TorchFunctionMode):
-    """Replaces `F.batch_norm` in training mode. The layer still determines its momentum and counts its calls."""
+    """Replaces `F.batch_norm` in training mode. A layer still determines its momentum and counts its calls."""
 
     def __init__(self, exchange: _Exchange) -> None:
         super().__init__()
@@ -170,9 +151,9 @@ class _GlobalStatistics(TorchFunctionMode):
 def _batch_norm(
     exchange: _Exchange, x: Tensor, running_mean: Tensor | None, running_var: Tensor | None, **options: Any
 ) -> Tensor:
-    position = f"in call {exchange.num_calls} of a batch-norm layer, with {x.shape[1]} channels"
+    call = f"call {exchange.num_calls} of a batch-norm layer, with {x.shape[1]} channels"
     exchange.num_calls += 1
-    moments = exchange.total(f"{position}, forward", moments_of(x.detach()), merge)
+    moments = exchange.total(f"{call}, forward", moments_of(x.detach()), merge)
     if moments is None:  # no shard has values
         return F.batch_norm(x, running_mean, running_var, **options)
     count = int(moments[0, 0])
@@ -184,23 +165,14 @@ def _batch_norm(
     if running_var is not None:
         running_var.lerp_((squares_C / (count - 1)).to(running_var.dtype), options["momentum"])
     apply: Callable[..., Tensor] = _Normalization.apply
-    total = partial(exchange.total, f"{position}, backward", add=torch.add)
+    total = partial(exchange.total, f"{call}, backward", add=torch.add)
     return apply(x, options["weight"], options["bias"], mean_C, squares_C / count, count, options["eps"], total)
 
 
 class _Normalization(Function):
     @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        weight: Any,
-        bias: Any,
-        mean_C: Tensor,
-        variance_C: Tensor,
-        count: int,
-        eps: float,
-        total: Any,
-    ) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Any, bias: Any, *statistics: Any) -> Tensor:
+        mean_C, variance_C, count, eps, total = statistics
         dtype = _widen(x).dtype if weight is None else weight.dtype
         ctx.save_for_backward(x, weight)
         ctx.mean_C, ctx.inverse_C, ctx.count, ctx.total = mean_C.to(dtype), (variance_C + eps).rsqrt(), count, total
@@ -228,13 +200,13 @@ class _Normalization(Function):
 
 
 def moments_of(x: Tensor) -> Tensor | None:
-    """Return count, mean and sum of squared deviations of each channel, in float64. None: there are no values."""
+    """Return count, mean and sum of squared deviations of each channel, in float64. None if there are no values."""
     count = x.numel() // x.shape[1] if x.shape[1] else 0
     if count == 0:
         return None
     wide = _widen(x)
     mean_C = _sum(wide) / count
-    # Deviations from the rounded mean need no copy in float64. The last term corrects the rounding.
+    # Deviations from the rounded mean need no copy of x in float64. The last term corrects the rounding.
     rounded_C = mean_C.to(wide.dtype)
     squares_C = _sum((wide - _broadcast(rounded_C, x)).square_()) - count * (mean_C - rounded_C).square()
     return torch.stack([torch.full_like(mean_C, count), mean_C, squares_C.clamp_(min=0)])

@@ -1,38 +1,38 @@
-"""`Run`, which a training function gets, on one device or many. It connects the parts and contains no logic of its own.
+"""`Run`, the argument of a training function. It connects the parts of this package.
 
-    train(run):  run.step     step/                  run.epochs, run.batches   data/
-                 run.mean     evaluation.py          run.save, run.restore     checkpoint/
-                 run.gather   user_collectives.py    run.report                the current job of a pool
-
-A checkpoint restores an object when it is registered by `run.step` or `run.keep`.
+run.step                                  step/
+run.epochs, run.batches                   data/
+run.mean, run.sum                         evaluation.py
+run.gather, run.all_reduce, run.barrier   user_collectives.py
+run.save, run.restore, run.keep           checkpoint/
+run.report                                the current job of a pool
 """
 
-import logging
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
 from typing import Any, TypeVar, Unpack, overload
 
 import torch
 from torch import Tensor, nn
 from torch.utils.data import IterableDataset, default_collate
 
-from ..base.errors import TrialStopped
 from ..pool.reporting import plain_metrics
 from . import evaluation, user_collectives
-from .batch_norm import BatchNormMode, GlobalBatchNormDevice, check_batch_norm
+from .batch_norm import BatchNormMode, check_batch_norm, execute_globally
 from .checkpoint import file as checkpoint_file
 from .checkpoint.file import Writer
 from .checkpoint.location import StrPath, is_in_process_memory, location_of
 from .checkpoint.state import RunState
-from .comm.team import Alone, Stateful, Sums, Team
+from .comm.team import Alone, Monitor, Stateful, Team, report_together
 from .config import Plan
 from .data.batch import Batch
 from .data.dataset import Data, PassReader, reader_of
-from .data.loader import LoaderArguments, LoaderOptions, Loaders, ShardFetch, cut_range, iterate_batches
-from .data.stream import StreamReader, iterate_stream
-from .optim.step_optimizer import StepOptimizer, StepOptimizers
-from .progress import NoScreen, ProgressLine, Screen
+from .data.loader import Fetch, LoaderArguments, LoaderOptions, Loaders, cut_range, iterate_batches, iterate_stream
+from .data.stream import StreamReader
+from .optim.step_optimizer import StepOptimizers
+from .progress import ProgressLine, RunSnapshot
 from .rng import generators_of
 from .step.batch_execution import BatchExecution, ShardLoopGuard, TrainStages
 from .step.cuda_graph import GRAPHS, LaunchProbe, StepGraphs, check_capturable
@@ -43,70 +43,64 @@ from .step.train_step import Step
 from .step.tree import assign
 from .validation import misuse
 from .validation.arguments import (
+    check_clip_norm,
     check_manual_step,
     check_model,
     check_optimizer,
     check_precision,
-    check_step,
     check_whole_number,
 )
 from .validation.consistency import Verifier, check_same_model
-
-_log = logging.getLogger(__name__)
 
 P = TypeVar("P", bound=StrPath)
 
 
 class Run:
-    """One training. `fanwise.run` and `fanwise.here` create it.
+    """A training on one or several devices, as one process sees it. `fanwise.run` and `fanwise.here` create it.
 
     Attributes:
-        device: device of the model. Batches are copied to it.
-        devices: all devices of this process.
-        rows: reported values, oldest first.
+        device: device of this process. The model must be on it, and batches are copied to it.
+        rows: values of all calls of `report`, oldest first.
     """
 
     def __init__(
         self,
         plan: Plan,
-        devices: tuple[torch.device, ...],
+        device: torch.device,
         *,
         team: Team | None = None,
+        monitor: Monitor | None = None,
         fixed: frozenset[str] = frozenset(),
         names: Callable[[], Sequence[str]] | None = None,
         verify: int = 0,
     ) -> None:
         self._team: Team = Alone() if team is None else team
-        self.devices = devices
-        self.device = devices[0]
+        self._monitor = Monitor() if monitor is None else monitor
+        self.device = device
         self._plan = plan
         self._state = RunState(plan, fixed, self.device)
         self.rows = self._state.rows
         self._steps: list[Step | ManualStep] = []
         self._loop = ShardLoopGuard()
-        self._replicas: list[Replica] = []  # of steps
+        self._replicas: list[Replica] = []  # by step
         self._step_optimizers = StepOptimizers()
-        self._step_sums: dict[StepOptimizer, Sums] = {}  # of steps
-        self.writer = Writer(self._team.set_writing, self._team.checkpoint_written)
-        self._line = ProgressLine(NoScreen())
+        self.writer = Writer(self._monitor.set_writing, self._monitor.checkpoint_written)
+        self._line = ProgressLine()
         self._verify = verify  # batches between two times that processes compare everything
         self._loaders = Loaders(self.device)
-        self._names = names  # of the devices of all processes, where there are others
+        self._names = names  # names of the devices of all processes. None: all are like `device`
 
     @contextmanager
-    def show_progress(self, screen: Screen, name: str) -> Iterator[None]:
-        """Show the progress in this block. `name`: of the training function."""
-        self._line = ProgressLine(screen, name=name, devices=self._device_names)
+    def show_progress(self, show: Callable[[RunSnapshot], None] | None, name: str) -> Iterator[None]:
+        """Pass snapshots of the progress to `show` in this block. `name`: name of the training function."""
+        self._line = ProgressLine(show, name=name, devices=self._device_names)
         with closing(self._line):
             yield
 
     @contextmanager
     def training(self) -> Iterator[None]:
-        """Run the training function in this block: check how it uses the run, and end its loader workers."""
-        with (
-            closing(self._loaders),
-            misuse.watched(self._step_optimizers.__contains__),
-        ):
+        """Prepare for the training function, which runs in this block. Check at the end that its steps are complete."""
+        with closing(self._loaders), misuse.watch_updates(self._step_optimizers.__contains__):
             yield
             for step in self._steps:
                 step.check_end()
@@ -114,12 +108,15 @@ class Run:
     def _device_names(self) -> list[str]:
         if self._names is not None:
             return list(self._names())
-        return [str(device) for device in self.devices] * self._team.size
+        return [str(self.device)] * self._team.size
 
     @property
     def rank(self) -> int:
-        """Number of this process, from 0. Use it for output, not for data."""
-        return self._team.place
+        """Index of this process among the processes of the run, from 0. Use it for output, not for data.
+
+        It decreases when a process with a lower rank is lost.
+        """
+        return self._team.index
 
     @property
     def world_size(self) -> int:
@@ -133,7 +130,7 @@ class Run:
 
     @property
     def threads(self) -> int:
-        """Number of threads of each device."""
+        """Number of threads that each device computes with."""
         return self._plan.threads
 
     @property
@@ -154,7 +151,6 @@ class Run:
         loss_fn: LossFn,
         *,
         clip_norm: float | None = None,
-        accumulate: int = 1,
         autocast: torch.dtype | None = None,
         loss_scale: LossScale | None = None,
         batch_norm: BatchNormMode = "shard",
@@ -181,7 +177,6 @@ class Run:
         loss_fn: LossFn | None = None,
         *,
         clip_norm: float | None = None,
-        accumulate: int = 1,
         autocast: torch.dtype | None = None,
         loss_scale: LossScale | None = None,
         batch_norm: BatchNormMode = "shard",
@@ -189,50 +184,49 @@ class Run:
         also: Sequence[nn.Module] = (),
         capture: bool = False,
     ) -> Step | ManualStep:
-        """Return the step of a training: call it with each batch.
+        """Create a training step. Call the returned object with each batch.
 
         The loss must be a function of the model and the batch, so that it does not matter which device executes which
         shard: its modules are parts of the model or named in `also`, its random numbers come from the global functions
-        of torch, numpy or `random`, and what it leaves in closures, globals or attributes of modules does not change
-        later losses. In the first batch, and with `verify=`, a shard is executed twice and must have equal gradients.
+        of torch, numpy or `random`, and its changes of closures, globals or attributes of modules do not affect later
+        losses. In the first batch, and with `verify=`, a shard is executed twice and must have equal gradients.
 
         Without `loss_fn` the loop over the shards of a batch is the program's own, for what needs its own backward: see
         `ManualStep`.
 
         Args:
-            model: on `run.device`, without a wrapper. Make it in the training function: one from outside is trained in
-                place on one device, and copied to each of several processes.
-            optimizer: of its parameters. Without `loss_fn` also several models and optimizers: one loop then has the
-                gradients of all models, and one update calls all optimizers.
+            model: a model on `run.device`, without a wrapper. Create it in the training function. Without `loss_fn`, it
+                may also be several models.
+            optimizer: optimizer of the model's parameters. Without `loss_fn`, it may also be several optimizers, which
+                one update calls all.
             loss_fn: called as `loss_fn(model, *batch)` for each shard. Returns one loss per sample (or more, first axis
                 the sample), or `(losses, counts)`, or one mean. The gradient is that of the sum of all losses over the
                 sum of all counts of the global batch. Each shard is seeded by itself.
-            clip_norm: the gradient of the whole batch is scaled down to this 2-norm; `step.grad_norm` is the norm
-                before that. math.inf only measures it.
-            accumulate: batches per update. The last batch of a pass of `run.batches` always ends with one.
-            autocast: torch.bfloat16 or torch.float16 for mixed precision. float16 differentiates a scaled loss, and
-                leaves an update out when a gradient is not finite.
-            loss_scale: of float16, with other settings than those of `LossScale()`. Without `loss_fn` it scales the
-                losses that `step.backward` is given.
+            clip_norm: the gradient of the whole batch is scaled down to this 2-norm. `step.grad_norm` is the norm
+                before that. math.inf only measures the norm.
+            autocast: torch.bfloat16 or torch.float16 for mixed precision. With float16, the loss is scaled before the
+                backward pass, and an update is skipped if a gradient is not finite.
+            loss_scale: settings of the scaling, by default `LossScale()`. Without `loss_fn`, it scales the losses that
+                are passed to `step.backward`.
             batch_norm: "shard" normalizes each shard with its own statistics. "global" uses the statistics of the whole
                 batch in the forward and the backward pass, like SyncBatchNorm. It needs one shard per process
                 (`shards="devices"`), and exchanges statistics twice per layer.
-            mean_buffers: names of buffers that become the mean over the shards, besides those of batch normalization.
-                Others must be the same after every shard.
-            also: modules that the loss calls besides the model, such as a teacher. Their buffers are kept as those
-                of the model. Models of other steps of the run are known.
+            mean_buffers: names of buffers that become their mean over the shards. Buffers of batch normalization do so
+                anyway. All other buffers must be the same after every shard.
+            also: modules that the loss calls besides the model, such as a teacher. Their buffers are treated like those
+                of the model. Models of other steps of the run need not be listed.
             capture: execute the step as one CUDA graph, with the same bits. On a GPU this is several times as fast for
-                models whose operations are short. The model must not wait for the device and has no shapes that depend
-                on values. Its Python code runs only while a graph is captured: for each size of batch and each setting
-                of the optimizer. Before, and at powers of two, a step runs both ways and is compared. Optimizers need
-                `capturable=True` on a GPU where torch has it. It has no effect on CPUs.
+                models whose operations are short. The model must not wait for the device, nor have shapes that depend
+                on values. Its Python code runs only while a graph is captured, which happens for each batch size and
+                each setting of the optimizer. Steps before that, and those whose number is a power of two, are executed
+                both ways and compared. On a GPU, optimizers that have the option need `capturable=True`. On CPUs,
+                `capture` has no effect.
 
         Raises:
-            TypeError: `model` is no torch.nn.Module.
-            ValueError: inside a loop over `run.epochs`; a parameter on another device, of another model, or not made
-                yet; a model in a wrapper; an optimizer that calls the loss itself; `clip_norm` or `accumulate` not
-                positive; a `loss_scale` without float16; an unknown `batch_norm`, or "global" for a compiled model or
-                without one shard per process; without `loss_fn` an option that only a step with one has.
+            TypeError: `model` is not a torch.nn.Module.
+            ValueError: this was called inside a loop over `run.epochs`; a parameter is on another device, belongs to
+                another model, or is uninitialized; the model is in a wrapper; the optimizer calls the loss itself; an
+                option has a wrong value, or cannot be combined with the others.
         """
         self._loop.check("run.step")
         if self._plan.position.is_in_epochs:
@@ -254,7 +248,7 @@ class Run:
         models: list[Any] = _several(model) if loss_fn is None else [model]
         optimizers: list[Any] = _several(optimizer) if loss_fn is None else [optimizer]
         if loss_fn is None:
-            options = {"clip_norm": clip_norm, "accumulate": accumulate, "autocast": autocast, "batch_norm": batch_norm}
+            options = {"clip_norm": clip_norm, "autocast": autocast, "batch_norm": batch_norm}
             check_manual_step(models, optimizers, options)
         whole = models[0] if len(models) == 1 else nn.ModuleList(models)
         check_model(whole, self.device)
@@ -263,10 +257,10 @@ class Run:
         in_float16 = autocast is torch.float16 or (loss_fn is None and loss_scale is not None)
         check_precision(torch.float16 if in_float16 else autocast, loss_scale, whole)
         check_batch_norm(batch_norm, whole, shards=self.shards, processes=self._team.size)
-        check_step(clip_norm, accumulate)
+        check_clip_norm(clip_norm)
         captures = capture and self.device.type in GRAPHS
         if capture:
-            check_capturable(loss_fn, optimizers[0], self.device, accumulate=accumulate, batch_norm=batch_norm)
+            check_capturable(loss_fn, optimizers[0], self.device, batch_norm=batch_norm)
         for part in models:
             self._state.register("model", part)
         for opt in optimizers:
@@ -278,18 +272,18 @@ class Run:
             replica.add_modules({f"the model of step {known_number}": known.model})
         check_same_model(self._team, replica.modules)
         scale = (loss_scale or LossScale()) if in_float16 else None
-        in_parts = loss_fn is not None and accumulate == 1 and clip_norm is None and not scale
-        step_optimizers = [self._step_optimizers.of(replica.params, opt, in_parts=in_parts) for opt in optimizers]
-        if step_optimizers[0] not in self._step_sums:
-            self._step_sums[step_optimizers[0]] = self._team.sums(replica.params, step_optimizers[0])
+        allow_slices = loss_fn is not None and clip_norm is None and not scale
+        step_optimizers = [
+            self._step_optimizers.add(replica.params, opt, allow_slices=allow_slices) for opt in optimizers
+        ]
         execution = BatchExecution(
             self._plan,
             replica,
             optimizers,
             self._team,
-            self._step_sums[step_optimizers[0]],
+            self._team.sums(replica.params, step_optimizers[0]),
             number=number,
-            line=self._line,
+            progress_line=self._line,
             verifier=Verifier(
                 self._team, replica, optimizers, number=number, every=self._verify, can_repeat=batch_norm == "shard"
             ),
@@ -300,11 +294,10 @@ class Run:
         if loss_fn is None:
             step = ManualStep(execution, step_optimizers)
         else:
-            is_global = batch_norm == "global"
-            execute = GlobalBatchNormDevice(replica, self._team).execute if is_global else replica.execute
-            stages = TrainStages(execution, step_optimizers[0], execute, clip_norm=clip_norm, accumulate=accumulate)
+            execute = partial(execute_globally, replica, self._team) if batch_norm == "global" else replica.execute
+            stages = TrainStages(execution, step_optimizers[0], execute, clip_norm=clip_norm)
             if captures:
-                step = Step(stages, StepGraphs(stages, execution, optimizers[0]))
+                step = Step(stages, StepGraphs(stages, optimizers[0]))
             else:
                 step = Step(stages, LaunchProbe(stages) if self.device.type == "cuda" else stages)
         self._steps.append(step)
@@ -313,7 +306,7 @@ class Run:
         return step
 
     def epochs(self, count: int) -> Iterator[int]:
-        """Yield the numbers 0 to `count - 1`, or the remaining ones of a resumed run. Raises ValueError if negative."""
+        """Yield the numbers 0 to `count - 1`, or the remaining ones of a resumed run."""
         return self._epochs(check_whole_number("the number of epochs", count, least=0))
 
     def _epochs(self, count: int) -> Iterator[int]:
@@ -334,11 +327,11 @@ class Run:
         """Yield the global batches of one pass over a data set, in an order that is drawn from (seed, epoch).
 
         Args:
-            data: a tuple of tensors or NumPy arrays, or a TensorDataset, which are read with one indexing operation per
+            data: a tuple of tensors or NumPy arrays, or a TensorDataset. These are read with one indexing operation per
                 shard. Or a data set with `len(data)` and `data[index]`. Or an IterableDataset, which must give the same
-                samples whenever it is iterated, because every process iterates it as a whole.
+                samples in every iteration, because every process iterates it as a whole.
             batch_size: number of samples of the global batch, over all devices.
-            shuffle: True by default. An IterableDataset keeps its own order.
+            shuffle: True by default. Not supported for an IterableDataset, which has its own order.
             drop_last: omit an incomplete last batch.
             loader: options of torch's DataLoader. None of them changes the batches of a data set.
 
@@ -346,7 +339,7 @@ class Run:
                 - num_workers: worker processes of each process of the run, by default 0. A job of a pool has at most
                   one per CPU of its lease that does not train. An IterableDataset has at most one.
                 - prefetch_factor: 2 by default. Workers read num_workers * prefetch_factor batches ahead.
-                - pin_memory: False copies to a GPU without pinned memory, and not ahead of the step.
+                - pin_memory: with False, batches are not copied to a GPU ahead of the step.
                 - persistent_workers: keep the workers, with their copy of the data set, for the next pass over it.
                 - timeout: seconds to wait for a batch. 0: no limit.
                 - worker_init_fn: called in each worker with its number.
@@ -356,10 +349,10 @@ class Run:
 
         Raises:
             TypeError: the data set cannot be indexed, or an option is unknown.
-            ValueError: an option is out of range, there are no samples, or their number has changed since the pass or
-                the checkpoint.
-            Errors of the data set are raised by the loop or by the step, with the index of the sample. A worker that
-                dies raises an error of torch.
+            ValueError: an option is out of range, there are no samples, or their number has changed during the pass or
+                since the checkpoint.
+            An error of the data set is raised by the loop or by the step, with the index of the sample. If a worker
+                dies, torch's error is raised.
         """
         options = LoaderOptions(**loader)
         size = check_whole_number("batch_size", batch_size, least=1)
@@ -385,10 +378,10 @@ class Run:
             reader, length, started.key.fold_in("reading"), started.key if shuffle is not False else None
         )
         fetch = self._loaders.fetch(source, data, requests(), options)
-        return iterate_batches(started, size, shards, fetch, lambda: len(reader), drop_last=drop_last)
+        return iterate_batches(started, size, shards, source, fetch, drop_last=drop_last)
 
     def _own_shards(self) -> range:
-        return assign(self.shards, self._team.size)[self._team.place]
+        return assign(self.shards, self._team.size)[self._team.index]
 
     def _stream(
         self, data: "IterableDataset[Any]", size: int, shuffle: bool | None, drop_last: bool, options: LoaderOptions
@@ -407,7 +400,7 @@ class Run:
             return StreamReader(data, collate_fn, started, size=size, drop_last=drop_last, num_shards=self.shards)
 
         fetch = self._loaders.fetch_stream(new_reader, self._own_shards, options)
-        return iterate_stream(started, self.shards, fetch, size=size, drop_last=drop_last)
+        return iterate_stream(started, size, self.shards, new_reader(), fetch, drop_last=drop_last)
 
     def _reaching(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         for batch in batches:
@@ -431,7 +424,8 @@ class Run:
             batch_size: number of samples of each call. The last bits of a mean of floats depend on it.
             loader: options of torch's DataLoader, see `batches`.
 
-        >>> run = here(); model = torch.nn.Linear(2, 2)
+        >>> import fanwise
+        >>> run = fanwise.here(); model = torch.nn.Linear(2, 2)
         >>> x, y = torch.eye(2), torch.tensor([0, 1])
         >>> accuracy = run.mean(lambda m, x, y: m(x).argmax(1) == y, model, (x, y))
         """
@@ -459,14 +453,16 @@ class Run:
         key, length = self._plan.key("mean"), len(reader)
         chunks = [range(start, min(start + size, length)) for start in range(0, length, size)]
 
-        def fetch(own: range) -> ShardFetch:
-            requests = [{0: chunks[number]} for number in own]
-            return self._loaders.fetch(PassReader(reader, length, key, None), data, requests, options)
+        source = PassReader(reader, length, key, None)
+
+        def fetch(own: range) -> Fetch:
+            return self._loaders.fetch(source, data, [{0: chunks[index]} for index in own], options)
 
         return evaluation.sums(
             fn,
             model,
             chunks,
+            source,
             fetch,
             key=key,
             team=self._team,
@@ -482,7 +478,8 @@ class Run:
                 called again if a process is lost meanwhile, because `run.rank` and `run.world_size` then change. Other
                 callable objects, such as metrics and `functools.partial`, are gathered themselves.
 
-        >>> here().gather(lambda: 7)
+        >>> import fanwise
+        >>> fanwise.here().gather(lambda: 7)
         [7]
         """
         self._loop.check("run.gather")
@@ -491,18 +488,19 @@ class Run:
     def all_reduce(self, tensor: Tensor | Callable[[], Tensor], op: user_collectives.Op = "sum") -> Tensor:
         """Return a new tensor with the elementwise sum, mean, minimum or maximum over all processes.
 
-        Blocks until all processes call it. Tensors are pickled, so use it for measures and not for gradients. Sums are
-        added along a tree over the ranks, so the bits depend only on the number of processes.
+        Blocks until all processes call it. Tensors are pickled, so use this for measures and not for gradients. Sums
+        are added along a tree over the ranks, so the bits depend only on the number of processes.
 
         Args:
-            tensor: of the same type and shape in all processes, or a function that returns it, see `gather`.
+            tensor: has the same type and shape in all processes. Or a function that returns the tensor, see `gather`.
             op: "sum", "mean", "min" or "max".
 
         Raises:
-            TypeError: not a tensor, integers with "mean", or a type that torch cannot add or compare.
+            TypeError: `tensor` is not a tensor, has integers with "mean", or has a type that torch cannot reduce.
             ValueError: types or shapes differ, or `op` is unknown.
 
-        >>> here().all_reduce(torch.tensor([1, 2]))
+        >>> import fanwise
+        >>> fanwise.here().all_reduce(torch.tensor([1, 2]))
         tensor([1, 2])
         """
         self._loop.check("run.all_reduce")
@@ -514,22 +512,21 @@ class Run:
         user_collectives.gather(self._team, "waits at a barrier", None)
 
     def report(self, **metrics: Any) -> None:
-        """Append values to `run.rows`, once for the whole run.
+        """Append values to `run.rows`.
 
-        In a trial this calls `fanwise.tune.report`, which blocks until the tuner has decided.
+        In a trial, also report them to the tuner, once for all processes. Blocks until the tuner has decided.
 
         Raises:
-            TrialStopped: the tuner ends the trial.
+            TrialStopped: the tuner stops the trial.
             TypeError: a value is neither a number nor a string. ValueError: there are no values.
         """
         self._loop.check("run.report")
         values = plain_metrics(metrics)
         self.rows.append(values)
-        if self._team.report(values) != "CONTINUE":
-            raise TrialStopped("the tuner stopped this trial")
+        report_together(self._team, self._monitor, len(self.rows), values)
 
     def print(self, *values: object, sep: str = " ", end: str = "\n") -> None:
-        """Print once for the whole run."""
+        """Print in process 0 only."""
         if self.rank == 0:
             sys.stdout.write(sep.join(map(str, values)) + end)
             sys.stdout.flush()
@@ -537,20 +534,23 @@ class Run:
     def keep(self, **objects: Stateful) -> None:
         """Store the state of these objects in checkpoints, for example `run.keep(scheduler=scheduler)`.
 
+        After `restore`, this also loads their state from the checkpoint.
+
         Raises:
-            TypeError: an object has no state_dict and load_state_dict. ValueError: the name is taken.
+            TypeError: an object has no state_dict or load_state_dict. ValueError: the name is already used.
         """
-        for name, kept in objects.items():
-            self._state.keep(name, kept)
+        for name, value in objects.items():
+            self._state.keep(name, value)
 
     def save(self, path: P, *, wait: bool = False) -> P:
-        """Write a checkpoint in the background, which replaces the file as a whole. Return the path.
+        """Write a checkpoint in the background, and return the path. All processes call this, and process 0 writes.
 
-        The state is copied before this returns. `fanwise.run` returns after the checkpoint is written, and a run that
-        fails waits up to 30 s for it. An error is raised by the next `save` or at the end of the run.
+        The state is copied before this returns. The new file replaces an old one as a whole. `fanwise.run` returns
+        after the checkpoint is written. A run that fails waits up to 30 s for the checkpoint. An error is raised by the
+        next `save`, or at the end of the run.
 
-        A checkpoint that is saved after a step contains the step. One that is saved after the loop over the batches
-        continues with the next epoch, so save last in an epoch.
+        A run that is resumed from a checkpoint saved inside the loop over the batches continues with the next batch. If
+        it was saved after that loop, the run continues with the next epoch.
 
         Args:
             path: a file, or a URL for fsspec such as "s3://bucket/run.pt".
@@ -568,31 +568,32 @@ class Run:
                 f"path={path!r} is the memory of one process of this run, which is lost when the process ends.\n"
                 f"Use a file or another URL. memory:// is for runs in the calling process."
             )
-        if self._team.place == 0:
+        if self._team.index == 0:
+            self._monitor.set_writing(True)  # a run that fails while the state is copied waits for the checkpoint, too
             self.writer.start(location, self._state.content())
             if wait:
                 self.writer.wait()
-        self._team.saved()
         return path
 
     def restore(self, path: StrPath, *, weights_only: bool = True) -> None:
         """Continue from a checkpoint, on any number of devices. Call it before the first epoch and batch.
 
-        Shards, threads and seed become those of the checkpoint. Objects are restored when they are registered.
+        Shards, threads and seed become those of the checkpoint. The state of an object is loaded when the object is
+        passed to `run.step` or `run.keep`.
 
         Args:
             path: a file, or a URL for fsspec.
-            weights_only: False loads kept objects of any type, which executes code in the file.
+            weights_only: False allows kept objects of any type, and executes code in the file when it loads them.
 
         Raises:
             FileNotFoundError: the file does not exist. CheckpointError: the file system of the URL refuses.
-            ValueError: the file is not a checkpoint, an epoch or pass has started, or the program has set other shards,
-                threads, seed or reduce.
+            ValueError: the file is not a checkpoint, an epoch or pass has started, or `fanwise.run` was given other
+                shards, threads, seed or reduce.
         """
         if self._plan.position.has_started:
-            raise ValueError("run.restore comes before the first run.epochs and run.batches of a training function")
+            raise ValueError("run.restore was called after run.epochs or run.batches. Call it before them")
         self._state.adopt(checkpoint_file.read_checkpoint(path, weights_only), path)
 
 
-def _several(given: Any) -> list[Any]:
-    return list(given) if isinstance(given, Sequence) else [given]
+def _several(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, Sequence) else [value]

@@ -1,11 +1,11 @@
-"""Devices of a run: names and numbers, checked against the available ones.
+"""Parses the argument `devices` of `fanwise.run`, and checks that the devices exist.
 
-    devices="auto"      all GPUs that this process may use, or one CPU device if there is none
-    devices=2           two GPUs, or two CPU devices if there is no GPU
-    devices="cuda:1", ["cuda:0", "cuda:1"], ["cpu"] * 4        these devices
+    "auto"                                                 all GPUs that this process may use, or one CPU device
+    2                                                      two GPUs, or two CPU devices if there is no GPU
+    "cuda:1", ["cuda:0", "cuda:1"], ["cpu"] * 4            these devices
 
-A job of a pool may use the GPUs of its lease, and any other process those that CUDA_VISIBLE_DEVICES names. GPUs are
-counted without a CUDA context, because the processes that train are started later.
+A job of a pool may use the GPUs of its lease. Other processes may use those in CUDA_VISIBLE_DEVICES. GPUs are counted
+without a CUDA context, because the processes that train are forked later.
 """
 
 import os
@@ -21,11 +21,12 @@ from .config import DEFAULT_SHARDS
 
 Devices = int | str | Sequence[str]
 
-MAX_DEVICES = 1024
+_MAX_DEVICES = 1024
+_CPU = torch.device("cpu")
 
 
 def gpus_here() -> tuple[str, ...]:
-    """Return the GPUs that this process may use, cuda:0 first, as CUDA_VISIBLE_DEVICES names them.
+    """Return the GPUs that this process may use, by their names in CUDA_VISIBLE_DEVICES, cuda:0 first.
 
     Empty if this torch supports no GPU. Creates no CUDA context.
     """
@@ -36,17 +37,18 @@ def gpus_here() -> tuple[str, ...]:
     visible = tuple(gpu.visible for gpu in find_machine().gpus)
     if visible or os.environ.get("CUDA_VISIBLE_DEVICES") == "":
         return visible
-    return tuple(map(str, range(torch.cuda.device_count())))  # without NVML, torch may still find some
+    return tuple(map(str, range(torch.cuda.device_count())))  # torch may find GPUs without NVML
 
 
 def devices_of(wanted: Devices, num_gpus: int | None = None) -> tuple[torch.device, ...]:
-    """Return the devices of a run, at least one, all of one kind.
+    """Return the devices of a run, at least one, all of one type.
 
     Args:
+        wanted: argument `devices` of `fanwise.run`.
         num_gpus: number of available GPUs. None: count them.
 
     Raises:
-        ValueError: a device does not exist, there are two kinds, or a GPU is named twice.
+        ValueError: a device does not exist, there are two types, or a GPU is named twice.
         TypeError: `wanted` has another type.
     """
     if isinstance(wanted, bool) or not isinstance(wanted, int | str | Sequence):
@@ -54,13 +56,13 @@ def devices_of(wanted: Devices, num_gpus: int | None = None) -> tuple[torch.devi
     if num_gpus is None:
         num_gpus = len(gpus_here())
     if wanted == "auto":
-        return _gpus(num_gpus) if num_gpus else _cpus(1)
+        return _gpus(num_gpus) if num_gpus else (_CPU,)
     if isinstance(wanted, int):
-        if not 1 <= wanted <= MAX_DEVICES:
-            raise ValueError(f"devices must be at least 1 and at most {MAX_DEVICES}, got {wanted!r}")
+        if not 1 <= wanted <= _MAX_DEVICES:
+            raise ValueError(f"devices must be at least 1 and at most {_MAX_DEVICES}, got {wanted!r}")
         if num_gpus and wanted > num_gpus:
             raise ValueError(f"devices={wanted} asks for {wanted} GPUs; {_available(num_gpus)}.\n{_use_cpus(wanted)}")
-        return _gpus(wanted) if num_gpus else _cpus(wanted)
+        return _gpus(wanted) if num_gpus else (_CPU,) * wanted
     names = [wanted] if isinstance(wanted, str) else list(wanted)
     if not names:
         raise ValueError('devices is empty; a run needs at least one, as ["cpu"]')
@@ -82,18 +84,22 @@ def devices_of(wanted: Devices, num_gpus: int | None = None) -> tuple[torch.devi
 def devices_on_hosts(
     wanted: Devices, capacity: Capacity, threads: int = 1, shards: int | None = None
 ) -> tuple[torch.device, ...]:
-    """Return the devices of a run on the hosts of a cluster: GPUs if it has some, else CPU devices.
+    """Return the devices of a run on the hosts of a cluster: GPUs if the cluster has some, else CPU devices.
 
-    "auto" is as many as fit with `threads` CPUs each: at most `shards` GPUs, or one CPU device per shard.
+    Args:
+        wanted: argument `devices` of `fanwise.run`. "auto" is as many devices as fit: at most `shards` GPUs, or one CPU
+            device per shard.
+        threads: number of CPUs of each device.
+        shards: None: not given.
 
     Raises:
-        ValueError: there are not enough, there are two kinds, or GPUs are named by number. TypeError: as `devices_of`.
+        ValueError: there are not enough devices, there are two types, or a GPU is named by its number.
+        TypeError: `wanted` has another type.
     """
-    if wanted == "auto" and capacity.gpus:
-        num_places = capacity.fits(Resources(cpus=threads, gpus=1))
-        return _gpus(max(1, num_places if shards is None else min(num_places, shards)))
     if wanted == "auto":
-        return _cpus(max(1, min(capacity.fits(Resources(cpus=threads)), shards or DEFAULT_SHARDS)))
+        most = shards or (capacity.gpus or DEFAULT_SHARDS)
+        count = max(1, min(most, capacity.fits(Resources(cpus=threads, gpus=1 if capacity.gpus else 0))))
+        return _gpus(count) if capacity.gpus else (_CPU,) * count
     names = [wanted] if isinstance(wanted, str) else wanted
     if isinstance(names, Sequence) and names and all(name == "cuda" for name in names):
         wanted = len(names)
@@ -101,8 +107,8 @@ def devices_on_hosts(
             raise ValueError(f"devices={names!r} means GPUs, and the cluster has none.\n{_use_cpus(wanted)}")
     elif isinstance(names, Sequence) and any(str(name).startswith("cuda:") for name in names):
         raise ValueError(
-            f"devices={names!r} names GPUs by number, but which of its {capacity.gpus} GPUs a run gets is decided by "
-            f"the cluster.\nGive a number: devices={len(names)}."
+            f"devices={names!r} names GPUs by number, but the cluster decides which of its {capacity.gpus} GPUs a run "
+            f"gets.\nGive a number: devices={len(names)}."
         )
     if isinstance(wanted, int) and not isinstance(wanted, bool) and capacity.gpus and wanted > capacity.gpus:
         raise ValueError(
@@ -118,24 +124,18 @@ def _device(name: object, num_gpus: int) -> torch.device:
         device = torch.device(name)
     except RuntimeError:
         raise ValueError(f"there is no device {name!r}; {_available(num_gpus)}") from None
-    if device.type == "cpu":
-        return torch.device("cpu")
-    if device.type != "cuda":
+    if device.type not in ("cpu", "cuda"):
         raise ValueError(
             f'devices={str(name)!r}: a run uses CPU devices or GPUs, as devices=2, ["cpu"] * 2 or ["cuda:0", "cuda:1"].'
         )
     index = device.index or 0
-    if index >= num_gpus:
+    if device.type == "cuda" and index >= num_gpus:
         raise ValueError(f"there is no device {str(name)!r}; {_available(num_gpus)}")
-    return torch.device("cuda", index)
+    return _CPU if device.type == "cpu" else torch.device("cuda", index)
 
 
-def _cpus(number: int) -> tuple[torch.device, ...]:
-    return (torch.device("cpu"),) * number
-
-
-def _gpus(number: int) -> tuple[torch.device, ...]:
-    return tuple(torch.device("cuda", index) for index in range(number))
+def _gpus(count: int) -> tuple[torch.device, ...]:
+    return tuple(torch.device("cuda", index) for index in range(count))
 
 
 def _available(num_gpus: int) -> str:
@@ -143,5 +143,5 @@ def _available(num_gpus: int) -> str:
     return f"{owner} has: cpu" + "".join(f", cuda:{index}" for index in range(num_gpus))
 
 
-def _use_cpus(number: int) -> str:
-    return f'Give fewer, or devices=["cpu"] * {number} for CPU devices.'
+def _use_cpus(count: int) -> str:
+    return f'Give fewer, or devices=["cpu"] * {count} for CPU devices.'

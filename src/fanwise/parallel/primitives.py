@@ -1,10 +1,10 @@
 """Data parallelism from scratch, as in chapter 13.5 of "Dive into Deep Learning": functions on lists of tensors.
 
-    replicas = replicate(model.parameters(), devices)      one copy per device
+    replicas = replicate(model.parameters(), devices)      one copy of the parameters per device
     X_parts, y_parts = split_batch(X, y, devices)          one part of the batch per device
-    allreduce([params[0].grad for params in replicas])     the sum on every device, in place
+    allreduce([params[0].grad for params in replicas])     store the sum in the tensors of all devices
 
-All devices belong to this process, and each list has one entry per device. `fanwise.run` does not use this module.
+One process uses all devices. Each list has one entry per device. `fanwise.run` does not use this module.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -23,8 +23,8 @@ Device = str | torch.device
 def replicate(params: Iterable[Tensor], devices: Sequence[Device]) -> list[list[Tensor]]:
     """Return one copy of the parameters per device, as the book's `get_params` does for one device.
 
-    Every copy has its own memory, even if a device is given several times. Element type, strides and `requires_grad`
-    are kept, a Parameter gives a Parameter, and a tensor that occurs twice in `params` is one tensor in each copy.
+    Every copy has its own memory, even if a device is given several times. Copies keep element type, strides,
+    `requires_grad`, and the class Parameter. A tensor that occurs twice in `params` is one tensor in each copy.
     Gradients and autograd history are not copied.
 
     Args:
@@ -48,14 +48,14 @@ def split_batch(*arguments: Any) -> tuple[list[Tensor], ...]:
         X_parts, y_parts = split_batch(X, y, ["cuda:0", "cuda:1"])
 
     With n rows and k devices, the first n % k parts have one row more than the others. If there are fewer rows than
-    devices, the last parts are empty. A part on the tensor's own device is a view. Gradients flow back through every
-    part. A pinned tensor is copied to a GPU asynchronously: do not overwrite it before the GPU has read it.
+    devices, the last parts are empty. A part on the device of the tensor is a view. All parts are differentiable. A
+    pinned tensor is copied to a GPU asynchronously, so do not overwrite it before the GPU has read it.
 
     Args:
-        arguments: one or more tensors with the same number of rows, and last the list of devices.
+        arguments: one or more tensors with the same number of rows, followed by the list of devices.
 
     Returns:
-        For each tensor the list of its parts.
+        For each tensor, the list of its parts.
 
     >>> split_batch(torch.arange(5), ["cpu", "cpu"])
     ([tensor([0, 1, 2]), tensor([3, 4])],)
@@ -84,11 +84,11 @@ def allreduce(tensors: Sequence[Tensor], algorithm: AlgorithmName = "root") -> l
         owner       (k - 1) / k S                 as tree: device j adds slice j of all tensors
         ring        (k - 1) / k S                 slice 1: (((b + c) + d) + e) + a, slice 2: (((c + d) + e) + a) + b ...
 
-    The bytes are sent twice, for the sum and for its distribution. The last bits depend on `algorithm` and k, not on
-    the devices. Does not wait for accelerators to finish.
+    The bytes are sent twice: for the sum, and to distribute it. The last bits of the sum depend on `algorithm` and k,
+    but not on the devices. Does not wait for accelerators to finish.
 
     Args:
-        tensors: dense, of one shape and type, none of them in the memory of another.
+        tensors: dense tensors of one shape and type. No two of them share memory.
 
     >>> allreduce([torch.ones(1, 2), torch.full((1, 2), 2.0)])
     [tensor([[3., 3.]]), tensor([[3., 3.]])]
@@ -126,14 +126,14 @@ def _by_tree(tensors: Sequence[Tensor]) -> None:
 
 def _by_owner(tensors: Sequence[Tensor]) -> None:
     slices, count = _slices(tensors), len(tensors)
-    # In each round every device receives one slice and sends one, so that all links are busy.
-    rounds = [[(owner, (owner + shift) % count) for owner in range(count)] for shift in range(count)]
+    # For each shift every device receives one slice and sends one, so that all links are busy.
+    pairs = [(owner, (owner + shift) % count) for shift in range(count) for owner in range(count)]
     gathered: list[list[Tensor]] = [[tensors[0]] * count for _ in range(count)]
-    for owner, source in (pair for pairs in rounds for pair in pairs):
+    for owner, source in pairs:
         gathered[owner][source] = slices[source][owner].to(tensors[owner].device)
     for values in gathered:
         _add_along_tree(values)
-    for owner, target in (pair for pairs in rounds for pair in pairs):
+    for owner, target in pairs:
         slices[target][owner].copy_(gathered[owner][0])
     _store(tensors, slices)
 
@@ -173,7 +173,7 @@ def _slices(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
 
 def _store(tensors: Sequence[Tensor], slices: Sequence[Sequence[Tensor]]) -> None:
     for tensor, parts in zip(tensors, slices, strict=True):
-        if not tensor.is_contiguous():  # the slices are those of a copy
+        if not tensor.is_contiguous():  # the slices belong to a copy
             tensor.copy_(torch.cat(list(parts)).view(tensor.shape))
 
 
@@ -186,18 +186,15 @@ def _check_devices(devices: Sequence[Device]) -> list[torch.device]:
 def _check_tensors(tensors: Sequence[Tensor]) -> None:
     if isinstance(tensors, Tensor) or not isinstance(tensors, Sequence) or not tensors:
         raise TypeError(f"allreduce takes a list of at least one tensor, one per device, got {tensors!r}")
-    for number, tensor in enumerate(tensors):
+    for index, tensor in enumerate(tensors):
         if not isinstance(tensor, Tensor):
-            why = ": the .grad of a parameter that no loss used; leave such parameters out" if tensor is None else ""
-            raise TypeError(f"tensor {number} is {type(tensor).__name__}{why}")
+            hint = ": a parameter has no .grad if no loss used it; leave such parameters out" if tensor is None else ""
+            raise TypeError(f"tensor {index} is {type(tensor).__name__}{hint}")
         if tensor.layout is not torch.strided or tensor.dtype is torch.bool:
-            raise TypeError(f"tensor {number} is {tensor.layout}, {tensor.dtype}; allreduce adds dense numbers")
+            raise TypeError(f"tensor {index} is {tensor.layout}, {tensor.dtype}; allreduce adds dense numbers")
         if (tensor.shape, tensor.dtype) != (tensors[0].shape, tensors[0].dtype):
             kinds = [f"{x.dtype} {tuple(x.shape)}" for x in (tensor, tensors[0])]
-            raise ValueError(f"tensor {number} is {kinds[0]}, tensor 0 is {kinds[1]}: all have to be alike")
-    places = [(tensor.device, tensor.data_ptr()) for tensor in tensors if tensor.numel()]
-    if len(set(places)) < len(places):
-        raise ValueError(
-            "two of the tensors share memory. x.to(device) returns x itself if it is already on that device. Use "
-            "fanwise.parallel.replicate."
-        )
+            raise ValueError(f"tensor {index} is {kinds[0]}, but tensor 0 is {kinds[1]}")
+    addresses = [(tensor.device, tensor.data_ptr()) for tensor in tensors if tensor.numel()]
+    if len(set(addresses)) < len(addresses):
+        raise ValueError("two of the tensors share memory, as x and x.to(x.device). Use fanwise.parallel.replicate.")

@@ -1,13 +1,12 @@
-"""The environment of a run in its process, which is restored after the run.
+"""The state of a process during a run, which is restored afterwards.
 
-threads, random states, deterministic operators    `run_environment`
-freed memory                                       stays with the process
-settings of torch that the program has made        are applied in every process of the run
-CUDA                                               cuBLAS workspace, precision, current device, random states
+threads, random states, deterministic operators     set for the run
+settings of torch that the program has made         applied in every process of the run
+CUDA                                                cuBLAS workspace, precision, current device, random states
+freed memory                                        stays with the process
 
-With reduce="exact" torch uses deterministic operators, and an operator that has none raises. torch's option to fill
-the memory of `torch.empty` is switched off, because it slows down every operator. With reduce="fast" operators are
-chosen as the program has set it.
+With reduce="exact" torch uses deterministic operators, and an operator that has none raises. With reduce="fast" the
+program chooses. torch's option to fill the memory of `torch.empty` is off, because it slows down every operator.
 """
 
 import ctypes
@@ -30,13 +29,13 @@ T = TypeVar("T")
 
 TorchSettings = Mapping[str, Any]  # plain values, by name
 
-_backends: Any = torch.backends  # Any: parts of them have no annotations
+_backends: Any = torch.backends  # parts of it have no annotations
 _deterministic: Any = torch.utils.deterministic
 
 
 @contextmanager
 def _restore_streams_after_imports() -> Iterator[None]:
-    """Ignore random numbers that libraries draw when they are imported, because other processes have imported them."""
+    # Libraries may draw random numbers when they are imported, and other processes may have imported them before.
     watcher = around_imports(preserved_cpu_generators)
     try:
         yield
@@ -48,34 +47,32 @@ def _restore_streams_after_imports() -> Iterator[None]:
 def run_environment(
     threads: int, device: torch.device, *, exact: bool = True, settings: TorchSettings | None = None
 ) -> Iterator[None]:
-    """Prepare the process for a run in this block, and restore it afterwards, with its random states.
+    """Prepare this process for a run in the block, and restore its state afterwards.
 
     Args:
-        settings: settings of the process that started the run, if it is another one.
+        exact: use deterministic operators.
+        settings: settings of the process that has started the run, if it is another one.
 
     Raises:
         ValueError: an environment variable makes matrix products on this GPU nondeterministic.
     """
     threads_before, torch_before = torch.get_num_threads(), torch.get_rng_state()
     python_before, numpy_before = random.getstate(), np.random.get_state()
-    mode_before = torch.get_deterministic_debug_mode()
     filled = _deterministic.fill_uninitialized_memory
     with (
         apply_settings(settings),
         keep_freed_memory(),
         _restore_streams_after_imports(),
-        cuda_environment(device) if device.type == "cuda" else nullcontext(),
+        _cuda_environment(device) if device.type == "cuda" else nullcontext(),
     ):
         torch.set_num_threads(threads)
         if exact:
-            # Like use_deterministic_algorithms(True), which imports the compiler.
-            torch.set_deterministic_debug_mode("error")
+            torch.set_deterministic_debug_mode("error")  # use_deterministic_algorithms would import the compiler
         _deterministic.fill_uninitialized_memory = False
         try:
             yield
         finally:
             _deterministic.fill_uninitialized_memory = filled
-            torch.set_deterministic_debug_mode(mode_before)
             torch.set_num_threads(threads_before)
             torch.set_rng_state(torch_before)
             random.setstate(python_before)
@@ -83,8 +80,6 @@ def run_environment(
 
 
 # -- settings of torch ---------------------------------------------------------------------------------------------
-# They are read in the process that starts the run. Settings that the training function makes are reverted when the run
-# ends. On a GPU, `cuda_environment` overrides some of them.
 
 
 def _get_autocast() -> tuple[bool, torch.dtype]:
@@ -104,6 +99,10 @@ def _set_arguments(value: list[str]) -> None:
     sys.argv[:] = value
 
 
+def _set_einsum_path(value: bool) -> None:
+    _backends.opt_einsum.enabled = value
+
+
 _ACCESSORS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {  # getter, setter
     "default dtype": (torch.get_default_dtype, torch.set_default_dtype),
     "precision of float32 products": (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
@@ -113,22 +112,19 @@ _ACCESSORS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {  # 
     "detecting anomalies": (torch.is_anomaly_enabled, torch.autograd.set_detect_anomaly),
     "denormal numbers flushed": (_flushes_denormals, torch.set_flush_denormal),
     "oneDNN": (lambda: _backends.mkldnn.enabled, _backends.mkldnn.set_flags),
-    "path of einsum": (
-        lambda: _backends.opt_einsum.enabled,
-        lambda value: setattr(_backends.opt_einsum, "enabled", value),
-    ),
+    "path of einsum": (lambda: _backends.opt_einsum.enabled, _set_einsum_path),
     "fast path of attention": (_backends.mha.get_fastpath_enabled, _backends.mha.set_fastpath_enabled),
     "flash attention": (_backends.cuda.flash_sdp_enabled, _backends.cuda.enable_flash_sdp),
     "memory-efficient attention": (_backends.cuda.mem_efficient_sdp_enabled, _backends.cuda.enable_mem_efficient_sdp),
     "attention by single operators": (_backends.cuda.math_sdp_enabled, _backends.cuda.enable_math_sdp),
     "default device": (lambda: str(torch.get_default_device()), torch.set_default_device),
 }
-# The result does not depend on it, but a training function may read it.
+# A training function may read the arguments, but they may differ between processes.
 _ARGUMENTS = "sys.argv"
 
 
 def read_settings() -> dict[str, Any]:
-    """Return the settings of this process, and its arguments."""
+    """Return the settings of torch in this process, and `sys.argv`."""
     return {**comparable_settings(), _ARGUMENTS: list(sys.argv)}
 
 
@@ -139,13 +135,13 @@ def comparable_settings() -> dict[str, Any]:
         try:
             values[name] = read()
         except RuntimeError:
-            continue  # the program has used the newer form of the setting, which the older getter refuses
+            continue  # the program has used a newer form of the setting, and the older getter then raises
     return values
 
 
 @contextmanager
 def apply_settings(settings: TorchSettings | None) -> Iterator[None]:
-    """Apply the settings in this block. None: keep those of this process. The settings before it are restored."""
+    """Apply the settings in this block, unless they are None. At its end, restore those of before in any case."""
     before = read_settings()
     if settings is not None:
         _apply(settings)
@@ -166,11 +162,11 @@ def _apply(settings: TorchSettings) -> None:
 
 # -- freed memory --------------------------------------------------------------------------------------------------
 # glibc returns blocks above 32 MiB to the system at once. If gradients are such blocks, every step has page faults: 10
-# to 15 % of the time of a step with 35 MB in one block (measured). After the last run, free memory is returned.
+# to 15 % of the time of a step with 35 MB in one block (measured).
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt(3)
 _MAX_KEPT_BYTES = 1 << 30
-_GLIBC_MAX_BYTES = 1 << 25  # DEFAULT_MMAP_THRESHOLD_MAX, up to which glibc adjusts its threshold by itself
+_GLIBC_MAX_BYTES = 1 << 25  # DEFAULT_MMAP_THRESHOLD_MAX
 _VARIABLES = {"MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_", "MALLOC_MMAP_MAX_"}
 _TUNABLES = ("glibc.malloc.mmap", "glibc.malloc.trim", "glibc.malloc.top_pad")
 
@@ -180,15 +176,14 @@ _num_runs = 0
 
 @contextmanager
 def keep_freed_memory() -> Iterator[None]:
-    """Take blocks below 1 GiB from the heap in this block, and do not shrink the heap.
+    """In this block, keep freed blocks up to 1 GiB. After the last such block of the process, return them.
 
-    Does nothing if the environment sets these limits, or if the C library has none.
+    Does nothing if the environment sets these limits, or without glibc.
     """
     global _num_runs
     library = ctypes.CDLL(None)
-    is_set_by_user = bool(_VARIABLES & os.environ.keys()) or any(
-        name in os.environ.get("GLIBC_TUNABLES", "") for name in _TUNABLES
-    )
+    tunables = os.environ.get("GLIBC_TUNABLES", "")
+    is_set_by_user = bool(_VARIABLES & os.environ.keys()) or any(name in tunables for name in _TUNABLES)
     if is_set_by_user or not all(hasattr(library, name) for name in ("mallopt", "malloc_trim")):
         yield
         return
@@ -208,7 +203,7 @@ def keep_freed_memory() -> Iterator[None]:
 
 def _after_fork_in_child() -> None:
     global _lock
-    _lock = threading.Lock()  # the lock may be held by a thread that the child does not have
+    _lock = threading.Lock()  # a thread that does not exist in the child may hold the old one
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
@@ -220,21 +215,17 @@ def _set_thresholds(library: ctypes.CDLL, mmap_bytes: int, trim_bytes: int) -> N
 
 
 # -- CUDA ----------------------------------------------------------------------------------------------------------
-# Every run starts with the default precision, because new processes of a run do: one and several GPUs then give the
-# same bits. A training function may change the precision, because it runs in every process.
-#
-# cuBLAS reads its variable once, at the first product. A program that multiplies on the GPU before its first run must
-# set the variable before it starts. torch parses the variable at every product, which takes 0.05 to 0.13 ms.
+# Every run starts with the default precision, as a new process does, so that one and several GPUs give the same bits. A
+# training function may change the precision, because it runs in every process.
 
 WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 _DETERMINISTIC = (":4096:8", ":16:8")  # see "Results reproducibility" in the manual of cuBLAS
 
 
 @contextmanager
-def cuda_environment(device: torch.device) -> Iterator[None]:
-    """Apply the settings in this block. Raises ValueError for a nondeterministic workspace."""
+def _cuda_environment(device: torch.device) -> Iterator[None]:
     with _workspace(), _precision(), torch.cuda.device(device):
-        states = torch.cuda.get_rng_state_all()  # torch.manual_seed sets them all
+        states = torch.cuda.get_rng_state_all()  # torch.manual_seed changes all of them
         try:
             yield
         finally:
@@ -243,6 +234,7 @@ def cuda_environment(device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def _workspace() -> Iterator[None]:
+    # cuBLAS reads the variable at the first product of the process. If that is before the run, the program must set it.
     before = os.environ.get(WORKSPACE)
     if before is not None and before not in _DETERMINISTIC:
         raise ValueError(
@@ -259,7 +251,7 @@ def _workspace() -> Iterator[None]:
 
 @contextmanager
 def _precision() -> Iterator[None]:
-    # torch has an older and a newer form of these settings, and refuses to read an older one that differs.
+    # torch has an older and a newer form of these settings. If the program has used the newer one, older getters raise.
     cudnn: Any = torch.backends.cudnn
     newer = (torch.backends.cuda.matmul, cudnn.conv, cudnn.rnn)
     values = [setting.fp32_precision for setting in newer]
@@ -280,7 +272,6 @@ def _precision() -> Iterator[None]:
 
 
 def _read(getter: Callable[[], T]) -> T | None:
-    """Return an older setting. None: the program has set the newer form."""
     try:
         return getter()
     except RuntimeError:

@@ -1,7 +1,10 @@
-"""The progress of a run on standard error, and in a status file for the board.
+"""The progress of a run, on standard error and in a status file for the board.
 
-A terminal shows one line that rich redraws, a log gets a line every 10 s. The status file (`links.status_files`) can be
-read by other programs of the same user. It is written every second while a board is running.
+    ProgressLine  counts samples in a process of the run      -->  RunSnapshot, once a second
+    Display       in the process that called `fanwise.run`    -->  standard error, status file
+
+A terminal shows one line, which rich redraws. A log gets a line every 10 s. The status file (`links.status_files`) is
+written while a board of the same user is running.
 """
 
 import datetime
@@ -14,8 +17,8 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, SupportsFloat, final
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, SupportsFloat
 
 from ..base.text import printable_line
 from ..links.status_files import EVERY_S, StatusFile
@@ -26,15 +29,26 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_stderr_lock = threading.Lock()  # held by the run whose line is shown; nested runs show none
+_stderr_lock = threading.Lock()  # held by the run that is shown; other runs of the process meanwhile are not
 _shown_notices: set[str] = set()
 
+_LOG_INTERVAL_S = 10.0
 _MAX_POINTS = 240  # of earlier rates and losses, in the status file
 
 
 @dataclass(frozen=True, slots=True)
 class RunSnapshot:
-    """The state of a run. `epoch` counts from 0; `done` and `of` count samples. None: unknown."""
+    """The state of a run. None: unknown.
+
+    Attributes:
+        name: name of the training function.
+        epoch: number of the current epoch, from 0.
+        done: samples of this epoch, or pass, that are finished.
+        of: samples of this epoch, or pass.
+        rate: samples per second.
+        left_s: estimate of the remaining time.
+        evaluated_fraction: finished part of the current evaluation. None: no evaluation.
+    """
 
     name: str
     devices: tuple[str, ...]
@@ -46,11 +60,11 @@ class RunSnapshot:
     loss: float | None
     left_s: float | None
     elapsed_s: float
-    evaluated_fraction: float | None = None  # of the current evaluation
+    evaluated_fraction: float | None = None
     is_over: bool = False
 
     def __str__(self) -> str:
-        """Return the line. The most important words are first, because a narrow terminal crops it."""
+        """Return the line. The most important words come first, because a narrow terminal crops it."""
         words = [] if self.epoch is None else [f"epoch {self.epoch + 1}/{self.epochs}"]
         if self.loss is not None:
             words.append(f"loss {self.loss:.4g}")
@@ -68,30 +82,25 @@ class RunSnapshot:
         return printable_line(", ".join([*words, *filter(None, [self.name, " ".join(devices)])]))
 
 
-class Screen(Protocol):
-    """Shows snapshots: the first one after `first_after_s` seconds, then one every `interval_s`."""
-
-    first_after_s: float
-    interval_s: float
-
-    def show(self, snapshot: RunSnapshot) -> None: ...
-    def close(self) -> None: ...
-
-
 class ProgressLine:
-    """Counts the samples of a run and gives snapshots to the screen. `devices`: returns the names of the devices."""
+    """Counts the samples of a run.
+
+    Args:
+        show: called with a snapshot once a second, and at the end if it was called before.
+        devices: returns the names of the run's devices.
+    """
 
     def __init__(
         self,
-        screen: Screen,
+        show: Callable[[RunSnapshot], None] | None = None,
         *,
         name: str = "",
         devices: Callable[[], Sequence[str]] = tuple,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._screen, self._name, self._devices, self._clock = screen, name, devices, clock
+        self._show, self._name, self._devices, self._clock = show, name, devices, clock
         self._began_s = clock()
-        self._due_s = self._began_s + screen.first_after_s
+        self._due_s = math.inf if show is None else self._began_s + EVERY_S
         self._epoch: int | None = None
         self._epochs: int | None = None
         self._done, self._of = 0, 0  # samples of this epoch
@@ -110,7 +119,7 @@ class ProgressLine:
         self._epoch, self._epochs, self._done, self._of, self._counted_step = number, count, 0, 0, None
 
     def begin_pass(self, length: int | None, done: int) -> None:
-        """A pass over `length` samples begins, of which `done` are finished."""
+        """A pass over `length` samples begins. `done` of them are finished. `length` is None for a stream."""
         self._counted_step = None
         if self._last_s is not None:
             self._last_s = self._clock()
@@ -120,7 +129,7 @@ class ProgressLine:
         self._done += done
 
     def record_step(self, number: int, samples: int, loss: SupportsFloat) -> None:
-        """Step object `number` has used a batch. The loss is read only when the line is shown.
+        """Step object `number` has used a batch. The loss is read only if a snapshot is due.
 
         If several step objects use the same batches, only the one that is called first in a pass counts.
         """
@@ -135,35 +144,35 @@ class ProgressLine:
             self._rated += samples
             self._rated_s += now_s - self._last_s
         self._last_s = now_s
-        if self._start is None:  # the first step loads and compiles, so the time left does not count it
+        if self._start is None:  # the first step loads and compiles, so the estimate leaves it out
             self._start = now_s, self._finished_part() or 0.0
         elif now_s >= self._due_s:
-            self._show()
+            self._show_snapshot()
 
     def record_evaluation(self, part: float) -> None:
         """This part of an evaluation is finished; 1 at its end."""
         self._evaluated_fraction = part if part < 1 else None
         if self._start is not None and self._clock() >= self._due_s:
-            self._show()
+            self._show_snapshot()
 
     def close(self) -> None:
-        """The run is over. The last line stays."""
+        """The run is over."""
         self._evaluated_fraction = None
         if self._has_shown:
-            self._show(is_over=True)
+            self._show_snapshot(is_over=True)
         self._due_s = math.inf
-        self._screen.close()
 
-    def _show(self, *, is_over: bool = False) -> None:
+    def _show_snapshot(self, *, is_over: bool = False) -> None:
+        assert self._show is not None, "without it, no snapshot is ever due"
         try:
-            loss = None if self._loss is None else float(self._loss)  # blocks until the device has computed it
-        except RuntimeError:  # the device has failed, which the run reports
+            loss = None if self._loss is None else float(self._loss)  # waits for the device
+        except RuntimeError:  # the device has failed; the step raises the error
             loss = None
         now_s, part, left_s = self._clock(), self._finished_part(), None
         if part is not None and self._start is not None and part > self._start[1] and not is_over:
             left_s = (now_s - self._start[0]) * (1 - part) / (part - self._start[1])
         self._has_shown = True
-        self._due_s = now_s + self._screen.interval_s
+        self._due_s = now_s + EVERY_S
         snapshot = RunSnapshot(
             name=self._name,
             devices=tuple(self._devices()),
@@ -178,10 +187,10 @@ class ProgressLine:
             evaluated_fraction=self._evaluated_fraction,
             is_over=is_over,
         )
-        self._screen.show(snapshot)
+        self._show(snapshot)
 
     def _finished_part(self) -> float | None:
-        """Return the finished part of the loop over epochs, or of a pass outside of a loop."""
+        """Return the finished part of the loop over epochs, or of a pass outside of such a loop. None: unknown."""
         if not self._of:
             return None
         part = min(1.0, self._done / self._of)
@@ -192,64 +201,69 @@ def function_name(train: Callable[..., object]) -> str:
     return getattr(getattr(train, "func", train), "__name__", "")
 
 
-def open_screen(is_wanted: bool, *, notice: str = "") -> Screen:
-    """Return a screen on standard error, or none in a job of a pool and while another run is shown.
+@dataclass(frozen=True, slots=True)
+class RankStatus:
+    """A process of a run, for the board. `pid` is 0 if it is unknown."""
+
+    rank: int
+    pid: int
+    devices: tuple[str, ...]
+    state: str
+
+
+class Display:
+    """Shows snapshots on standard error, and writes them to the status file.
+
+    In a job of a pool, and while another run of the process is shown, standard error is not used.
 
     Args:
-        notice: a line that a program shows once, before its first progress line.
+        is_wanted: use standard error.
+        notice: a line that is shown once in the process, before its first progress line.
+
+    Attributes:
+        ranks: returns the current processes of the run, for the board.
     """
-    if not is_wanted or sys.stderr is None or in_job() or not _stderr_lock.acquire(blocking=False):
-        return NoScreen()
-    return StderrScreen(notice)
 
-
-@final
-class NoScreen:
-    first_after_s = interval_s = math.inf
-
-    def show(self, snapshot: RunSnapshot) -> None: ...
-    def close(self) -> None: ...
-
-
-@final
-class RemoteScreen:
-    """Sends the snapshots to the process that shows them."""
-
-    def __init__(self, send: Callable[[RunSnapshot], None], *, first_after_s: float, interval_s: float) -> None:
-        self.first_after_s, self.interval_s, self.show = first_after_s, interval_s, send
-
-    def close(self) -> None: ...
-
-
-@final
-class StderrScreen:
-    """Shows the line on standard error. If that fails, the run continues without it."""
-
-    def __init__(self, notice: str = "") -> None:
-        is_terminal = not sys.stderr.closed and sys.stderr.isatty()
+    def __init__(self, is_wanted: bool, notice: str = "") -> None:
+        self.ranks: Callable[[], Sequence[RankStatus]] = tuple
+        self._is_shown = is_wanted and sys.stderr is not None and not in_job() and _stderr_lock.acquire(blocking=False)
+        is_terminal = self._is_shown and not sys.stderr.closed and sys.stderr.isatty()
         self._is_live = is_terminal and (os.environ.get("TERM") or "dumb") not in ("dumb", "unknown")
-        self.first_after_s, self.interval_s = (1.0, 0.2) if self._is_live else (10.0, 10.0)
+        self._due_s = 0.0 if self._is_live else _LOG_INTERVAL_S  # since the beginning of the run
+        self._has_shown = False
         self._notice = notice
         self._live: Live | None = None
-        self._is_open = True
+        self._file = StatusFile("run")
+        self._past: deque[list[float | None]] = deque(maxlen=_MAX_POINTS)
 
     def show(self, snapshot: RunSnapshot) -> None:
-        if self._is_open:
-            try:
-                self._show(str(snapshot))
-            except (OSError, ValueError) as error:  # a ValueError: the stream is closed
-                self.close()
-                _log.warning("the run continues, but its progress can no longer be shown: %s", error)
+        if self._file.is_wanted():
+            self._file.write(self._status(snapshot))
+        is_due = self._has_shown if snapshot.is_over else snapshot.elapsed_s >= self._due_s
+        if not (self._is_shown and is_due):
+            return
+        self._has_shown = True
+        self._due_s = 0.0 if self._is_live else snapshot.elapsed_s + _LOG_INTERVAL_S
+        try:
+            self._show_line(str(snapshot))
+        except (OSError, ValueError) as error:  # ValueError: the stream is closed
+            self._close_stderr()
+            _log.warning("the run continues, but its progress can no longer be shown: %s", error)
 
     def close(self) -> None:
-        if self._is_open:
-            self._is_open = False
+        """Delete the status file. The last line stays."""
+        self._file.close()
+        self._close_stderr()
+
+    def _close_stderr(self) -> None:
+        if self._is_shown:
+            self._is_shown = False
             _stderr_lock.release()
             if self._live is not None:
                 with suppress(OSError, ValueError):
                     self._live.stop()
 
-    def _show(self, line: str) -> None:
+    def _show_line(self, line: str) -> None:
         if self._notice and self._notice not in _shown_notices:
             _shown_notices.add(self._notice)
             sys.stderr.write(f"fanwise.run: {self._notice}\n")
@@ -268,69 +282,15 @@ class StderrScreen:
             self._live.start()
         self._live.update(Text(line, no_wrap=True, overflow="crop"), refresh=True)
 
-
-@dataclass(frozen=True, slots=True)
-class RankStatus:
-    """A process of a run. `pid` is 0 if it is unknown."""
-
-    number: int
-    pid: int
-    devices: tuple[str, ...]
-    state: str
-
-
-@final
-class StatusScreen:
-    """Writes the status file, and shows snapshots on another screen at the intervals of that screen.
-
-    Args:
-        ranks: returns the current processes of the run.
-    """
-
-    def __init__(self, screen: Screen, ranks: Callable[[], Sequence[RankStatus]]) -> None:
-        self._screen = screen
-        self._ranks = ranks
-        self._file = StatusFile("run")
-        self._due_s = screen.first_after_s  # since the beginning of the run
-        self._has_shown = False
-        self._past: deque[list[float | None]] = deque(maxlen=_MAX_POINTS)
-        self._program = os.path.basename(sys.argv[0]) if sys.argv else ""
-        self.first_after_s = min(screen.first_after_s, EVERY_S)
-        self.interval_s = min(screen.interval_s, EVERY_S)
-
-    def show(self, snapshot: RunSnapshot) -> None:
-        if self._file.is_wanted():
-            self._file.write(self._status(snapshot))
-        is_due = self._has_shown if snapshot.is_over else snapshot.elapsed_s >= self._due_s
-        if is_due:
-            self._has_shown = True
-            self._due_s = snapshot.elapsed_s + self._screen.interval_s
-            self._screen.show(snapshot)
-
-    def close(self) -> None:
-        """Delete the status file, and close the screen."""
-        self._file.close()
-        self._screen.close()
-
     def _status(self, snapshot: RunSnapshot) -> dict[str, Any]:
         self._past.append([time.time(), snapshot.rate, snapshot.loss])
-        ranks = [
-            {"rank": rank.number, "pid": rank.pid, "devices": list(rank.devices), "state": rank.state}
-            for rank in self._ranks()
-        ]
+        fields = asdict(snapshot)
+        del fields["rate"], fields["evaluated_fraction"], fields["is_over"]
         return {
-            "name": snapshot.name,
-            "program": self._program,
-            "devices": list(snapshot.devices),
-            "epoch": snapshot.epoch,
-            "epochs": snapshot.epochs,
-            "done": snapshot.done,
-            "of": snapshot.of,
+            **fields,
+            "program": os.path.basename(sys.argv[0]) if sys.argv else "",
             "samples_per_s": snapshot.rate,
-            "loss": snapshot.loss,
-            "left_s": snapshot.left_s,
-            "elapsed_s": snapshot.elapsed_s,
             "measured": snapshot.evaluated_fraction,
-            "ranks": ranks,
+            "ranks": [asdict(rank) for rank in self.ranks()],
             "past": list(self._past),
         }

@@ -1,12 +1,12 @@
-"""Seed the global random generators of torch, numpy and Python for a shard or a sample, and restore them afterwards.
+"""Seed the global random generators of torch, NumPy and Python for a shard or a sample, and restore them afterwards.
 
     with isolated_generators(generators):
-        seed_generators(key.fold_in(shard), generators)    # random numbers now depend on the key alone
+        seed_generators(key.fold_in(shard), generators)    # random numbers now depend only on the key
 
-torch's generator of the CPU, numpy's and Python's get all 128 bits of the key; a GPU's takes 64. Restoring numpy's
-generator by its state would take 130 us, so it is exchanged for another one, which takes 2 us.
+The CPU generators of torch, NumPy and Python get all 128 bits of the key. The generator of a GPU takes 64.
 """
 
+import ctypes
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -22,10 +22,17 @@ _CPU_ONLY = (torch.default_generator,)
 
 _spare_bit_generators: list[np.random.MT19937] = []  # creating one takes 180 us
 
-# Template for the state of a freshly seeded CPU generator, which seed_generators fills in, because manual_seed uses
-# only 32 bits. Its layout: the seed, 16 bytes of counters, and the 624 words of the Mersenne Twister, each in 8 bytes.
-_cpu_state = torch.Generator().manual_seed(0).get_state()
-_cpu_state_words: Any = _cpu_state.numpy()[: 627 * 8].view(np.uint64)
+# Torch and NumPy use the Mersenne Twister, whose state has 624 words of 32 bits. Philox computes these words from the
+# key, because the seeding function of NumPy takes several times as long for 128 bits, and that of torch takes 32 bits.
+_philox: Any = np.random.Philox(0)
+_philox_key = np.zeros(2, np.uint64)
+_philox_state = {**_philox.state, "state": {"counter": np.zeros(4, np.uint64), "key": _philox_key}}
+
+# State of a freshly seeded CPU generator of torch: the seed, 16 bytes of counters, and each word in 8 bytes.
+_torch_state = torch.Generator().manual_seed(0).get_state()
+_torch_words: Any = _torch_state.numpy()[: 627 * 8].view(np.uint64)
+
+_ALL_USED = (624).to_bytes(4, "little")  # NumPy's state ends with the index of the next word
 
 
 def generators_of(device: torch.device) -> tuple[torch.Generator, ...]:
@@ -38,14 +45,15 @@ def generators_of(device: torch.device) -> tuple[torch.Generator, ...]:
 
 @contextmanager
 def isolated_generators(generators: Sequence[torch.Generator] = _CPU_ONLY) -> Iterator[None]:
-    """Restore these generators, and those of numpy and Python, after the block. First call `seed_generators` in it.
+    """Restore these generators, and those of NumPy and Python, after the block.
 
-    No device is synchronized: the state of a GPU's generator is kept on the host. `forget_spare_normal` applies.
+    The block must call `seed_generators` before it draws from NumPy. NumPy forgets its spare normal number, as in
+    `forget_spare_normal`. Does not wait for a GPU, because the states of GPU generators are on the host.
     """
     states = [generator.get_state() for generator in generators]
     python_state, bit_generator = random.getstate(), _numpy_random.get_bit_generator()
     spare = _spare_bit_generators.pop() if _spare_bit_generators else np.random.MT19937(0)
-    _numpy_random.set_bit_generator(spare)
+    _numpy_random.set_bit_generator(spare)  # takes 2 us; restoring the state of the program's generator takes 130 us
     try:
         yield
     finally:
@@ -59,31 +67,37 @@ def isolated_generators(generators: Sequence[torch.Generator] = _CPU_ONLY) -> It
 def forget_spare_normal() -> None:
     """Drop the second normal number that `numpy.random.randn` keeps for its next call.
 
-    Called wherever a shard may be read in this process, so that the program's numbers do not depend on whether a
-    worker has read it.
+    Called wherever a shard may be read in this process, so that the program's random numbers do not depend on whether
+    a loader worker has read the shard instead.
     """
     _numpy_random.set_bit_generator(_numpy_random.get_bit_generator())
 
 
 def seed_generators(key: Key, generators: Sequence[torch.Generator] = _CPU_ONLY) -> None:
-    """Seed these generators, and those of numpy and Python, with `key`."""
+    """Seed these generators, and those of NumPy and Python, with `key`. Call it in a block of `isolated_generators`."""
     high, low = key.words
     random.seed(high << 64 | low)
+    _philox_key[:] = high, low
+    _philox.state = _philox_state
+    words = _philox.random_raw(624).view(np.uint32)
     for generator in generators:
         if generator.device.type == "cpu":
-            _cpu_state_words[0] = high
-            _cpu_state_words[3:] = np.frombuffer(random.randbytes(2496), np.uint32)
-            generator.set_state(_cpu_state)
+            _torch_words[0] = high
+            _torch_words[3:] = words[:624]
+            generator.set_state(_torch_state)
         else:
             generator.manual_seed(high)
-    np.random.seed((high >> 32, high & 0xFFFFFFFF, low >> 32, low & 0xFFFFFFFF))
+    bit_generator = _numpy_random.get_bit_generator()
+    assert type(bit_generator) is np.random.MT19937, "isolated_generators has set it"
+    ctypes.memmove(bit_generator.ctypes.state_address, words[624:].tobytes() + _ALL_USED, 625 * 4)
+    _numpy_random.set_bit_generator(bit_generator)  # forgets the spare normal number
 
 
 @contextmanager
 def preserved_cpu_generators() -> Iterator[None]:
-    """Restore the CPU generators after the block, including numpy's cached normal number.
+    """Restore the CPU generators after the block, including the spare normal number of NumPy.
 
-    Unlike `isolated_generators`, the block continues the current sequence.
+    Unlike in `isolated_generators`, the block continues the current sequences.
     """
     torch_state, python_state, numpy_state = torch.get_rng_state(), random.getstate(), np.random.get_state()
     try:

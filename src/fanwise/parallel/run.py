@@ -1,14 +1,15 @@
-"""`run` trains a function on one or several devices. `here` makes a run of the current process.
+"""`run` trains a function on one or several devices. `here` returns a run in the current process.
 
     fanwise.run(train, devices=4)     calls train(run) in four processes
-    train(fanwise.here())             trains in this process as it is, for a debugger or a notebook cell
+    train(fanwise.here())             trains in this process, for a debugger or a notebook cell
 
-The result depends on seed, shards, threads and data, not on the number of devices or processes.
+The result depends on seed, shards, threads and data, not on the number of devices.
 """
 
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -22,18 +23,17 @@ from ..pool.devices import usable_cpus
 from ..pool.leases import Resources
 from ..pool.seeds import seed_everything
 from .checkpoint.location import StrPath, is_in_process_memory, location_of
-from .comm.torch_team import joined
-from .config import DEFAULT_SHARDS, Plan, Reduce, default_notice, default_shards
+from .comm.torch_team import join_team
+from .config import DEFAULT_SHARDS, Plan, Reduce
 from .context import Run
 from .data.position import DataPosition
 from .devices import Devices, devices_of, devices_on_hosts
-from .launch.external import check_fits, device_of, launched
+from .launch.external import check_arguments, device_of, launched
 from .launch.local import Supervisor
-from .launch.pools import lease_for
+from .launch.pools import pool_for
 from .launch.settings import Settings, default_backend
 from .process_settings import run_environment
-from .progress import NoScreen, RankStatus, Screen, StatusScreen, function_name, open_screen
-from .step.tree import cut
+from .progress import Display, RankStatus, function_name
 from .user_collectives import copy_of_result
 from .validation.arguments import check_name, check_seconds, check_whole_number
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 _log = logging.getLogger(__name__)
-_warned: set[int] = set()  # numbers of devices for which the warning was given
+_warned: set[int] = set()  # numbers of devices for which the warning about shards was given
 
 ON_LOSS = ("continue", "stop")
 REDUCE = ("exact", "fast")
@@ -59,7 +59,6 @@ def run(
     threads: int | None = None,
     reduce: Reduce = "exact",
     resume: StrPath | None = None,
-    processes: int | None = None,
     on_loss: str = "continue",
     restarts: int = 0,
     step_timeout_s: float | None = None,
@@ -67,63 +66,61 @@ def run(
     verify: int = 0,
     progress: bool = True,
 ) -> R:
-    """Call `train(run)` so that its steps are spread over devices. Blocks until it returns.
+    """Call `train(run)`, whose steps are divided among the devices. Blocks until it has returned.
 
     The result has the same bits on any number of devices if seed, shards and threads are the same. By default there
     are 4 shards and 1 thread, so 1 to 4 devices give the same bits.
 
+    Each device has its own process, in which `train` is called. The processes are jobs of a pool. With one device and
+    no `pool`, `train` is called in the current process.
+
     Args:
-        train: is called with a `Run`. Pass hyperparameters by functools.partial.
-        devices: their number: GPUs if there are any, else CPU devices. Or names of one kind, as `"cuda:1"`,
-            `["cuda:0", "cuda:1"]`, `["cpu"] * 4`. "auto" is all GPUs of this job or machine, else one CPU device; on a
-            cluster all its GPUs, else as many CPU devices as it has room for and there are shards. GPUs are numbered
-            as in nvidia-smi, or by their position in CUDA_VISIBLE_DEVICES.
-        shards: parts of each global batch, 4 by default, or those of the checkpoint. More than 4 devices have one
-            shard each by default, and then other bits than fewer devices, with a warning: give the largest number of
-            devices that will ever train the model. 1 is a plain loop, the fastest on one device. "devices" is one
-            shard for each device. Batch normalization is by shard.
-        seed: of initial weights, order, augmentation and dropout; by default that of the job in a pool, else 0.
-        threads: of each device, 1 by default. Another number gives other bits.
+        train: called with a `Run`. Pass hyperparameters with functools.partial.
+        devices: number of GPUs, or of CPU devices if there is no GPU. Or names of devices of one type: `"cuda:1"`,
+            `["cuda:0", "cuda:1"]`, `["cpu"] * 4`. "auto" is all GPUs of this job or machine, or one CPU device if there
+            is none. On a cluster it is all GPUs, or one CPU device for each shard if they fit. GPUs are numbered as in
+            nvidia-smi, or by their position in CUDA_VISIBLE_DEVICES.
+        shards: number of shards of each global batch, 4 by default, or that of the checkpoint. More than 4 devices have
+            one shard each by default. The result then differs from that on fewer devices, and a warning says so: give
+            the largest number of devices that will ever train the model. 1 is a plain loop, the fastest on one device.
+            "devices" is one shard for each device. Batch normalization is by shard.
+        seed: determines initial weights, order, augmentation and dropout. By default that of the job in a pool, else 0.
+        threads: number of threads of each device, 1 by default. It changes the bits of the result.
         reduce: "exact" adds gradients along one tree over the shards, and operators without a deterministic
             implementation raise. "fast" first adds the shards of each process, so the last bits depend on the number
             of processes.
-        resume: a checkpoint of `run.save` from which to continue: a file, or any URL that fsspec knows.
-        processes: number of processes for the devices, by default one for each. With 1, as with one device, `train`
-            runs in the current process, and the devices take turns. Else it runs in each of the processes, which are
-            jobs of a pool. Each of several GPUs has its own process, in which it is `run.device`, cuda:0.
-        on_loss: what CPU processes of one machine do if one of them dies: "continue" repeats the step with the
-            others, which take over its shards, so the result has the same bits; "stop" raises WorkerLostError. On
-            GPUs, on a cluster and under a launcher, a loss always ends the attempt.
-        restarts: how many times the run may start again after an attempt has ended by a loss. It continues from the
-            last checkpoint that `run.save` has written, or else from the beginning, with the same bits, on a cluster
-            with the hosts that are left. Reports that were made are not repeated. Not under a launcher, which
-            restarts processes itself.
-        step_timeout_s: how long the others wait for a process that does not come to the next exchange, because it is
-            stopped, stuck in a file system, or in a deadlock. Then it is named with its stack and treated as lost.
-            Choose a time well above the longest step, evaluation, and work between steps. Until its first step is
-            done a process has ten times as long, at least a minute. Time in which a tuner decides on a report does
-            not count. By default the others wait forever, and a warning names the process after a minute; on a
-            cluster and under a launcher, they wait as long as torch's process groups do: 30 minutes with Gloo, 10
-            with NCCL. It has no effect on a run with one process.
-        pool: the pool of the processes, also for one device. By default it belongs to this library, or to the job in
-            which this is called. With `Pool(ray=...)` the processes are on the nodes of that cluster, on as few as
-            have room.
-        verify: after this many batches of a step, again and again, compare batch, optimizer settings, parameters and
-            buffers between processes, and execute a shard twice. An error names the first difference. Each time costs
-            about one step. By default only the first batches are compared.
-        progress: show a line on standard error: in a terminal it is redrawn, in a log it comes every 10 s, in a job
-            there is none. Pass False if `train` draws a bar itself, as tqdm does.
+        resume: checkpoint of `run.save` from which to continue: a file, or a URL that fsspec knows.
+        on_loss: what happens if a CPU process of a run on one machine dies. "continue": the others repeat the step and
+            take over its shards, so the result has the same bits. "stop": WorkerLostError is raised. On GPUs, on a
+            cluster and under a launcher, a loss always ends the attempt.
+        restarts: how many times the run may start again after a loss has ended an attempt. It continues from its last
+            checkpoint, or from the beginning if there is none, with the same bits. On a cluster it uses the hosts that
+            are left. Reports are not repeated. Not allowed under a launcher, which restarts processes itself.
+        step_timeout_s: how many seconds the others wait for a process that does not come to the next exchange, because
+            it is stopped, stuck in a file system, or deadlocked. After that time the process counts as lost, and an
+            error or a warning shows its stack. Choose a time well above that of the longest step, evaluation, or work
+            between steps. Until the first step has ended, the limit is ten times as long, at least a minute. Time in
+            which a tuner decides on a report does not count. By default the others wait forever, and a warning shows
+            the stack after a minute. On a cluster and under a launcher, the default is that of torch's process groups:
+            30 minutes with Gloo, 10 with NCCL. Without effect if the run has one process.
+        pool: pool whose jobs the processes are. By default it belongs to this library, or to the job in which this is
+            called. With `Pool(ray=...)` the processes run on as few nodes of that cluster as have room.
+        verify: number of batches between two consistency checks of a step. A check compares batch, optimizer settings,
+            parameters and buffers between processes, and executes a shard twice. It takes about as long as a step. An
+            error names the first difference. By default, only the first batches are compared.
+        progress: show the progress on standard error: one line in a terminal, or a line every 10 s in a log. A job
+            shows none. Pass False if `train` draws a progress bar itself.
 
     Returns:
-        A copy of what `train` returns in the first process, also on one device, with tensors in main memory. In the
-        processes of a launcher, the object itself.
+        A copy of the result of `train` in the first process, with tensors in main memory. Under a launcher, each
+        process returns its own result, and it is not copied.
 
     Raises:
-        ValueError: no such devices, shards, threads, seed or reduction; or the checkpoint does not fit to them, or has
-            another `reduce`.
-        FileNotFoundError: there is no file `resume`. CheckpointError: it is at a URL whose file system refuses.
-        WorkerLostError: processes were lost, the run cannot continue without them, and there are no restarts left.
-        NotSendableError: what `train` returns cannot be pickled.
+        ValueError: a device does not exist, an argument is out of range, or the checkpoint belongs to a run with other
+            arguments.
+        FileNotFoundError: the file `resume` does not exist. CheckpointError: the file system of its URL refuses.
+        WorkerLostError: processes were lost, the run cannot continue without them, and no restarts are left.
+        NotSendableError: the result of `train` cannot be pickled.
         LeaseError: the pool, or the job, has too few CPUs or GPUs.
         The first error of `train` in any process, in its own type.
     """
@@ -140,52 +137,54 @@ def run(
     restarts = check_whole_number("restarts", restarts, least=0)
     arguments = {"shards": shards, "seed": seed, "threads": threads}
     fixed = frozenset(name for name, value in arguments.items() if value is not None)
+    threads = 1 if threads is None else threads
+    is_exact = reduce != "fast"
     if (process := launched()) is not None:
-        check_fits(process, devices, processes, has_pool=pool is not None, restarts=restarts)
+        check_arguments(process, devices, has_pool=pool is not None, restarts=restarts)
         device = device_of(process, devices)
-        plan = _plan(
-            _shards(shards, process.size, warns=process.rank == 0), 1 if threads is None else threads, seed, reduce
-        )
-        with joined(process.world, device, reduce=reduce, step_timeout_s=step_timeout_s) as team:
+        plan = _plan(_shards(shards, process.size, warns=process.rank == 0), threads, seed, reduce)
+        with join_team(process.world, device, reduce=reduce, step_timeout_s=step_timeout_s) as team:
             team.agree_on(plan, fixed)
-            run = Run(plan, (device,), team=team, fixed=fixed, verify=verify)
-            notice = "" if resume is not None else _notice(plan, process.size, device, fixed)
-            return _train_here(train, run, resume, progress, notice, exact=reduce != "fast")
+            launched_run = Run(plan, device, team=team, fixed=fixed, verify=verify)
+            return _train_here(train, launched_run, resume, Display(progress) if process.rank == 0 else None, is_exact)
     cluster = None if pool is None else pool.cluster
     run_devices = (
         devices_of(devices)
         if cluster is None
-        else devices_on_hosts(devices, cluster.capacity(), threads or 1, shards if isinstance(shards, int) else None)
+        else devices_on_hosts(devices, cluster.capacity(), threads, shards if isinstance(shards, int) else None)
     )
-    num_shards = _shards(shards, len(run_devices), warns=resume is None)
-    plan = _plan(num_shards, 1 if threads is None else threads, seed, reduce)
-    parts = _spread(run_devices, processes, are_named=cluster is None)
-    # The values of a checkpoint were chosen when its run began.
-    notice = "" if resume is not None else _notice(plan, len(run_devices), run_devices[0], fixed)
-    if len(parts) == 1 and pool is None:
-        run = Run(plan, run_devices, fixed=fixed, verify=verify)
-        value = _train_here(train, run, resume, progress, notice, exact=reduce != "fast")
-        return copy_of_result(value, function_name(train))
-    lease = lease_for(run_devices, is_named=not isinstance(devices, int | str), pool=pool)
-    settings = Settings(
-        devices=tuple(lease.names[part.start : part.stop] for part in parts),
-        backend=default_backend(run_devices[0].type, len(parts), lease.gpu_names),
-        gpus=lease.gpus,
-        gpu_names=lease.gpu_names,
-        shards=plan.shards,
-        threads=plan.threads,
-        seed=plan.seed,
-        fixed=fixed,
-        resume=None if resume is None else _path_for_others(resume),
-        on_loss=on_loss,
-        step_timeout_s=step_timeout_s,
-        reduce=reduce,
-        progress=progress,
-        verify=verify,
-        notice=notice,
-    )
-    result: R = run_attempts(lambda settings: _supervisor(lease.pool, train, settings), settings, restarts)
-    return result
+    plan = _plan(_shards(shards, len(run_devices), warns=resume is None), threads, seed, reduce)
+    # The settings of a checkpoint were chosen when its run began.
+    notice = "" if resume is not None or "threads" in fixed else _notice(run_devices, plan.shards, usable_cpus())
+    display = Display(progress, notice)
+    if len(run_devices) == 1 and pool is None:
+        result = _train_here(train, Run(plan, run_devices[0], fixed=fixed, verify=verify), resume, display, is_exact)
+        return copy_of_result(result, function_name(train))
+    with closing(display):
+        used_pool, names, gpu_names = pool_for(run_devices, is_named=not isinstance(devices, int | str), pool=pool)
+        settings = Settings(
+            devices=names,
+            backend=default_backend(run_devices[0].type, len(run_devices), gpu_names),
+            gpus=1 if run_devices[0].type == "cuda" else 0,
+            gpu_names=gpu_names,
+            shards=plan.shards,
+            threads=plan.threads,
+            seed=plan.seed,
+            fixed=fixed,
+            resume=None if resume is None else _path_for_others(resume),
+            on_loss=on_loss,
+            step_timeout_s=step_timeout_s,
+            reduce=reduce,
+            verify=verify,
+        )
+
+        def start(settings: Settings) -> "Supervisor | RaySupervisor":
+            if cluster is None:
+                return Supervisor(used_pool, train, settings, display)
+            return ray_supervisor(cluster, train, settings, display)
+
+        value: R = run_attempts(start, settings, restarts)
+        return value
 
 
 def _path_for_others(resume: StrPath) -> str:
@@ -193,34 +192,28 @@ def _path_for_others(resume: StrPath) -> str:
     if is_in_process_memory(location):
         raise ValueError(
             f"resume={resume!r} is in the memory of this process, and the other processes of the run cannot read it.\n"
-            f"Name a file or another URL, or say processes=1."
+            f"Name a file or another URL, or set devices=1."
         )
     return os.fspath(location)
 
 
-def _supervisor(pool: Pool, train: Callable[[Run], Any], settings: Settings) -> "Supervisor | RaySupervisor":
-    if pool.cluster is None:
-        return Supervisor(pool, train, settings)
-    return ray_supervisor(pool.cluster, train, settings)
-
-
-def ray_supervisor(engine: "ClusterEngine", train: Callable[[Run], Any], settings: Settings) -> "RaySupervisor":
-    """Return an attempt on a cluster. A restart uses the hosts that are left."""
+def ray_supervisor(
+    engine: "ClusterEngine", train: Callable[[Run], Any], settings: Settings, display: Display
+) -> "RaySupervisor":
+    """Return the supervisor of an attempt on a cluster. A restart has fewer devices if hosts were lost."""
     from .launch.ray import RaySupervisor
 
     room = engine.capacity().fits(Resources(cpus=settings.threads, gpus=settings.gpus))
     if settings.is_restart and 0 < room < len(settings.devices):
         settings = replace(settings, devices=settings.devices[:room])
-    return RaySupervisor(engine, train, settings)
+    return RaySupervisor(engine, train, settings, display)
 
 
-def run_attempts(
-    start: "Callable[[Settings], Supervisor | RaySupervisor]", settings: Settings, restarts: int
-) -> Any:  # Any: the user's result
-    """Make attempts until one is not ended by a loss. Each continues from the last checkpoint of those before.
+def run_attempts(start: "Callable[[Settings], Supervisor | RaySupervisor]", settings: Settings, restarts: int) -> Any:
+    """Return the result of the first attempt that no loss ends. Each attempt continues from the last checkpoint.
 
     Raises:
-        WorkerLostError: processes were lost more than `restarts` times.
+        WorkerLostError: losses have ended `restarts + 1` attempts.
     """
     for left in range(restarts, -1, -1):
         attempt = start(settings)
@@ -240,58 +233,55 @@ def run_attempts(
     raise AssertionError("the last attempt returns or raises")
 
 
-def _notice(plan: Plan, devices: int, device: torch.device, fixed: frozenset[str]) -> str:
-    return default_notice(devices, on_cpu=device.type == "cpu", shards=plan.shards, given=fixed, cpus=usable_cpus())
+def _notice(devices: tuple[torch.device, ...], shards: int, cpus: int) -> str:
+    """Return a notice if the run uses only one of several CPUs by default, else "".
 
-
-def _spread(devices: Sequence[torch.device], processes: int | None, *, are_named: bool = True) -> tuple[range, ...]:
-    """Return the devices of each process. `are_named`: the user can name a GPU, which is not so on a cluster."""
-    count = len(devices) if processes is None else check_whole_number("processes", processes, least=1)
-    if devices[0].type == "cuda" and count < len(devices):
-        one = repr(str(devices[0])) if are_named else "1"
-        raise ValueError(
-            f"processes={processes} for {len(devices)} GPUs: each GPU of a run has a process of its own.\n"
-            f"Leave processes= out, or give one GPU: devices={one}, shards={len(devices)}."
-        )
-    return cut(len(devices), min(len(devices), count))
+    >>> print(_notice((torch.device("cpu"),), shards=4, cpus=8))
+    uses 1 of 8 CPUs: devices=4 uses 4 with the same result, threads=8 uses all with another result.
+    """
+    if devices != (torch.device("cpu"),) or cpus == 1:
+        return ""
+    used = min(cpus, shards)
+    same_result = f"devices={used} uses {used} with the same result, " if used > 1 else ""
+    return f"uses 1 of {cpus} CPUs: {same_result}threads={cpus} uses all with another result."
 
 
 def _train_here(
-    train: Callable[[Run], R], run: Run, resume: StrPath | None, progress: bool, notice: str, *, exact: bool
+    train: Callable[[Run], R], run: Run, resume: StrPath | None, display: Display | None, is_exact: bool
 ) -> R:
-    with run_environment(run.threads, run.device, exact=exact):
+    """Call the training function in this process, and close the display."""
+
+    def rank_statuses() -> list[RankStatus]:
+        return [  # the pids of other processes are unknown
+            RankStatus(rank, os.getpid() if rank == run.rank else 0, (str(run.device),), "running")
+            for rank in range(run.world_size)
+        ]
+
+    with ExitStack() as stack:
+        show = None
+        if display is not None:
+            stack.enter_context(closing(display))
+            display.ranks, show = rank_statuses, display.show
+        stack.enter_context(run_environment(run.threads, run.device, exact=is_exact))
         seed_everything(run.seed)
         if resume is not None:
             run.restore(resume)
-        screen = _screen(run, progress, notice) if run.rank == 0 else NoScreen()
-        with run.show_progress(screen, function_name(train)), run.writer, run.training():
+        with run.show_progress(show, function_name(train)), run.writer, run.training():
             return train(run)
 
 
-def _screen(run: Run, progress: bool, notice: str) -> Screen:
-    """Return a screen that also writes the status for the board. Of other processes only the number is known."""
-    devices = tuple(map(str, run.devices))
-
-    def ranks() -> list[RankStatus]:
-        own = run.rank
-        return [RankStatus(r, os.getpid() if r == own else 0, devices, "running") for r in range(run.world_size)]
-
-    return StatusScreen(open_screen(progress, notice=notice), ranks)
-
-
 def here(*, shards: int = DEFAULT_SHARDS, seed: int | None = None) -> Run:
-    """Return a run on one CPU device of this process as it is: `train(fanwise.here())`.
+    """Return a run on one CPU device in the current process: `train(fanwise.here())`.
 
     Seeds `random`, numpy and torch as `fanwise.run` does. The number of threads stays as it is.
 
     Args:
-        shards: parts of each batch; 1 is a plain loop.
+        shards: number of shards of each batch. 1 is a plain loop.
         seed: by default that of the job in a pool, else 0.
     """
     plan = _plan(shards, torch.get_num_threads(), seed)
     seed_everything(plan.seed)
-    fixed = frozenset() if seed is None else frozenset(["seed"])
-    return Run(plan, devices_of("cpu"), fixed=fixed)
+    return Run(plan, torch.device("cpu"), fixed=frozenset() if seed is None else frozenset(["seed"]))
 
 
 def _shards(shards: int | str | None, devices: int, *, warns: bool) -> int:
@@ -302,20 +292,19 @@ def _shards(shards: int | str | None, devices: int, *, warns: bool) -> int:
         raise ValueError(f"shards={shards!r}: give a number, or 'devices' for one shard on each device")
     if shards is not None:
         return check_whole_number("shards", shards, least=1)
-    default = default_shards(devices)
-    if warns and default > DEFAULT_SHARDS and default not in _warned:
-        _warned.add(default)
+    if warns and devices > DEFAULT_SHARDS and devices not in _warned:
+        _warned.add(devices)
         _log.warning(
             "fanwise.run on %d devices cuts each batch into %d shards, but on 1 to %d devices into %d, so the results "
             "differ in their bits.\nSet shards=%d in all runs for the same bits on any number of devices, or "
             "shards='devices' if equal bits do not matter.",
             devices,
-            default,
+            devices,
             DEFAULT_SHARDS,
             DEFAULT_SHARDS,
-            default,
+            devices,
         )
-    return default
+    return max(DEFAULT_SHARDS, devices)
 
 
 def _plan(shards: int, threads: int, seed: int | None, reduce: Reduce | None = None) -> Plan:

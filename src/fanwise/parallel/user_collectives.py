@@ -1,9 +1,9 @@
-"""`run.gather`, `run.all_reduce` and `run.barrier`: exchanges between the processes of a run, by rank.
+"""`run.gather`, `run.all_reduce` and `run.barrier`: exchanges between the processes of a run.
 
-Their results depend on the number of processes, unlike those of `run.mean` and `run.sum`.
+Unlike `run.mean` and `run.sum`, their results depend on the number of processes.
 
-If a process is lost meanwhile, the others exchange again without it. A function is called again for that, so that it
-can divide the work among the remaining processes.
+If a process is lost meanwhile, the others exchange again without it. If the operand is a function, it is called again,
+so that it can divide the work among the remaining processes.
 """
 
 import inspect
@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from ..base.errors import NotSendableError
-from ..links.codec import dumps_by_value, dumps_whole, loads
-from ..tensor import aligned_buffer
+from ..links.codec import dumps_whole, loads
 from .comm.team import Team
 from .step.tree import Node, total
 from .validation.arguments import check_name
@@ -30,19 +29,22 @@ _OPERATORS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 
-def gather(team: Team, operation: str, value: Any) -> list[Any]:  # Any: what can be pickled, or a function
-    """Return copies of the values of all processes, by rank. `operation`: for messages, as "gathers"."""
-    packed = team.together(lambda: team.gather(operation, _packed(_called(value))))
+def gather(team: Team, operation: str, value: Any) -> list[Any]:
+    """Return copies of the values of all processes, by rank. See `Run.gather`.
+
+    Args:
+        operation: what this process does, for messages, such as "gathers".
+    """
+    packed = team.together(lambda: team.gather(operation, _packed(_evaluated(value))))
     return [loads(value) for value in packed]
 
 
-def _called(value: Any) -> Any:  # Any: as given, or the result of the function
-    """Call functions and methods. Other objects that can be called, such as modules and metrics, are values."""
+def _evaluated(value: Any) -> Any:
+    # Not `callable`: modules and metrics are values, although they can be called.
     return value() if inspect.isroutine(value) else value
 
 
-def _packed(value: Any) -> bytes:  # Any: as given
-    """Pickle the value, also for a single process, so that it raises as several do."""
+def _packed(value: Any) -> bytes:
     try:
         return dumps_whole(value)
     except Exception as error:
@@ -53,51 +55,44 @@ def _packed(value: Any) -> bytes:  # Any: as given
 
 
 def copy_of_result(value: T, name: str) -> T:
-    """Copy the result of a training function as if another process had sent it. `name`: of the function."""
+    """Copy the result of a training function as if another process had sent it. `name`: name of the function."""
     try:
-        head, buffers = dumps_by_value(value)
+        packed = dumps_whole(value)
     except Exception as error:
         raise NotSendableError(
             f"{name} returned a {type(value).__name__} that cannot be sent back: {error}.\n"
             f"Return plain values, arrays, or a state_dict."
         ) from error
-    result: T = loads(head, [_copied(buffer) for buffer in buffers])
+    result: T = loads(packed)
     return result
 
 
-def _copied(buffer: memoryview) -> memoryview:
-    memory = aligned_buffer(buffer.nbytes)
-    memory[:] = buffer
-    return memory
-
-
 def all_reduce(team: Team, tensor: Tensor | Callable[[], Tensor], op: Op) -> Tensor:
-    """Return a new tensor; see `Run.all_reduce`."""
+    """See `Run.all_reduce`."""
     check_name("op", op, tuple(_OPERATORS))
     device = torch.device("cpu")
 
     def operand() -> Tensor:
         nonlocal device
-        value = _called(tensor)
+        value = _evaluated(tensor)
         _check_operand(value, op)
         device = value.device
-        cpu: Tensor = value.detach().cpu()
-        return cpu
+        on_host: Tensor = value.detach().cpu()
+        return on_host
 
     operands: list[Tensor] = gather(team, f"reduces tensors by {op}", operand)
     kinds = [f"{str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}" for value in operands]
     if len(set(kinds)) > 1:
         raise ValueError(
-            f"run.all_reduce got tensors that cannot be reduced, by rank: {', '.join(kinds)}.\n"
-            f"Every process gives one of the same type and shape; run.gather takes any."
+            f"run.all_reduce got tensors of different types or shapes, by rank: {', '.join(kinds)}.\n"
+            f"Pass tensors of the same type and shape in all processes, or use run.gather."
         )
     nodes = [Node(rank, rank + 1, value) for rank, value in enumerate(operands)]
     result: Tensor = total(nodes, len(operands), _OPERATORS[op])
     return (result / len(operands) if op == "mean" else result).to(device)
 
 
-def _check_operand(value: Any, op: Op) -> None:  # Any: as given
-    """Raise TypeError for a value that cannot be reduced, even with a single process."""
+def _check_operand(value: Any, op: Op) -> None:
     if not isinstance(value, Tensor):
         raise TypeError(
             f"run.all_reduce takes a tensor, or a function that returns one, got {type(value).__name__}.\n"
@@ -110,6 +105,7 @@ def _check_operand(value: Any, op: Op) -> None:  # Any: as given
             f"  wrong:  run.all_reduce(counts, op='mean')\n"
             f"  right:  run.all_reduce(counts) / run.world_size"
         )
+    # A single process does not call the operator, and must raise the same error as several.
     one = torch.empty(1, dtype=value.dtype) if value.layout is torch.strided else value.detach()
     try:
         _OPERATORS[op](one, one)

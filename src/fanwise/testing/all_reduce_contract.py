@@ -10,7 +10,6 @@ tree over the shards, bit by bit, where the peer is exact; else near to it, and 
 
 import functools
 import operator
-import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -67,7 +66,6 @@ class Case:
     reaches: Callable[[int, int], bool] = lambda shard, place: True
     seed: int = 0
     count: float | None = 48.0
-    cuts: random.Random | None = None  # buckets of these sizes, in an order of its own; None: one bucket
 
     def shard(self, index: int) -> Grads | None:
         if index in self.empty:
@@ -137,34 +135,16 @@ def summed(peer: Peer, made: AllReduce, case: Case) -> Grads:
 
 
 def _sum(peer: Peer, made: AllReduce, case: Case, make_plan: Callable[[], AllReducePlan]) -> Grads:
-    made.begin()
     try:
-        hand_in(peer, made, case)
-        return made.finish(make_plan)
+        return list(made.all_reduce(nodes_of(peer, case), make_plan))
     except BaseException:
-        made.abort()
+        made.release()
         raise
 
 
-def hand_in(peer: Peer, made: AllReduce, case: Case) -> None:
-    """All that this process has of it."""
-    calls: list[tuple[int, int, Grads]] = []
-    for number, node in enumerate(case.nodes(peer.team.place, peer.team.size, is_exact=peer.is_exact)):
-        if node.value is not None:
-            calls += [(number, first, node.value[first:last]) for first, last in _cuts(case)]
-    if case.cuts is not None:
-        case.cuts.shuffle(calls)
-    for number, first, grads in calls:
-        made.submit(number, first, grads)
-
-
-def _cuts(case: Case) -> list[tuple[int, int]]:
-    """Ranges of parameters."""
-    end = len(case.params)
-    if case.cuts is None:
-        return [(0, end)]
-    inner = sorted(case.cuts.sample(range(1, end), case.cuts.randrange(end)))
-    return list(zip([0, *inner], [*inner, end], strict=True))
+def nodes_of(peer: Peer, case: Case) -> list[Grads | None]:
+    """The gradients of this process's nodes."""
+    return [node.value for node in case.nodes(peer.team.index, peer.team.size, is_exact=peer.is_exact)]
 
 
 def met(peer: Peer, case: Case) -> AllReducePlan:
@@ -242,14 +222,6 @@ def shards_may_be_empty_or_fewer_than_processes(peer: Peer) -> None:
         check_sum(peer, summed(peer, made, case), case)
 
 
-def buckets_may_be_ready_in_any_order(peer: Peer) -> None:
-    params = params_of(peer, _DTYPES)
-    made = peer.make(params)
-    for seed in range(12):
-        case = Case(params, seed=seed, cuts=random.Random(100 * seed + peer.team.place))
-        check_sum(peer, summed(peer, made, case), case)
-
-
 def a_sum_that_is_not_a_mean_is_not_divided(peer: Peer) -> None:
     case = Case(params_of(peer, (torch.float32,)), count=None)
     check_sum(peer, summed(peer, peer.make(case.params), case), case)
@@ -261,12 +233,12 @@ def what_is_written_into_a_sum_stays_in_this_process(peer: Peer) -> None:
     for seed in range(5):
         case = Case(params, seed=seed)
         found = summed(peer, made, case)
-        if peer.team.place == seed % peer.team.size:
+        if peer.team.index == seed % peer.team.size:
             for grad in found:
                 assert grad is not None
                 grad.fill_(float("nan"))
         peer.team.together(lambda: peer.team.gather("has written", None))
-        if peer.team.place != seed % peer.team.size:
+        if peer.team.index != seed % peer.team.size:
             for one, other in zip(found, case.expected(), strict=True):
                 assert one is not None and other is not None and not one.isnan().any()
                 assert not peer.is_exact or _bits(one) == _bits(other)
@@ -287,25 +259,33 @@ def several_steps_do_not_disturb_each_other(peer: Peer) -> None:
 def a_sparse_gradient_is_refused_and_the_next_sum_is_right(peer: Peer) -> None:
     params = params_of(peer, (torch.float32,), ((4, 3), (5,)))
     made = peer.make(params)
-    made.begin()
-    refused = _raised(lambda: made.submit(0, 0, [torch.zeros_like(params[0]).detach().to_sparse(), None]))
+    sparse: Grads = [torch.zeros_like(params[0]).detach().to_sparse(), None]
+    refused = _raised(lambda: made.all_reduce([sparse], _no_plan))
     assert refused is not None and issubclass(refused[0], TypeError) and "sparse" in refused[1], refused
-    made.abort()
+    made.release()
     case = Case(params)
     check_sum(peer, summed(peer, made, case), case)
+
+
+def _no_plan() -> AllReducePlan:
+    raise AssertionError("the gradients are refused before the processes exchange a plan")
+
+
+class _Aborted(Exception):
+    """Every process refuses the plan."""
 
 
 def an_aborted_sum_leaves_nothing(peer: Peer) -> None:
     params = params_of(peer, (torch.float32, torch.bfloat16))
     made = peer.make(params)
+
+    def refuse() -> AllReducePlan:
+        peer.team.gather("refuses the plan", None)
+        raise _Aborted
+
     for seed in range(4):
-        aborted = Case(params, seed=900 + seed, cuts=random.Random(seed))
-        made.begin()
-        if seed % 2:
-            hand_in(peer, made, aborted)
-        elif peer.team.place == 0 and (node := aborted.nodes(0, peer.team.size, is_exact=peer.is_exact)[0]).value:
-            made.submit(0, 1, node.value[1:3])
-        made.abort()
+        aborted = functools.partial(_sum, peer, made, Case(params, seed=900 + seed), refuse)
+        assert _raised(functools.partial(peer.team.together, aborted)) == (_Aborted, "")
         case = Case(params, seed=seed, reaches=lambda shard, place: place != 1 or shard == 5)
         check_sum(peer, summed(peer, made, case), case)
 
@@ -333,7 +313,7 @@ def _check_leaving(peer: Peer, *, has_met: bool) -> None:
         peer.leave()
         raise _Left
 
-    if peer.team.place == size - 1:
+    if peer.team.index == size - 1:
         assert _raised(lambda: peer.team.together(lambda: _sum(peer, made, case, leave))) == (_Left, "")
         return
     sums: list[Grads] = []
@@ -359,7 +339,6 @@ CHECKS: tuple[Check, ...] = (
     large_parameters_are_summed_too,
     what_no_shard_has_reached_is_none,
     shards_may_be_empty_or_fewer_than_processes,
-    buckets_may_be_ready_in_any_order,
     a_sum_that_is_not_a_mean_is_not_divided,
     what_is_written_into_a_sum_stays_in_this_process,
     several_steps_do_not_disturb_each_other,

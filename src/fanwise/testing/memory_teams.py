@@ -18,7 +18,7 @@ from torch import nn
 from ..parallel.comm.all_reduce import AllReduce
 from ..parallel.comm.control_block import FAILED, ControlBlock
 from ..parallel.comm.shared_memory import AllReduceKind, SharedMemory
-from ..parallel.comm.shm_team import Again, Over, SharedMemoryTeam
+from ..parallel.comm.shm_team import MembershipChanged, RunEnded, SharedMemoryTeam
 from ..parallel.launch.membership import Membership, Order, Pause
 from .all_reduce_contract import Check, Peer
 
@@ -41,16 +41,16 @@ class MemoryRun:
                 ControlBlock(self.memory),
                 rank,
                 size,
-                _Speaker(self, rank),
+                functools.partial(self.heard, rank),
                 reduce=reduce,
             )
             for rank in range(size)
         ]
 
-    def heard(self, rank: int, message: Sequence[Any]) -> None:  # Any: what was said
-        if message[0] == "agreed":
+    def heard(self, rank: int, *message: Any) -> None:
+        if message[0] == "acknowledged":
             with self._lock:
-                self._obey(self._views.agreed(rank, message[1]))
+                self._obey(self._views.acknowledged(rank, message[1]))
 
     def lost(self, rank: int) -> None:
         """Its process is gone."""
@@ -68,15 +68,6 @@ class MemoryRun:
             self._control.set_view(order.view)
 
 
-class _Speaker:
-    def __init__(self, run: MemoryRun, rank: int) -> None:
-        self._run = run
-        self._rank = rank
-
-    def say(self, *message: Any) -> None:  # Any: as heard
-        self._run.heard(self._rank, message)
-
-
 @contextmanager
 def memory_peers(
     size: int, all_reduce: AllReduceKind, reduce: str, device: Callable[[int], torch.device]
@@ -89,7 +80,7 @@ def memory_peers(
             return team.all_reduce(params)[0]
 
         leave = functools.partial(run.lost, team.rank)
-        return Peer(team, make, reduce == "exact", leave, Again, goes_on=True, device=device(team.rank))
+        return Peer(team, make, reduce == "exact", leave, MembershipChanged, goes_on=True, device=device(team.rank))
 
     try:
         yield run, [peer(team) for team in run.teams]
@@ -131,6 +122,6 @@ def play(
         for thread in threads:
             thread.join(60)
         assert not any(thread.is_alive() for thread in threads), "a process hangs"
-    real = [error for error in errors if not isinstance(error, Over)]
+    real = [error for error in errors if not isinstance(error, RunEnded)]
     if errors:
         raise (real or errors)[0]

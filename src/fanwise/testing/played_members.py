@@ -8,13 +8,15 @@ shard once. The supervisor is played: it hears what was said, sees deaths late, 
 """
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..base.huge_pages import FileMap
 from ..parallel.comm.control_block import FAILED, SUPERVISOR, ControlBlock
 from ..parallel.comm.shared_memory import SharedMemory
-from ..parallel.comm.shm_team import Over, SharedMemoryTeam, pack
+from ..parallel.comm.shm_team import RunEnded, SharedMemoryTeam, pack, wait_for_answer
+from ..parallel.comm.team import Monitor, report_together
 from ..parallel.launch.membership import Membership, Order, Pause
 from ..parallel.step.tree import assign
 from .stages import Stage
@@ -31,11 +33,11 @@ class PlayedMemory(SharedMemory):
         self._stage = stage
         self._parts: dict[int, bytearray] = {}
 
-    def map(self, offset: int, size: int, *, private: bool = False) -> FileMap:
+    def map(self, offset: int, size_bytes: int, *, private: bool = False) -> FileMap:
         fd = os.memfd_create("played")
         try:
-            os.ftruncate(fd, size)
-            return FileMap(fd, size)
+            os.ftruncate(fd, size_bytes)
+            return FileMap(fd, size_bytes)
         finally:
             os.close(fd)
 
@@ -49,11 +51,11 @@ class PlayedMemory(SharedMemory):
         part[half : len(data)] = data[half:]
         self._stage.step()
 
-    def read(self, offset: int, size: int) -> bytes:
+    def read(self, offset: int, size_bytes: int) -> bytes:
         self._stage.step()
         start = offset if offset in self._parts else offset - 8
         part = self._parts.get(start, bytearray())
-        return bytes(part[offset - start : offset - start + size])
+        return bytes(part[offset - start : offset - start + size_bytes])
 
 
 class PlayedControlBlock(ControlBlock):
@@ -64,7 +66,7 @@ class PlayedControlBlock(ControlBlock):
         self._stage = stage
         self._numbers: Any = _Numbers(self._numbers, stage)  # Any: in the place of a memoryview
 
-    def _wait(self, place: int, seen: int) -> None:
+    def _wait(self, index: int, number: int) -> None:
         self._stage.wait()
 
 
@@ -204,8 +206,8 @@ class PlayedRun:
             name, *content = life.said[life.heard]
             life.heard += 1
             match name:
-                case "agreed":
-                    self._obey(self._views.agreed(life.rank, content[0]))
+                case "acknowledged":
+                    self._obey(self._views.acknowledged(life.rank, content[0]))
                 case "report":
                     self._report(*content)
 
@@ -237,12 +239,12 @@ class PlayedRun:
     def _live(self, life: Life) -> None:
         try:
             self._train(life)
-        except Over:
+        except RunEnded:
             return
 
     def _train(self, life: Life) -> None:
         sender = PlayedSender(self.stage, life.said)
-        member = self._make_member(self._memory, self._control, life.rank, self._ranks, sender)
+        member = self._make_member(self._memory, self._control, life.rank, self._ranks, sender.say)
         for number in range(len(self.kinds)):
             self._transact(member, number, life)
             life.done.append(number)
@@ -252,6 +254,13 @@ class PlayedRun:
         sender.say("returns")
         life.returns = True
 
+    def _monitor(self, member: SharedMemoryTeam, life: Life) -> Monitor:
+        def report(number: int, values: Mapping[str, Any]) -> None:
+            PlayedSender(self.stage, life.said).say("report", number, dict(values))
+            assert wait_for_answer(self._control, number, member.check_members) == "CONTINUE"
+
+        return Monitor(report)
+
     def _transact(self, member: SharedMemoryTeam, number: int, life: Life) -> None:
         match self.kinds[number]:
             case "step":
@@ -260,10 +269,12 @@ class PlayedRun:
                 brought = member.together(lambda: member.gather("takes a mean", self._share(member, number)))
                 _check([shard for share in brought for shard in share], number)
             case "report":
-                assert member.report({"number": number}) == "CONTINUE"
+                report_together(
+                    member, self._monitor(member, life), self.kinds[: number + 1].count("report"), {"number": number}
+                )
 
     def _step(self, member: SharedMemoryTeam, number: int) -> None:
-        share, version = self._share(member, number), member.next_turn % self._versions
+        share, version = self._share(member, number), member.next_seq % self._versions
         self._write_node(member.rank, version, share)
         said = member.gather("makes a step", share)
         _check([shard for share in said for shard in share], number)
@@ -285,7 +296,7 @@ class PlayedRun:
         return list(self._nodes[rank, version])
 
     def _share(self, member: SharedMemoryTeam, number: int) -> list[tuple[int, int]]:
-        return [(number, shard) for shard in assign(SHARDS, member.size)[member.place]]
+        return [(number, shard) for shard in assign(SHARDS, member.size)[member.index]]
 
 
 def _check(found: list[tuple[int, int]], number: int) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from ..tune.core.actions import Action, Answer, Finish, Judged, Reject, Start, Suggest, Terminate
+from ..tune.core.actions import Action, Answer, Finish, Reject, SetStatus, Start, Suggest, Terminate
 from ..tune.core.events import Begin, Ended, Event, Free, Outcome, Ready, Reported, Resumed, Suggested
 from ..tune.core.search_core import SearchCore, handle_and_suggest
 from ..tune.rng import KeyedRandom
@@ -61,7 +61,7 @@ class PlayedSearch:
         self._running: dict[int, _Attempt] = {}
         self._saved: dict[str, State] = {}
         self.starts: list[Start] = []
-        self.ends: list[Judged] = []
+        self.ends: list[SetStatus] = []
         self.values: dict[int, list[Mapping[str, object]]] = {}
         self.finish: Finish | None = None
         self._hand_in(Begin(0.0))
@@ -161,7 +161,7 @@ class PlayedSearch:
             self._end(action.trial_id, Outcome("stopped"))
         elif isinstance(action, Terminate):
             self._end(action.trial_id, Outcome("signal", "ended by SIGTERM"))
-        elif isinstance(action, Judged):
+        elif isinstance(action, SetStatus):
             self.ends.append(action)
         elif isinstance(action, Finish):
             self.finish = action

@@ -30,7 +30,7 @@ Check: TypeAlias = Callable[[Make], None]
 
 MOST_BYTES_A_TRIAL = 4_000  # what a scheduler may remember of a trial of 9 reports
 _SEEDS = range(12)  # each kind of world with each number of workers
-_FEW_SEEDS = range(6)  # where a fault shows in nearly every world
+_FEW_SEEDS = range(4)  # where a fault shows in nearly every world
 _NUM_STEPS = 200
 _STATUSES: tuple[Status, ...] = (Status.COMPLETED, Status.STOPPED, Status.FAILED)
 

@@ -3,11 +3,11 @@
     space, searchers              search spaces, and the choice of configurations
     schedulers, stopping          decisions about trials, and limits of a search
     core                          the state machine of a search
-    objective                     functions that objectives call
+    objective                     report() and other functions for use inside an objective function
     search_settings               validated settings of a search
     tuner, ask_tell               classes and functions that run a search
-    runtime, display, callbacks   parts of a running search
-    record, experiment            writing and reading events
+    runtime, display, callbacks   worker processes, terminal output and user callbacks of a running search
+    record, experiment            the event log on disk, and the results read from it
     simulate                      searches on a virtual clock
 
 Names load on first use (PEP 562), so that a trial that only reports loads neither searchers nor schedulers.
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from .ask_tell import open_search as open_search
     from .experiment import Experiment as Experiment
     from .experiment import load_experiment as load_experiment
+    from .experiment_replay import replay_experiment as replay_experiment
     from .objective import from_iter as from_iter
     from .objective import load_checkpoint as load_checkpoint
     from .objective import report as report
     from .objective import trial_folder as trial_folder
     from .objective import trial_id as trial_id
-    from .replaying import replay_experiment as replay_experiment
     from .runtime.background import RunningSearch as RunningSearch
     from .schedulers import ASHA as ASHA
     from .schedulers import BOHB as BOHB

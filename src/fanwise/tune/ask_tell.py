@@ -1,13 +1,14 @@
 """The ask-and-tell interface: a search for programs that run trials in their own loop.
 
-    ask()    -> TrialRequested             -> Start   -> a trial
-    report() -> Reported          -> Answer  -> CONTINUE, STOP or PAUSE; STOP and PAUSE end the attempt
-    tell()   -> Reported, Ended, Free
-    fail()   -> Ended, Free
+    method     events for the state machine                        result
+    ask()      TrialRequested, Ready                               AskedTrial, or None
+    report()   Reported; after STOP or PAUSE also Ended, Free      Decision
+    tell()     Reported (if there is a value), Ended, Free         Status
+    fail()     Ended, Free
 
-It uses the same state machine, searcher and record as `Tuner`, but no worker processes. Every call commits its effects
-before it returns, so a killed program loses nothing and gets the trials in flight again. Ctrl-C during a call is
-delayed until the call is done, so that the record always agrees with the decisions.
+An ask-and-tell search uses the same state machine, searchers and record as `Tuner`, but no worker processes. Every call
+commits its effects to disk before it returns. If the program is killed and reopens the search, `ask` returns the trials
+in flight again. Ctrl-C is delayed until the end of a call, so that the record always agrees with the decisions.
 """
 
 import logging
@@ -28,7 +29,7 @@ from ..pool.reporting import plain_metrics
 from .callbacks.dispatcher import CallbackDispatcher, checked_callbacks
 from .callbacks.search_events import SearchEnded
 from .core import events
-from .core.actions import Action, Answer, Finish, Judged, Start
+from .core.actions import Action, Answer, Finish, SetStatus, Start
 from .core.events import Event, Outcome
 from .core.search_core import handle_and_suggest
 from .core.validation import problem_with, required_values
@@ -61,8 +62,8 @@ class AskedTrial:
         config: the configuration, including constants.
         attempt: number of earlier attempts of this trial.
         from_iter: number of the report after which this attempt continues. The next report has number from_iter + 1.
-        checkpoint: the argument `checkpoint` of report number `from_iter` of this trial, or of the trial that it
-            clones. None: start from scratch.
+        checkpoint: the `checkpoint` argument of report number `from_iter` of this trial, or of the trial that this one
+            was cloned from. None: start from scratch.
     """
 
     trial_id: int
@@ -73,8 +74,8 @@ class AskedTrial:
 
 
 @dataclass(slots=True)
-class _InFlight:
-    """A trial that `ask` has returned and that has not ended. `began_s`: the time when `ask` returned it."""
+class _TrialInFlight:
+    """A trial from `ask` that has not ended. `began_s`: time of the search when `ask` returned the trial."""
 
     trial: AskedTrial
     began_s: float
@@ -85,8 +86,9 @@ class _InFlight:
 class OpenSearch(AbstractContextManager["OpenSearch"]):
     """An ask-and-tell search, returned by `open_search`.
 
-    Methods can be called from any thread; concurrent calls run one at a time. They block for disk writes and for the
-    searcher, and raise ClosedError if the search is closed. A `with` block closes the search at its end.
+    Methods can be called from any thread; concurrent calls run one at a time. All methods block until the record is on
+    disk, and `ask` until the searcher has answered. Methods other than `close` raise ClosedError after the search was
+    closed. A `with` block closes the search at its end.
 
     Attributes:
         name: name of the experiment.
@@ -104,20 +106,20 @@ class OpenSearch(AbstractContextManager["OpenSearch"]):
         warm_start: WarmStart | None,
         callbacks: Sequence[object],
     ) -> None:
-        """If the experiment exists, `stop` replaces the recorded criterion, and `seed` must equal the recorded seed."""
+        """Create the experiment, or resume it if `path` exists. `seed` must then equal the recorded one, or be None."""
         self.path = path
         self.name = path.name
         self._settings = settings
         self._objects = space_objects(settings.space)
         self._scheduler = settings.copy_scheduler()
-        self._in_flight: dict[int, _InFlight] = {}  # by trial id
+        self._in_flight: dict[int, _TrialInFlight] = {}  # by trial id
         self._lock = threading.RLock()
         self._pid = os.getpid()
         self._is_closed = False
         self._finish: Finish | None = None
         checked_callbacks(callbacks)
         is_resumed = path.exists()
-        earlier, summaries = ([], []) if is_resumed else read_warm_start(warm_start, settings)
+        earlier_trials, summaries = ([], []) if is_resumed else read_warm_start(warm_start, settings)
         with Uninterrupted():
             if is_resumed:
                 meta = read_meta(path)
@@ -131,7 +133,7 @@ class OpenSearch(AbstractContextManager["OpenSearch"]):
                 if not is_resumed:
                     save_program(path, None, settings.scheduler, settings.space)
                 self._begin(SearchState(meta), callbacks, is_resumed=is_resumed)
-                for event in earlier:
+                for event in earlier_trials:
                     self._apply(event)
                 if is_resumed:
                     new_stop = None if stop is None else limits_of(stop)
@@ -144,10 +146,7 @@ class OpenSearch(AbstractContextManager["OpenSearch"]):
                 raise
 
     def _begin(self, state: SearchState, callbacks: Sequence[object], *, is_resumed: bool) -> None:
-        """Create the state machine, and start the callbacks.
-
-        `state`: an empty state, which a resumed search replaces by the restored one.
-        """
+        """Create or restore the state machine, and start the callbacks. `state`: the empty state of a new search."""
         for line in self._record.notices:
             _log.warning("%s: %s", self.name, line)
         settings, scheduler = self._settings, self._scheduler
@@ -168,14 +167,14 @@ class OpenSearch(AbstractContextManager["OpenSearch"]):
 
     @property
     def finished(self) -> bool:
-        """True if the search has ended, so that `ask` returns None from now on."""
+        """True if the search has ended. `ask` then returns None or raises."""
         return self._finish is not None
 
     def ask(self) -> AskedTrial | None:
         """Return the next trial to run, new or resumed. Several trials may be in flight at a time.
 
-        Return None if there is no trial to run now, because the search is over or about to end, or because the
-        scheduler waits for a trial in flight. If no trial is in flight, None means that the search is over.
+        Return None if the search is over or starts no more trials, or if the scheduler waits for the result of a trial
+        in flight. If no trial is in flight, None means that the search is over.
 
         Raises:
             SearchFailedError: `suggest` of the searcher raised an exception; the message contains it.
@@ -195,8 +194,9 @@ class OpenSearch(AbstractContextManager["OpenSearch"]):
 
         Args:
             trial: the trial returned by `ask`, or its id.
-            checkpoint: any name or path from which you can resume. `ask` returns it when the trial is resumed.
-            metrics: names and numbers, including the scheduler's metric. Strings are kept as notes.
+            checkpoint: any name or path from which you can resume. When the trial is resumed, `ask` returns it in
+                `AskedTrial.checkpoint`.
+            metrics: reported values by name, including the scheduler's metric. Strings are kept as notes.
 
         Raises:
             ValueError: the trial is not in flight, or the metric is missing or not a number.
@@ -213,16 +213,16 @@ class OpenSearch(AbstractContextManager["OpenSearch"]):
             return decision
 
     def tell(self, trial: AskedTrial | int, value: float | Mapping[str, Any] | None = None) -> Status:
-        """Finish a trial that ran to its end.
+        """Finish a trial that ran to its end, and return its status.
 
-        Return its status: COMPLETED, or STOPPED or PAUSED if the scheduler decided so on the last report.
+        The status is COMPLETED, unless the scheduler decided to stop or pause the trial at its last report.
 
         Args:
             trial: the trial returned by `ask`, or its id.
             value: a last report: the metric, or a dict that contains it. None: no further report.
 
         Raises:
-            ValueError: as `report`, or there is no value and the trial has reported nothing.
+            ValueError: as `report`, or `value` is None and the trial has reported nothing.
             TypeError: a value is neither a number nor a string.
         """
         metric = self._scheduler.objectives[0].metric
@@ -234,8 +234,8 @@ class OpenSearch(AbstractContextManager["OpenSearch"]):
                 self._report(in_flight, values)
             elif not in_flight.trial.from_iter and not in_flight.has_reported:
                 raise ValueError(
-                    f"trial {in_flight.trial.trial_id} has reported nothing: tell(trial, value), "
-                    f"or fail(trial, error) if it failed"
+                    f"trial {in_flight.trial.trial_id} has reported nothing: pass its result with "
+                    f"tell(trial, value), or call fail(trial, error) if it failed"
                 )
             status = self._end(in_flight, Outcome("returned"))
             self._record.commit()
@@ -266,7 +266,7 @@ class OpenSearch(AbstractContextManager["OpenSearch"]):
             self._record.commit()
 
     def close(self) -> None:
-        """Suspend the search and close its record. A reopened search returns the trials in flight again. Idempotent."""
+        """Suspend the search and close its record. Idempotent. A reopened search starts with the trials in flight."""
         if self._is_closed:
             return
         self._check_open()
@@ -295,7 +295,10 @@ class OpenSearch(AbstractContextManager["OpenSearch"]):
     def _check_open(self) -> None:
         """Raise ClosedError if the search is closed. Must be called before the lock is acquired."""
         if os.getpid() != self._pid:  # another thread may have held the lock during the fork
-            raise ClosedError(f"the search {self.name!r} belongs to the process that this one was forked from.")
+            raise ClosedError(
+                f"the search {self.name!r} belongs to the process that this one was forked from. "
+                f"Call its methods in that process only."
+            )
         if self._is_closed:
             raise ClosedError(
                 f"the search {self.name!r} is closed. Resume it with open_search(..., name={self.name!r})."
@@ -305,7 +308,7 @@ class OpenSearch(AbstractContextManager["OpenSearch"]):
         return time.monotonic() - self._zero_s
 
     def _apply(self, event: Event) -> list[Action]:
-        """Apply the event and the resulting suggestions, record them, and return all their actions."""
+        """Apply an event and the suggestions that it requests. Record and return all actions."""
         all_actions: list[Action] = []
 
         def on_event(event: Event, actions: list[Action]) -> None:
@@ -330,11 +333,13 @@ class OpenSearch(AbstractContextManager["OpenSearch"]):
         config = with_objects(start.config, self._objects)
         trial = AskedTrial(start.trial_id, config, start.attempt, start.from_iter, start.checkpoint)
         now_s = self._now_s()
-        self._in_flight[trial.trial_id] = _InFlight(trial, now_s)
+        self._in_flight[trial.trial_id] = _TrialInFlight(trial, now_s)
         self._apply(events.Ready(now_s, trial.trial_id, trial.attempt, os.getpid(), 0.0, "asked"))
         return trial
 
-    def _report(self, in_flight: _InFlight, values: Mapping[str, object], checkpoint: str | None = None) -> Decision:
+    def _report(
+        self, in_flight: _TrialInFlight, values: Mapping[str, object], checkpoint: str | None = None
+    ) -> Decision:
         now_s, trial = self._now_s(), in_flight.trial
         in_flight.has_reported = True
         objective_s = now_s - in_flight.began_s
@@ -343,16 +348,16 @@ class OpenSearch(AbstractContextManager["OpenSearch"]):
         assert isinstance(answer, Answer), "the values are valid"
         return answer.decision
 
-    def _end(self, in_flight: _InFlight, outcome: Outcome) -> Status:
+    def _end(self, in_flight: _TrialInFlight, outcome: Outcome) -> Status:
         now_s, trial = self._now_s(), in_flight.trial
         del self._in_flight[trial.trial_id]
         objective_s = now_s - in_flight.began_s
         actions = self._apply(events.Ended(now_s, trial.trial_id, trial.attempt, outcome, objective_s))
         self._apply(events.Free(now_s, trial.trial_id, trial.attempt))
-        return next(action.status for action in actions if isinstance(action, Judged))
+        return next(action.status for action in actions if isinstance(action, SetStatus))
 
-    def _find_in_flight(self, trial: object, values: Mapping[str, object] | None) -> _InFlight:
-        """Return the trial in flight, or raise TypeError or ValueError if the trial or the values are invalid."""
+    def _find_in_flight(self, trial: object, values: Mapping[str, object] | None) -> _TrialInFlight:
+        """Return the trial in flight. Raise TypeError or ValueError if the trial or the values are invalid."""
         if isinstance(trial, bool) or not isinstance(trial, AskedTrial | int):
             raise TypeError(f"trial must be an AskedTrial or its id, got {trial!r}")
         trial_id = trial if isinstance(trial, int) else trial.trial_id
@@ -360,8 +365,8 @@ class OpenSearch(AbstractContextManager["OpenSearch"]):
         if in_flight is None or trial not in (in_flight.trial, trial_id):
             trial_ids = ", ".join(map(str, self._in_flight)) or "none"
             raise ValueError(
-                f"trial {trial_id} is not in flight: it has ended or paused, or `ask` has returned it again, "
-                f"and this is the earlier attempt. Trials in flight: {trial_ids}."
+                f"trial {trial_id} is not in flight: it has ended or paused, or the argument is an earlier attempt of "
+                f"a trial that `ask` has returned again. Trials in flight: {trial_ids}."
             )
         if values is not None:
             scheduler, constraints = self._scheduler, self._settings.constraints
@@ -388,15 +393,15 @@ def open_search(
 ) -> OpenSearch:
     """Open a search whose trials run in your own loop. Ask for a trial, run it, and tell its result.
 
-    If an ask-and-tell experiment of this name exists, it is resumed; `ask` first returns the trials that were in
-    flight. A resumed experiment keeps its searcher and seed, and ignores `warm_start`. The other arguments are as for
-    `Tuner`.
+    If an ask-and-tell experiment of this name exists, it is resumed. `ask` then first returns the trials that were in
+    flight. A resumed experiment keeps its searcher and seed, and ignores `warm_start`. The arguments not listed here
+    are those of `Tuner`.
 
     Args:
         scheduler: a scheduler such as `ASHA(...)`, or the name of the metric, or several names. With names, every
             trial runs to its end, and mode, searcher and points_to_evaluate apply.
         name: name of the experiment. None: derived from the time.
-        stop: the stopping criterion. None: no limit.
+        stop: the stopping criterion. None: no limit or, for a resumed experiment, the last criterion.
 
     Raises:
         TypeError, ValueError: invalid arguments, or a space, scheduler or seed that differs from the experiment's.
@@ -416,7 +421,7 @@ def open_search(
         scheduler, metric, mode = _recorded_scheduler(path, checked_objectives(metric, mode)), None, "min"
     settings = SearchSettings.create(
         space,
-        scheduler if metric is None else None,  # type: ignore[arg-type]  # checked there
+        scheduler if metric is None else None,  # type: ignore[arg-type]  # `create` raises TypeError for other types
         _NO_LIMIT if stop is None else stop,
         metric=metric,
         mode=mode,
@@ -435,9 +440,9 @@ def _recorded_scheduler(path: Path, objectives: Sequence[Objective]) -> Schedule
     """Load the scheduler of an existing experiment. Raise ValueError if its objectives differ."""
     _, scheduler, _ = load_program(path)
     if scheduler.objectives != tuple(objectives):
-        recorded, requested = (
+        old, new = (
             " and ".join(f"{objective.metric!r} ({objective.mode})" for objective in group)
             for group in (scheduler.objectives, objectives)
         )
-        raise ValueError(f"the experiment {path.name!r} optimizes {recorded}, so it cannot be resumed with {requested}")
+        raise ValueError(f"the experiment {path.name!r} optimizes {old}, so it cannot be resumed with {new}")
     return scheduler

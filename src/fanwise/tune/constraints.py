@@ -1,7 +1,7 @@
 """Constraints on reported values, such as "latency_ms <= 20".
 
 Reports that violate a constraint are infeasible and rank behind all feasible ones. Infeasible reports are ranked by
-`infeasibility`, the sum of the violations relative to their bounds.
+`infeasibility_of`, the sum of their violations relative to the bounds.
 """
 
 import math
@@ -15,7 +15,7 @@ from .values import is_number
 Relation: TypeAlias = Literal["<=", ">="]
 
 _EXAMPLE = 'right:  constraints=["latency_ms <= 20", "accuracy >= 0.9"]'
-_FORM = re.compile(r"\s*([^<>=\s][^<>=]*)(<=|>=)([^<>=]+)")
+_PATTERN = re.compile(r"\s*([^<>=\s][^<>=]*)(<=|>=)([^<>=]+)")
 
 
 @final
@@ -36,14 +36,14 @@ class Constraint:
         return f"{self.metric} {self.relation} {self.bound!r}"
 
     def violation(self, value: float) -> float:
-        """Return the excess over the bound in the unit of the metric, at most 0 if the constraint is satisfied."""
+        """Return how far the value is beyond the bound, in the unit of the metric. At most 0 if it is not beyond."""
         return value - self.bound if self.relation == "<=" else self.bound - value
 
 
 def infeasibility_of(constraints: Iterable[Constraint], violations: Iterable[float]) -> float:
     """Return the sum of the positive violations, each divided by the absolute value of its bound.
 
-    A violation of a bound of 0 is not divided. The sum is NaN if a violation is NaN.
+    If the bound is 0, the violation itself is added. The sum is NaN if a violation is NaN.
 
     >>> constraints = checked_constraints(["latency_ms <= 20", "accuracy >= 0.8"])
     >>> infeasibility_of(constraints, [5.0, 0.4]), infeasibility_of(constraints, [-5.0, 0.0])
@@ -57,13 +57,15 @@ def infeasibility_of(constraints: Iterable[Constraint], violations: Iterable[flo
 
 
 def violations_of(constraints: Iterable[Constraint], values: Mapping[str, Any]) -> tuple[float, ...]:
-    """Return the violation of each constraint by a report, NaN if the value is missing."""
+    """Return the violation of each constraint by the values of a report, NaN if the value is missing."""
     pairs = [(constraint, values.get(constraint.metric)) for constraint in constraints]
     return tuple([constraint.violation(value) if is_number(value) else math.nan for constraint, value in pairs])
 
 
 def violated_constraints(constraints: Iterable[Constraint], values: Mapping[str, Any]) -> dict[str, float]:
-    """Return the constraints that a report violates, as text of the constraint -> violation.
+    """Return {constraint as text: violation} for each constraint that a report violates.
+
+    Constraints on missing values are omitted.
 
     >>> constraints = checked_constraints(["latency_ms <= 20", "accuracy >= 0.5"])
     >>> violated_constraints(constraints, {"latency_ms": 25, "accuracy": 0.5})
@@ -82,7 +84,7 @@ def format_violations(violations: Mapping[str, float]) -> str:
     return ", ".join(f"{text} by {violation:.4g}" for text, violation in violations.items())
 
 
-def checked_constraints(texts: Sequence[str | Constraint]) -> tuple[Constraint, ...]:
+def checked_constraints(constraints: Sequence[str | Constraint]) -> tuple[Constraint, ...]:
     """Parse and validate constraints. Raises TypeError, ValueError.
 
     >>> checked_constraints(["latency_ms < 20"])
@@ -90,13 +92,14 @@ def checked_constraints(texts: Sequence[str | Constraint]) -> tuple[Constraint, 
     ValueError: the constraint 'latency_ms < 20' is not of the form metric <= number or metric >= number.
       right:  constraints=["latency_ms <= 20", "accuracy >= 0.9"]
     """
-    if not isinstance(texts, list | tuple) or not all(isinstance(text, str | Constraint) for text in texts):
-        raise TypeError(f"constraints must be a list of texts, got {texts!r}.\n  {_EXAMPLE}")
-    return tuple(text if isinstance(text, Constraint) else _parse(text) for text in texts)
+    is_list = isinstance(constraints, list | tuple)
+    if not is_list or not all(isinstance(item, str | Constraint) for item in constraints):
+        raise TypeError(f"constraints must be a list of strings, got {constraints!r}.\n  {_EXAMPLE}")
+    return tuple(item if isinstance(item, Constraint) else _parse(item) for item in constraints)
 
 
 def _parse(text: str) -> Constraint:
-    match = _FORM.fullmatch(text)
+    match = _PATTERN.fullmatch(text)
     bound = None if match is None else _number(match[3])
     if match is None or bound is None or not math.isfinite(bound):
         form = "metric <= number or metric >= number"
@@ -114,12 +117,12 @@ def _number(text: str) -> float | None:
 
 
 def constraints_of(scheduler: Any, texts: Sequence[str] = ()) -> tuple[Constraint, ...]:
-    """Return the constraints of a search, which are the scheduler's or `texts`.
+    """Return the constraints of a search: those of the scheduler or, if it has none, those in `texts`.
 
-    Raises TypeError or ValueError if a constraint is invalid, or if there are constraints in both places.
+    Raises TypeError or ValueError if a constraint is invalid, ValueError if the scheduler and `texts` have constraints.
     """
     constraints = checked_constraints(texts)
     if scheduler.constraints and constraints:
         text = ", ".join(f"'{constraint}'" for constraint in scheduler.constraints)
-        raise ValueError(f"constraints were given twice: the scheduler has {text}. Pass all of them in one place")
+        raise ValueError(f"constraints were given twice: the scheduler has {text}. Pass all of them to the scheduler.")
     return scheduler.constraints or constraints

@@ -1,18 +1,19 @@
 """Chooses a searcher if the user names none. See docs/guides/searchers.md for the benchmarks.
 
+    search                                       choice   reason
     several objectives                           tpe      ranks trials by non-dominated sorting
     a space with conditions                      tpe      handles conditional hyperparameters
-    all trials start before the first result     sobol    there are no results for a model
+    at most 5 trials, or at most one per worker  sobol    a model would have too few results, or none
     otherwise, with scikit-learn                 forest   best mean rank with up to 40 trials in the benchmarks
     otherwise                                    tpe      next best without extra dependencies
 
-The choice is recorded like a user's choice, so resume and replay do not depend on later versions of the rule.
+The choice is recorded as if the user had named the searcher, so resume and replay do not depend on later versions of
+this rule.
 """
 
 from dataclasses import dataclass
 
-GUIDE = "fanwise explain searchers"
-MIN_TRIALS = 5  # number of results before `ForestSearcher` uses its model
+FOREST_NUM_INIT = 5  # default `num_init` of `ForestSearcher`: the number of results that its model needs
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +24,8 @@ class SearcherChoice:
     reason: str
 
     def line(self) -> str:
-        """Return the reason as text, which is displayed after the class of the searcher."""
-        return f"chosen because {self.reason} (searcher={self.name!r}; {GUIDE})"
+        """Return the reason as text. The tuner prints it after the description of the scheduler."""
+        return f"chosen because {self.reason} (searcher={self.name!r}; fanwise explain searchers)"
 
 
 def choose_searcher(
@@ -35,7 +36,7 @@ def choose_searcher(
         return SearcherChoice("tpe", f"there are {num_objectives} objectives")
     if has_conditions:
         return SearcherChoice("tpe", "the space has conditions")
-    if max_trials is not None and max_trials <= max(MIN_TRIALS, n_workers):
+    if max_trials is not None and max_trials <= max(FOREST_NUM_INIT, n_workers):
         return SearcherChoice("sobol", f"{max_trials} trials or fewer are too few to learn from")
     if not has_sklearn:
         return SearcherChoice("tpe", "forest needs scikit-learn: pip install 'fanwise[forest]'")

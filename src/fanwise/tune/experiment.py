@@ -1,9 +1,10 @@
-"""The results of an experiment, read from its record while it runs or at any time after.
+"""The results of an experiment, read from its record during the search or later.
 
 Every property first reads the events that are new since the last read, so one object can follow a running search.
-Nothing here writes to the record. An `Experiment` must be used from one thread only.
+An `Experiment` never writes to the record, and must be used from one thread only.
 
-Void reports, whose trial restarted from an earlier checkpoint, are left out.
+A trial that crashes or is interrupted restarts from its last checkpoint. Its reports after that checkpoint are void and
+are left out. Late and repeated reports are left out, too (see `record.state`).
 """
 
 import difflib
@@ -44,7 +45,7 @@ class Best:
     Args:
         value: value of the first metric, as reported.
         iter: number of the report in its trial, from 1.
-        violations: violated constraint -> excess in the unit of the metric. Empty if the report is feasible.
+        violations: {violated constraint: excess in the unit of the metric}. Empty if the report is feasible.
     """
 
     trial_id: int
@@ -103,7 +104,7 @@ class Experiment:
 
     @property
     def results(self) -> "pd.DataFrame":
-        """Table of all reports, one row per report, in the order of reporting.
+        """Table of the reports, one row per report, oldest first.
 
         Columns: trial_id, the reported values, config_<name> for every name in the configuration, st_attempt,
         st_tuner_time (seconds since the search began), st_worker_time (seconds since this attempt called the
@@ -114,12 +115,13 @@ class Experiment:
 
     @property
     def trials(self) -> "pd.DataFrame":
-        """Table of all trials, one row per trial, in the order of starting.
+        """Table of all trials, one row per trial, in the order in which they started.
 
-        Columns: trial_id, status, attempt (0, 1, ...), iter (number of reports), source (the trial that it was cloned
-        from), config_<name>, the last reported values, best_<metric>, feasible (of the best report, if there are
-        constraints), worker_time (seconds inside the objective over all attempts), started_s, ended_s (NaN while it
-        runs), reason (kind of failure) and reason_text. `reason` returns the whole failure.
+        Columns: trial_id, status, attempt (number of the last attempt, from 0), iter (number of reports), source (id of
+        the trial that it was cloned from), config_<name>, the last reported values, best_<metric>, feasible (whether
+        the best report is, if there are constraints), worker_time (seconds inside the objective over all attempts),
+        started_s and ended_s (seconds since the search began; NaN while the trial runs), reason (kind of failure) and
+        reason_text. The method `reason` also returns the traceback and the last output.
         """
         return trials_frame(self._history(), dead=self._reader.is_dead)
 
@@ -127,8 +129,8 @@ class Experiment:
     def best(self) -> Best | None:
         """The best report so far, the earliest on ties. None if no finite value has been reported.
 
-        With constraints, this is the best feasible report, or the report with the smallest infeasibility if there is
-        none.
+        Feasible reports precede infeasible ones. If all are infeasible, the one with the smallest infeasibility is the
+        best.
         """
         best = self._history().best()
         if best is None:
@@ -138,8 +140,7 @@ class Experiment:
     def pareto(self) -> list[ParetoPoint]:
         """Return the Pareto front of all feasible reports, sorted by the first objective, best first.
 
-        All reports are considered, not only the last one of each trial. With one objective, the front is the best
-        report.
+        A trial can be on the front with any of its reports. With one objective, the front is the best report.
 
         >>> [(point.trial_id, point.values) for point in load_experiment("networks").pareto()]
         [(3, {'error': 0.02, 'latency_ms': 9.0}), (7, {'error': 0.05, 'latency_ms': 4.0})]
@@ -151,7 +152,7 @@ class Experiment:
 
         Args:
             reference_point: {objective: worst acceptable value}. None: the worst values of the Pareto front, each
-                extended by a tenth of the front's range. Pass a point to compare searches.
+                made worse by a tenth of the front's range. To compare searches, pass the same point for all.
 
         Raises:
             ValueError: the point does not have a finite number for each objective.
@@ -174,9 +175,9 @@ class Experiment:
         """State of the search.
 
         - `"running"`: its tuner is running.
-        - `"finished"`: a limit, an error or Ctrl-C ended it (see `end_reason`).
-        - `"broken-off"`: its tuner was killed, crashed, or could not write.
-        - `"unknown"`: it has not finished, and the file system has no locks to tell whether its tuner is running.
+        - `"finished"`: a limit, an error, a user or Ctrl-C ended the search (see `end_reason`).
+        - `"broken-off"`: its tuner was killed, crashed, or could not write the record.
+        - `"unknown"`: the search has not finished, and without file locks nobody can tell whether its tuner runs.
         """
         self._reader.refresh()
         return self._reader.state
@@ -188,7 +189,7 @@ class Experiment:
         return history.reason if history.finished else None
 
     def reason(self, trial_id: int) -> Failure | None:
-        """Return the failure of a trial, with traceback and last output, or None if it did not fail.
+        """Return the failure of a trial, with traceback and last output, or None if the trial did not fail.
 
         Raises:
             ValueError: there is no such trial.
@@ -227,33 +228,33 @@ class Experiment:
         return search_data(self._history())
 
     def plot(self) -> "Figure":
-        """The best value so far over wall-clock time, as a matplotlib figure."""
+        """Return a matplotlib figure of the best value so far over wall-clock time."""
         return incumbent(self.search_data())
 
     def plot_learning_curves(self) -> "Figure":
-        """The metric of every trial over wall-clock time, as a matplotlib figure."""
+        """Return a matplotlib figure of the metric of every trial over wall-clock time."""
         return learning_curves(self.search_data())
 
     def plot_workers(self) -> "Figure":
-        """The trials and idle times of each worker over wall-clock time, as a matplotlib figure."""
+        """Return a matplotlib figure of the trials and idle times of each worker over wall-clock time."""
         return workers(self.search_data())
 
     def plot_rungs(self) -> "Figure":
-        """The trials that reached each rung, and the trials that were promoted, as a matplotlib figure."""
+        """Return a matplotlib figure of the trials that reached each rung, and of those that were promoted."""
         return rungs(self.search_data())
 
     def plot_pareto_front(self) -> "Figure":
-        """The reports of a search with several objectives and their Pareto front, as a matplotlib figure.
+        """Return a matplotlib figure of the reports and their Pareto front, for two to four objectives.
 
         Raises:
-            ValueError: the search has one objective (see `plot`), or more than four.
+            ValueError: the search has one objective (use `plot`), or more than four.
         """
         return pareto_front(front_data(self._history()))
 
     def importances(self, metric: str | None = None) -> "Importances":
-        """Return the importance of each hyperparameter with its deviation, and the model's accuracy on unseen trials.
+        """Return the permutation importance of each hyperparameter, and the accuracy of the underlying model.
 
-        The value of a trial is its best feasible report, even if it was stopped early. See
+        The value of a trial is its best feasible report, even if the trial was stopped early. See
         `fanwise.tune.permutation_importance`.
 
         Args:
@@ -268,7 +269,7 @@ class Experiment:
         return importances_of(self._history(), metric)
 
     def plot_importances(self, metric: str | None = None) -> "Figure":
-        """Importances, and predicted values over actual ones, as a matplotlib figure. Arguments as `importances`."""
+        """Return a matplotlib figure of the importances and of predicted over actual ranks. Raises as `importances`."""
         result = self.importances(metric)
         bars = [(bar.name, bar.mean, bar.deviation) for bar in result.hyperparameters]
         return importance(self.name, result.metric, bars, result.predicted, result.actual, result.correlation)
@@ -294,7 +295,7 @@ def load_experiment(name_or_path: str | os.PathLike[str]) -> Experiment:
 
 
 def folder_of(name_or_path: str | os.PathLike[str]) -> Path:
-    """Return the folder of an experiment, given its name or path. Errors as for `load_experiment`."""
+    """Return the folder of an experiment, given its name or path. Raises as `load_experiment`."""
     path = Path(name_or_path)
     named_folder = experiments_folder() / path
     if not path.is_absolute() and len(path.parts) == 1 and named_folder.exists():
@@ -308,7 +309,7 @@ def _hint(name: str) -> str:
     """Return a hint for an unknown name, with similar or existing names."""
     names, folder = list_experiments(), experiments_folder()
     if not names:
-        return f"{folder} contains no experiments yet. Pass the path of its folder if it is elsewhere."
+        return f"{folder} contains no experiments yet. If the experiment is elsewhere, pass the path of its folder."
     similar_names = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
     if similar_names:
         return f"did you mean {' or '.join(similar_names)}? (in {folder})"
@@ -338,7 +339,7 @@ def remove_experiment(folder: Path) -> None:
         ) from None
     try:
         _delete_checkpoints(folder, meta)
-        # The renamed folder does not count as an experiment, and its name can be used again.
+        # A hidden folder is not listed as an experiment, and the name can be used again even if deleting fails.
         deleted_folder = folder.with_name(f".{folder.name}.{os.getpid()}.deleted")
         os.rename(folder, deleted_folder)
         (deleted_folder / FILE_NAME).unlink()

@@ -25,17 +25,17 @@ SUFFIXES = (".csv", ".json", ".parquet", ".sqlite")
 
 
 def results_frame(history: SearchState, *, dead: bool) -> "pd.DataFrame":
-    """Return `Experiment.results`. `dead`: the tuner was killed, so running trials are lost."""
+    """Return `Experiment.results`. `dead`: the tuner was killed, so the status of its running trials is "Lost"."""
     import numpy as np
     import pandas as pd
 
     reports, trials = history.reports, list(history.trials.values())
     mask = np.array(history.counted_mask(), bool)
-    trial_ids = np.array(reports.trial_ids, np.int64)[mask]
-    ids_of_trials = np.array([trial.trial_id for trial in trials], np.int64)
-    order = np.argsort(ids_of_trials)
+    report_trial_ids = np.array(reports.trial_ids, np.int64)[mask]
+    trial_ids = np.array([trial.trial_id for trial in trials], np.int64)
+    order = np.argsort(trial_ids)
     # trial_indices[i] is the index in `trials` of the trial of report i.
-    trial_indices = order[np.searchsorted(ids_of_trials[order], trial_ids)] if trials else np.zeros(0, np.int64)
+    trial_indices = order[np.searchsorted(trial_ids[order], report_trial_ids)] if trials else np.zeros(0, np.int64)
     statuses = [history.status_of(trial, dead=dead) for trial in trials]
     columns: dict[str, Any] = {
         name: _series(values).take(trial_indices).reset_index(drop=True) for name, values in _configs(trials).items()
@@ -50,20 +50,21 @@ def results_frame(history: SearchState, *, dead: bool) -> "pd.DataFrame":
     }
     if history.constraints:
         columns["st_feasible"] = np.array(history.infeasibilities())[mask] == 0.0
-    reserved = {"trial_id", *columns}
+    other_names = {"trial_id", *columns}
     value_columns = {
-        _column_name(name, reserved): _series(list(compress(values, mask))) for name, values in reports.values.items()
+        _column_name(name, other_names): _series(list(compress(values, mask)))
+        for name, values in reports.values.items()
     }
-    return pd.DataFrame({"trial_id": trial_ids, **value_columns, **columns})
+    return pd.DataFrame({"trial_id": report_trial_ids, **value_columns, **columns})
 
 
 def trials_frame(history: SearchState, *, dead: bool) -> "pd.DataFrame":
-    """Return `Experiment.trials`. `dead`: the tuner was killed, so running trials are lost."""
+    """Return `Experiment.trials`. `dead`: as in `results_frame`."""
     import pandas as pd
 
     trials, reports = list(history.trials.values()), history.reports
-    bests, failures = [trial.best for trial in trials], [trial.last.failure for trial in trials]
-    leading: dict[str, list[Any]] = {
+    best_reports, failures = [trial.best for trial in trials], [trial.last.failure for trial in trials]
+    first_columns: dict[str, list[Any]] = {
         "trial_id": [trial.trial_id for trial in trials],
         "status": [history.status_of(trial, dead=dead) for trial in trials],
         "attempt": [trial.last.number for trial in trials],
@@ -71,34 +72,35 @@ def trials_frame(history: SearchState, *, dead: bool) -> "pd.DataFrame":
         "source": [trial.source for trial in trials],
         **_configs(trials),
     }
-    trailing: dict[str, list[Any]] = {}
-    trailing[f"best_{history.metric}"] = [math.nan if best is None else best.value for best in bests]
+    last_columns: dict[str, list[Any]] = {}
+    last_columns[f"best_{history.metric}"] = [math.nan if best is None else best.value for best in best_reports]
     if history.constraints:
-        trailing["feasible"] = [None if best is None else not best.infeasibility for best in bests]
-    trailing["worker_time"] = [trial.worker_time_s or 0.0 for trial in trials]
-    trailing["started_s"] = [trial.attempts[0].started_s for trial in trials]
-    trailing["ended_s"] = [
+        last_columns["feasible"] = [None if best is None else not best.infeasibility for best in best_reports]
+    last_columns["worker_time"] = [trial.worker_time_s or 0.0 for trial in trials]
+    last_columns["started_s"] = [trial.attempts[0].started_s for trial in trials]
+    last_columns["ended_s"] = [
         math.nan if history.status_of(trial) == "InProgress" else trial.last.ended_s for trial in trials
     ]
-    trailing["reason"] = [failure.kind if failure else None for failure in failures]
-    trailing["reason_text"] = [failure.text if failure else None for failure in failures]
-    last_rows = [trial.last.last_row for trial in trials]
+    last_columns["reason"] = [failure.kind if failure else None for failure in failures]
+    last_columns["reason_text"] = [failure.text if failure else None for failure in failures]
+    last_indices, other_names = [trial.last.last_report_index for trial in trials], {*first_columns, *last_columns}
     value_columns = {
-        _column_name(name, {*leading, *trailing}): [None if row is None else values[row] for row in last_rows]
+        _column_name(name, other_names): [None if index is None else values[index] for index in last_indices]
         for name, values in reports.values.items()
     }
-    return pd.DataFrame({name: _series(values) for name, values in {**leading, **value_columns, **trailing}.items()})
+    columns = {**first_columns, **value_columns, **last_columns}
+    return pd.DataFrame({name: _series(values) for name, values in columns.items()})
 
 
 def _configs(trials: Iterable[Trial]) -> dict[str, list[Any]]:
-    """Return a column for every name in a configuration. Values are None for trials without the name."""
+    """Return a column for every name in any configuration. Its value is None for trials without the name."""
     configs = [trial.config for trial in trials]
     names = dict.fromkeys(name for config in configs for name in config)
     return {f"config_{name}": [config.get(name) for config in configs] for name in names}
 
 
-def _column_name(name: str, reserved: Container[str]) -> str:
-    return f"reported_{name}" if name in reserved else name
+def _column_name(name: str, other_names: Container[str]) -> str:
+    return f"reported_{name}" if name in other_names else name
 
 
 def _series(values: Sequence[Any]) -> "pd.Series[Any]":
@@ -108,40 +110,35 @@ def _series(values: Sequence[Any]) -> "pd.Series[Any]":
 
 
 def write_results(results: "pd.DataFrame", trials: "pd.DataFrame", path: str | os.PathLike[str]) -> None:
-    """Write the results to a .csv, .json or .parquet file, or the tables `results` and `trials` to an .sqlite file.
+    """Write the file of `Experiment.export`. Raises as `Experiment.export`.
 
     An existing file is replaced atomically. JSON is a list with one object per row. Missing values are `nan` in CSV and
     null in JSON. Lists and dicts are JSON text in SQLite. Columns with several types are text in Parquet.
-
-    Raises:
-        ValueError: the path has another suffix.
-        NotInstalled: Parquet needs pyarrow.
-        OSError: the folder is missing or not writable, or the disk is full.
     """
     target = Path(path)
     suffix = target.suffix.lower()
     if suffix not in SUFFIXES:
         raise ValueError(f"the file must end in {', '.join(SUFFIXES)}, got {target.name!r}")
-    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    partial_path = target.with_name(f".{target.name}.{os.getpid()}.partial")
     try:
-        partial.touch()  # raises an OSError with an errno, unlike pandas and SQLite
+        partial_path.touch()  # raises an OSError with an errno, unlike pandas and SQLite
         if suffix == ".csv":
-            results.to_csv(partial, index=False, na_rep="nan")
+            results.to_csv(partial_path, index=False, na_rep="nan")
         elif suffix == ".json":  # with all digits, unlike the JSON writer of pandas
-            partial.write_bytes(json_bytes(results.to_dict(orient="records")))
+            partial_path.write_bytes(json_bytes(results.to_dict(orient="records")))
         elif suffix == ".parquet":
-            partial.write_bytes(_parquet(results))
+            partial_path.write_bytes(_parquet(results))
         else:
-            with closing(sqlite3.connect(partial)) as connection:
+            with closing(sqlite3.connect(partial_path)) as connection:
                 for name, frame in {"results": results, "trials": trials}.items():
                     frame.map(_sqlite_value).to_sql(name, connection, index=False)
                 connection.commit()
-        os.replace(partial, target)
+        os.replace(partial_path, target)
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(target)) from error
     finally:
         with suppress(OSError):
-            partial.unlink(missing_ok=True)
+            partial_path.unlink(missing_ok=True)
 
 
 def _parquet(frame: "pd.DataFrame") -> bytes:

@@ -1,9 +1,9 @@
-"""Functions for use inside an objective: reports, checkpoints, and the trial's id and folder.
+"""Functions for use inside an objective function: reports, checkpoints, and the trial's id and folder.
 
-    report(epoch=3, loss=0.2, checkpoint=save) --> `save` writes files --> the tuner keeps the name with the report
+    report(epoch=3, loss=0.2, checkpoint=save) --> `save` writes files --> their folder is recorded with the report
     load_checkpoint() -------------------------> the folder with these files, in the process that resumes the trial
 
-Outside a tuner, there is no checkpoint to load, and saved files are deleted.
+Outside a tuner, there is no checkpoint to load, and the files that `save` writes are deleted at once.
 """
 
 import atexit
@@ -35,13 +35,14 @@ def report(*, checkpoint: Any = None, **metrics: Any) -> None:
     """Report values of this trial and block until the tuner has decided whether it continues.
 
     Args:
-        checkpoint: a function that writes files into a folder, its argument. It is called before the report is sent.
-            The trial resumes from these files after a pause, a crash or the end of its tuner.
-        metrics: names and numbers, including the scheduler's metric. Strings are kept as notes of the trial. Notes
-            longer than 1,000 characters are truncated and end with "...".
+        checkpoint: a function that writes files into the folder that it receives. The function is called before the
+            report is sent. The trial resumes from these files after a pause, a crash or the end of its tuner.
+        metrics: reported values by name, including the scheduler's metric. Strings are kept as notes of the trial.
+            Notes longer than 1,000 characters are truncated and end with "...".
 
     Raises:
-        TrialStopped: the trial must stop or pause. Clean up if necessary, and let it propagate. It is a BaseException.
+        TrialStopped: the trial must stop or pause. Clean up if necessary, and let the exception propagate. It is a
+            BaseException.
         TypeError: a value is neither a number nor a string.
         ValueError: there are no values, a name is reserved, or the metric is missing or not a number.
         CheckpointError: the checkpoint cannot be written.
@@ -107,10 +108,10 @@ def trial_folder() -> Path:
     Outside a tuner, or on a node without access to the experiment, return a temporary folder that is deleted when the
     process ends.
     """
-    experiment = _experiment()
-    if experiment is None or not experiment.is_dir():
+    experiment_folder = _experiment_folder()
+    if experiment_folder is None or not experiment_folder.is_dir():
         return _scratch_folder()
-    folder = experiment / "trials" / str(current().number)
+    folder = experiment_folder / "trials" / str(current().number)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder
 
@@ -124,11 +125,11 @@ def run_objective(
 ) -> None:
     """Call the objective in a worker, and report the number or dict that it returns.
 
-    Any other value, such as a trained model, is ignored if the objective has reported.
+    A return value of another type, such as a trained model, is ignored if the objective has reported.
 
     Args:
         metric: name for a returned number.
-        objects: the objects of the space (`space_objects`), which replace their names in the configuration.
+        objects: the objects of the space, from `space_objects`. They replace their names in the configuration.
 
     Raises:
         TypeError: the objective reported nothing and returned a value that is not a metric.
@@ -152,13 +153,13 @@ def run_objective(
 
 def _check_folders() -> None:
     """Raise CheckpointError on a node without access to the experiment or to the checkpoint root."""
-    experiment = _experiment()
-    if experiment is None or experiment.is_dir():
+    experiment_folder = _experiment_folder()
+    if experiment_folder is None or experiment_folder.is_dir():
         return
     root = current().context["checkpoints"]
     if not is_url(root) and not os.path.isdir(root):
         raise CheckpointError(
-            f"the folder of the experiment, {experiment}, is not visible on {socket.gethostname()}.\n"
+            f"the folder of the experiment, {experiment_folder}, is not visible on {socket.gethostname()}.\n"
             f"Set FANWISE_HOME to a folder on a file system that all nodes share, or store only the checkpoints in a "
             f"shared place: Tuner(..., checkpoints='s3://...')"
         )
@@ -171,7 +172,7 @@ def _describe(value: Any) -> str:
     return f"{' '.join(reprlib.repr(value).split())}, a {type(value).__name__}"
 
 
-def _experiment() -> Path | None:
+def _experiment_folder() -> Path | None:
     folder = _context().get("experiment")
     return None if folder is None else Path(folder)
 

@@ -1,9 +1,10 @@
 """Pareto dominance and hypervolume of points with several losses.
 
-A point dominates another if no loss is larger and at least one is smaller. Points that are not better than the
-reference in every loss add no hypervolume. The hypervolume of one or two losses is a sum of boxes. For more losses, the
-algorithm is WFG (While, Bradstreet and Barone, 2012), which is exponential in the number of losses. Sums have a fixed
-order, so all results are bit-identical on every machine.
+A point dominates another if no loss is larger and at least one is smaller. The hypervolume of a set of points is the
+volume between the points and a reference point. Points that are not better than the reference point in every loss add
+nothing. For one or two losses, the hypervolume is a sum of boxes. For more losses, the algorithm is WFG (While,
+Bradstreet and Barone, 2012), which is exponential in the number of losses. Sums have a fixed order, so all results are
+bit-identical on every machine.
 
 Functions take an array or a sequence of points, with one row per point and one column per loss.
 """
@@ -15,11 +16,11 @@ from typing import Any, TypeAlias, final
 
 Points: TypeAlias = Any  # array or sequence of rows; NumPy is imported on first use
 
-_REFERENCE_MARGIN = 0.1  # as a fraction of the extent of the front, as in BoTorch's infer_reference_point
+_REFERENCE_MARGIN = 0.1  # fraction of the extent of the front; the default of BoTorch's infer_reference_point
 
 
 def non_dominated_sort(losses: Points) -> list[int]:
-    """Return the rank of the front of each point (NSGA-II, Deb et al. 2002, section III.A). The first front has rank 0.
+    """Return the rank of each point's front, 0 for the first front (NSGA-II, Deb et al. 2002, section III.A).
 
     >>> non_dominated_sort([(1, 4), (2, 2), (3, 3), (4, 1), (4, 4)])
     [0, 0, 1, 0, 2]
@@ -62,7 +63,7 @@ def _sort_2d(points: list[list[float]]) -> list[int]:
 
 
 def _peel(points: Any) -> Iterator[list[int]]:
-    """Yield the indices of the points of each front. Remove one front after another."""
+    """Yield the indices of the points of each front, best front first, by removing one front after another."""
     import numpy as np
 
     remaining = np.arange(len(points))
@@ -73,7 +74,6 @@ def _peel(points: Any) -> Iterator[list[int]]:
 
 
 def _front_mask(points: Any) -> Any:
-    """Return a mask of the non-dominated points."""
     import numpy as np
 
     remaining = np.lexsort(points.T[::-1])  # later points cannot dominate earlier ones
@@ -100,9 +100,9 @@ def first_front(losses: Points) -> list[int]:
 def best_of(losses: Points, number: int) -> list[int]:
     """Return the indices of the `number` best points, best first.
 
-    Points are ordered by front. Within a front, the first point has the smallest first loss. Each next point is the
-    farthest from the points before it, with losses scaled to the extent of the front (epsilon-net, Schmucker et al.,
-    arXiv 2106.12639, section 3). Points with infinite losses are last. Ties are broken by index.
+    Points are ordered by front. Within a front, the first point has the smallest first loss, and each next point has
+    the largest distance to the points before it, with losses scaled to the extent of the front (epsilon-net, Schmucker
+    et al., arXiv 2106.12639, section 3). Points with infinite losses are last. Ties are broken by index.
 
     >>> best_of([(1, 4), (2, 2), (3, 3), (4, 1), (1.1, 3.9)], 4)
     [0, 3, 1, 4]
@@ -127,11 +127,11 @@ def _epsilon_net(points: Any, number: int) -> list[int]:
     extent = points.max(axis=0) - points.min(axis=0)
     scaled = points / np.where(extent > 0, extent, 1.0)
     indices = [int(np.argmin(points[:, 0]))]
-    nearest = _squared_distances(scaled, indices[0])
+    distances = _squared_distances(scaled, indices[0])  # of each point to the nearest chosen point
     while len(indices) < min(number, len(points)):
-        nearest[indices[-1]] = -1.0  # already chosen
-        indices.append(int(np.argmax(nearest)))
-        nearest = np.minimum(nearest, _squared_distances(scaled, indices[-1]))
+        distances[indices[-1]] = -1.0  # choose no point twice, even if all distances are 0
+        indices.append(int(np.argmax(distances)))
+        distances = np.minimum(distances, _squared_distances(scaled, indices[-1]))
     return indices
 
 
@@ -143,9 +143,9 @@ def _squared_distances(points: Any, index: int) -> Any:
 
 
 def crowding_distances(losses: Points) -> list[float]:
-    """Return the crowding distances of the points of one front (Deb et al. 2002, NSGA-II, section III.B).
+    """Return the crowding distances of the points of one front (NSGA-II, Deb et al. 2002, section III.B).
 
-    Losses must be finite. The crowding distance of the extreme points is infinite.
+    Losses must be finite. The points with the smallest or largest value of a loss have an infinite distance.
 
     >>> crowding_distances([(0, 4), (1, 2), (4, 0)])
     [inf, 2.0, inf]
@@ -200,7 +200,7 @@ class ParetoFront:
 
 @final
 class HypervolumeFront:
-    """The non-dominated points of all added points, and their hypervolume.
+    """The hypervolume of all added points, updated with each point.
 
     >>> front = HypervolumeFront((4.0, 4.0))
     >>> [front.add(point) for point in [(2.0, 2.0), (3.0, 3.0), (1.0, 3.0), (5.0, 0.0)]], front.volume
@@ -213,7 +213,7 @@ class HypervolumeFront:
         self._front = ParetoFront()
 
     def add(self, losses: Sequence[float]) -> bool:
-        """Add a point. Return True if the volume has grown. Points with infinite or NaN losses add nothing."""
+        """Add a point. Return True if it increased the volume. Points with infinite or NaN losses add nothing."""
         point, previous = tuple(losses), self._front.points  # `ParetoFront.add` replaces the list
         if not _is_inside(point, self.reference) or not self._front.add(point):
             return False
@@ -224,7 +224,8 @@ class HypervolumeFront:
 def default_reference(front: Sequence[Sequence[float]]) -> tuple[float, ...]:
     """Return a default reference point, which is slightly worse than the worst losses of the front.
 
-    The distance is a tenth of the extent of the front or, if the extent is 0, of the loss. `front` must not be empty.
+    In each loss, the margin is a tenth of the extent of the front or, if that is 0, of the absolute loss or, if that is
+    0, of 1. `front` must not be empty.
 
     >>> default_reference([(1.0, 30.0), (2.0, 10.0)])
     (2.1, 32.0)
@@ -242,16 +243,16 @@ def _weakly_dominates(a: Sequence[float], b: Sequence[float]) -> bool:
 
 
 def _exclusive_volume(point: Sequence[float], points: Sequence[Sequence[float]], reference: Sequence[float]) -> float:
-    """Return the volume dominated by `point` but not by `points`."""
+    """Return the volume that `point` dominates and `points` do not."""
     volume = 1.0
     for loss, limit in zip(point, reference, strict=True):
         volume *= limit - loss
-    shared = [tuple(map(max, point, p)) for p in points]
-    return volume - _volume(_non_dominated(shared), reference)
+    overlaps = [tuple(map(max, point, p)) for p in points]  # best corner of the box that `point` and p both dominate
+    return volume - _volume(_non_dominated(overlaps), reference)
 
 
 def _volume(points: list[tuple[float, ...]], reference: Sequence[float]) -> float:
-    """Return the volume dominated by the points, which must be non-dominated."""
+    """Return the hypervolume of points that do not dominate each other."""
     if len(reference) == 1:
         return reference[0] - points[0][0] if points else 0.0
     if len(reference) == 2:

@@ -1,7 +1,7 @@
 """Pareto front and hypervolume of a recorded search.
 
-All reports that count (see `record.state`) are considered, not only the last one of each trial, because a trial could
-be stopped after any report. Infeasible reports are on no front and add no volume.
+All reports that count (see `record.state`) are considered, not only the last one of each trial, because the user could
+stop training after any report. Infeasible reports are on no front and add no volume.
 """
 
 import math
@@ -28,29 +28,29 @@ class ParetoPoint:
 @final
 @dataclass(frozen=True, slots=True)
 class FiniteReport:
-    """A report with finite values for all objectives. `row`: its row in `SearchState.reports`."""
+    """A report with finite values for all objectives. `index`: index of the report in `SearchState.reports`."""
 
-    row: int
+    index: int
     values: tuple[float, ...]
     losses: tuple[float, ...]
     is_feasible: bool
 
 
 def finite_reports(history: SearchState) -> tuple[list[FiniteReport], int]:
-    """Return the reports with finite values for all objectives, and the number of reports left out.
+    """Return the reports with finite values for all objectives, and the number of those with an infinite value or NaN.
 
-    Reports that lack an objective are left out without being counted. The number counts infinite values and NaN.
+    Reports without a number for each objective are ignored.
     """
     objectives = history.objectives
     reports, num_skipped = [], 0
-    for row, infeasibility, values in history.counted_reports(*(objective.metric for objective in objectives)):
+    for index, infeasibility, values in history.counted_reports(*(objective.metric for objective in objectives)):
         if not all(map(is_number, values)):
             continue
         if not all(map(math.isfinite, values)):
             num_skipped += 1
             continue
         losses = tuple(objective.loss(float(value)) for objective, value in zip(objectives, values, strict=True))
-        reports.append(FiniteReport(row, tuple(map(float, values)), losses, is_feasible=not infeasibility))
+        reports.append(FiniteReport(index, tuple(map(float, values)), losses, is_feasible=not infeasibility))
     return reports, num_skipped
 
 
@@ -70,8 +70,8 @@ def pareto_points(history: SearchState) -> list[ParetoPoint]:
     names, columns = [objective.metric for objective in history.objectives], history.reports
     return [
         ParetoPoint(
-            trial_id := columns.trial_ids[report.row],
-            columns.iters[report.row],
+            trial_id := columns.trial_ids[report.index],
+            columns.iters[report.index],
             dict(zip(names, report.values, strict=True)),
             dict(history.trials[trial_id].config),
         )
@@ -80,7 +80,7 @@ def pareto_points(history: SearchState) -> list[ParetoPoint]:
 
 
 def hypervolume_of(history: SearchState, reference_point: Mapping[str, float] | None) -> float:
-    """Return the hypervolume of all feasible reports; see `Experiment.hypervolume`."""
+    """Return `Experiment.hypervolume`."""
     objectives = history.objectives
     names = [objective.metric for objective in objectives]
     reports, _ = finite_reports(history)

@@ -1,12 +1,13 @@
 """Permutation importance of hyperparameters.
 
-A random forest predicts the ranks of the trials, 0 for the best and 1 for the worst, so that outliers have bounded
-influence. Importances are computed by 5-fold cross-validation. The values of a hyperparameter are permuted among the
-trials that have it. To keep configurations valid, conditional hyperparameters that no longer exist are removed, and new
-ones are sampled. (fANOVA, in contrast, integrates over the whole space.)
+A random forest predicts the rank of each trial from its configuration. Ranks go from 0 (best) to 1 (worst), so that
+outliers have bounded influence. Importances are computed by 5-fold cross-validation on the trials that the forest was
+not fitted to. The values of a hyperparameter are permuted among the trials that have it. To keep configurations valid,
+conditional hyperparameters that no longer exist are removed, and new ones are sampled. (fANOVA, in contrast, integrates
+over the whole space.)
 
-The value of a trial is its best feasible report. Failed trials and trials without a feasible report are ignored. If
-many trials were stopped early (`num_stopped`), values at different resources are compared.
+The value of a trial is its best feasible report. Failed trials and trials without a feasible report are ignored. Trials
+that were stopped early are compared with longer ones, so if there are many (`num_stopped`), ranks are less meaningful.
 """
 
 import math
@@ -30,9 +31,9 @@ _FOLDS, _REPEATS, _TREES = 5, 5, 100
 class Importance:
     """The increase of the prediction error when the values of a hyperparameter are permuted.
 
-    `mean` is the increase of the squared error divided by the variance of the ranks, and `deviation` its standard
-    deviation over folds and repetitions. A value near 0 means that the hyperparameter does not matter or that the model
-    is not good enough.
+    `mean` is the increase of the squared error, divided by the variance of the ranks. `deviation` is the standard
+    deviation of this ratio over folds and repetitions. A `mean` near 0 means that the hyperparameter does not matter or
+    that the model is not good enough.
     """
 
     name: str
@@ -48,7 +49,7 @@ class Importances:
     Args:
         metric: name of the objective.
         hyperparameters: importances, largest first.
-        trials: ids of the trials.
+        trials: ids of the trials that were used.
         predicted, actual: cross-validated predictions and true ranks of these trials, from 0 (best) to 1 (worst).
         correlation: correlation of `predicted` and `actual`. Near or below 0, the importances are meaningless.
         num_stopped: number of these trials that were stopped or paused before their end.
@@ -66,7 +67,7 @@ class Importances:
 def importances_of(history: SearchState, metric: str | None = None) -> Importances:
     """Compute permutation importances (see `Experiment.importances`). Takes about a second for a few hundred trials.
 
-    Raises NotInstalled if scikit-learn is missing.
+    Raises NotInstalled if scikit-learn is missing, and ValueError as `Experiment.importances`.
     """
     import numpy as np
     from scipy.stats import rankdata
@@ -80,9 +81,9 @@ def importances_of(history: SearchState, metric: str | None = None) -> Importanc
     objective = history.objectives[0] if metric is None else objectives[metric]
     encoder = Encoder(space_from_json(history.meta["space"]))
     losses: dict[int, float] = {}  # trial id -> loss of its best feasible report
-    for row, infeasibility, (value,) in history.counted_reports(objective.metric):
+    for index, infeasibility, (value,) in history.counted_reports(objective.metric):
         if not infeasibility and isinstance(value, (int, float)) and math.isfinite(value):
-            trial_id, loss = history.reports.trial_ids[row], objective.loss(float(value))
+            trial_id, loss = history.reports.trial_ids[index], objective.loss(float(value))
             losses[trial_id] = min(losses.get(trial_id, loss), loss)
     statuses = {trial_id: history.status_of(history.trials[trial_id]) for trial_id in losses}
     trial_ids = sorted(trial_id for trial_id, status in statuses.items() if status != "Failed")
@@ -113,15 +114,15 @@ def importances_of(history: SearchState, metric: str | None = None) -> Importanc
 
 
 def _cross_validate(encoder: "Encoder", rows: "Rows", ranks: "Floats") -> "tuple[Floats, Floats]":
-    """Predict the rank of each trial by a model that was fitted to other trials.
+    """Predict the rank of each trial with a forest that was fitted to other trials only.
 
     Args:
         rows: encoded configurations, one row per trial.
         ranks: true ranks of the trials.
 
     Returns:
-        The predictions, and the increases of the prediction error when a hyperparameter is permuted, as an array with a
-        column per hyperparameter and a row per fold and repetition.
+        The predictions, and the increases of the prediction error (see `Importance`), with one column per
+        hyperparameter and one row per fold and repetition.
     """
     import numpy as np
 
@@ -141,7 +142,7 @@ def _cross_validate(encoder: "Encoder", rows: "Rows", ranks: "Floats") -> "tuple
 
 
 def _permute(encoder: "Encoder", rows: "Rows", column: int, rng: Any) -> "Rows":
-    """Permute the values of one hyperparameter among the rows that have it. Keep all rows valid."""
+    """Return valid rows in which the values of one hyperparameter are permuted among the rows that have it."""
     import numpy as np
 
     result = rows.copy()

@@ -16,7 +16,7 @@ from .space.domains import Domain
 from .values import is_number, round_resource
 
 _MAX_TICKS = 8
-_TICK_UNITS = (0.0, 0.25, 0.5, 0.75, math.nextafter(1.0, 0.0))
+_TICK_POSITIONS = (0.0, 0.25, 0.5, 0.75, math.nextafter(1.0, 0.0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +24,8 @@ class HyperparameterAxis:
     """The axis of a hyperparameter, on which values have positions from 0 to 1.
 
     Attributes:
-        ticks: positions and labels.
-        positions: position of each trial that has the hyperparameter.
+        ticks: (position, label) of each tick.
+        positions: {trial id: position}. Trials without a value in the domain are omitted.
     """
 
     name: str
@@ -34,30 +34,30 @@ class HyperparameterAxis:
 
 
 def search_data(history: SearchState) -> SearchData:
-    """Return reports and spans on workers. Reports without a numeric metric are omitted."""
+    """Return the reports that contain a number for the metric, and the times of the trials on workers."""
     reports, resource_attr = history.reports, str(history.meta.get("resource_attr"))
     points = [
         ReportPoint(
-            reports.trial_ids[row],
-            reports.t_s[row],
-            reports.iters[row],
+            reports.trial_ids[index],
+            reports.t_s[index],
+            reports.iters[index],
             float(value),
             round_resource(float(resource)) if isinstance(resource, (int, float)) else None,
-            reports.decisions[row],
+            reports.decisions[index],
             feasible=not infeasibility,
         )
-        for row, infeasibility, (value, resource) in history.counted_reports(history.metric, resource_attr)
+        for index, infeasibility, (value, resource) in history.counted_reports(history.metric, resource_attr)
         if isinstance(value, (int, float))
     ]
     return replace(search_data_without_reports(history), reports=points)
 
 
 def search_data_without_reports(history: SearchState) -> SearchData:
-    """Return the result of `search_data` with an empty list of reports, because there can be many."""
+    """Return `search_data` with an empty list of reports, for the figure of the workers, which needs none."""
     meta = history.meta
     resource_attr = meta.get("resource_attr")
     windows = history.utilization.windows(history.last_s)
-    n_workers = max([int(meta["n_workers"]), *(n_workers for _, _, n_workers in windows)])  # a user may add workers
+    n_workers = max([int(meta["n_workers"]), *(n_workers for _, _, n_workers in windows)])  # see `set_workers`
     return SearchData(
         name=history.name,
         metric=history.metric,
@@ -71,7 +71,7 @@ def search_data_without_reports(history: SearchState) -> SearchData:
             for trial, a in history.attempts()
         ],
         first_ready_s=history.utilization.first_ready_s,
-        stop_s=history.stop_s,
+        stop_s=history.utilization.stop_s,
         last_s=history.last_s,
         windows=windows,
         resource_name="reports of a trial" if resource_attr is None else str(resource_attr),
@@ -84,7 +84,7 @@ def front_data(history: SearchState) -> FrontData:
     return FrontData(
         history.name,
         [(objective.metric, objective.mode) for objective in history.objectives],
-        [(history.reports.trial_ids[report.row], report.values) for report in reports],
+        [(history.reports.trial_ids[report.index], report.values) for report in reports],
         non_dominated_indices(reports),
         num_skipped,
         [index for index, report in enumerate(reports) if not report.is_feasible],
@@ -92,7 +92,6 @@ def front_data(history: SearchState) -> FrontData:
 
 
 def hyperparameter_axes(history: SearchState) -> list[HyperparameterAxis]:
-    """Return an axis for each hyperparameter. Values outside the domain have no position."""
     return [
         HyperparameterAxis(
             name,
@@ -112,9 +111,9 @@ def _ticks(domain: Domain) -> list[tuple[float, str]]:
     if domain.num_values is not None and domain.num_values <= _MAX_TICKS:
         values = [domain.value_at(index) for index in range(domain.num_values)]  # type: ignore[attr-defined]
     else:
-        values = [domain.from_unit(u) for u in _TICK_UNITS]
-    units = [domain.to_unit(value) for value in values]
-    return list(dict(zip(units, _format_values(values), strict=True)).items())
+        values = [domain.from_unit(position) for position in _TICK_POSITIONS]
+    positions = [domain.to_unit(value) for value in values]
+    return list(dict(zip(positions, _format_values(values), strict=True)).items())
 
 
 def _format_values(values: Sequence[object]) -> list[str]:

@@ -1,10 +1,10 @@
-"""Saves the program and the cluster settings of a search, so that another process can resume it.
+"""Saves the program and the cluster settings of a search, so that another process can resume the search.
 
     <experiment>/program.pickle    objective, scheduler and space, written before the first trial
-    <experiment>/cluster.json      the arguments of the pool, if it is on a cluster
+    <experiment>/cluster.json      the arguments of the pool, if the pool is on a cluster
 
-`Tuner.resume` reads both files, and `fanwise tune replay` the first. Unpickling can execute code, and cluster settings
-may contain commands, so files that another user may have written are refused.
+`Tuner.resume` reads both files. `open_search` and `replay_experiment` read the first. Unpickling can execute code, and
+cluster settings may contain commands, so files that another user may have written are refused.
 """
 
 import json
@@ -26,19 +26,18 @@ ASK_AND_TELL = "(asked and told)"
 
 
 def save_program(folder: Path, objective: Callable[..., Any] | None, scheduler: Scheduler, space: Space) -> None:
-    """Write the program atomically, readable by this user only. `scheduler.begin` must not have been called.
+    """Write the program atomically, readable by this user only. Raises OSError if the file cannot be written.
 
-    Raises:
-        OSError: the file cannot be written.
+    `scheduler.begin` must not have been called.
     """
     _write(folder / PROGRAM_FILE_NAME, dumps_whole((objective, scheduler, space)))
 
 
 def load_program(folder: Path) -> tuple[Any, Scheduler, Space]:
-    """Return objective, scheduler and space. Imports the modules that they refer to.
+    """Return the objective, the scheduler and the space, and import the modules that they refer to.
 
-    Raises:
-        RecordError: the file is missing, another user may have written it, or it cannot be loaded.
+    The objective of an ask-and-tell search is None. Raises RecordError if the file is missing, cannot be loaded, or may
+    have been written by another user.
     """
     content = _read(folder / PROGRAM_FILE_NAME)
     if content is None:
@@ -66,10 +65,9 @@ def save_cluster(folder: Path, arguments: Mapping[str, object]) -> None:
 
 
 def load_cluster(folder: Path) -> dict[str, Any]:
-    """Return the arguments of the last pool. They are empty if it was not on a cluster.
+    """Return the arguments of the last pool. The dict is empty if the pool was not on a cluster.
 
-    Raises:
-        RecordError: another user may have written the file, or it is damaged.
+    Raises RecordError if the file is damaged or may have been written by another user.
     """
     file = folder / CLUSTER_FILE_NAME
     content = _read(file)
@@ -80,21 +78,17 @@ def load_cluster(folder: Path) -> dict[str, Any]:
 
 
 def _write(file: Path, content: bytes) -> None:
-    partial = file.with_name(f".{file.name}.partial")
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    partial_file = file.with_name(f".{file.name}.partial")
+    descriptor = os.open(partial_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as stream:
         stream.write(content)
         stream.flush()
         os.fsync(stream.fileno())
-    os.replace(partial, file)
+    os.replace(partial_file, file)
 
 
 def _read(file: Path) -> bytes | None:
-    """Return the content of a file, or None if it is missing.
-
-    Raises:
-        RecordError: another user may have written the file, or it cannot be read.
-    """
+    """Return the content of a file, or None if the file is missing. Raises RecordError as `load_cluster`."""
     try:
         stream = file.open("rb")
     except FileNotFoundError:

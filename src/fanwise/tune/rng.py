@@ -3,7 +3,7 @@
     KeyedRandom("7/suggest/17").random()      seed 7, suggestion 17
 
 Each key has a separate stream of 64-bit words, which are the hashes BLAKE2b(block number + key). So the numbers for
-suggestion 17 do not depend on how many numbers were drawn for other suggestions. The methods are a subset of
+suggestion 17 do not depend on how many numbers were drawn for other suggestions. The methods are a subset of those of
 `random.Random`, which is not used because its algorithms change between versions of Python, and because initializing
 `random.Random("text")` is slow.
 """
@@ -15,13 +15,13 @@ from typing import Protocol, TypeVar, final
 
 T = TypeVar("T")
 
-_WORDS = struct.Struct("<8Q").unpack
-_PERSON = b"fanwise chance 1"  # must change if the algorithm changes
+_unpack_words = struct.Struct("<8Q").unpack
+_PERSON = b"fanwise chance 1"  # personalization of BLAKE2b; must change if the algorithm changes
 _FLOAT = 2.0**-53
 
 
 class RandomSource(Protocol):
-    """The part of `KeyedRandom` and `random.Random` that spaces need."""
+    """The method of `KeyedRandom` and `random.Random` that spaces need."""
 
     def random(self) -> float:
         """Return the next number in [0, 1)."""
@@ -47,17 +47,16 @@ class KeyedRandom:
         self._block = 0
         self._words: list[int] = []  # unused words of the current block, in reverse order
 
-    def _word(self) -> int:
-        """Return the next 64 random bits."""
+    def _next_word(self) -> int:
         if not self._words:
             data = self._block.to_bytes(8, "little") + self._key
-            self._words.extend(_WORDS(hashlib.blake2b(data, person=_PERSON).digest())[::-1])
+            self._words.extend(_unpack_words(hashlib.blake2b(data, person=_PERSON).digest())[::-1])
             self._block += 1
         return self._words.pop()
 
     def random(self) -> float:
         """Return the next number in [0, 1), a multiple of 2**-53."""
-        return (self._word() >> 11) * _FLOAT
+        return (self._next_word() >> 11) * _FLOAT
 
     def getrandbits(self, k: int) -> int:
         """Return an integer of k random bits. Raises ValueError for negative k."""
@@ -65,7 +64,7 @@ class KeyedRandom:
             raise ValueError(f"k must be at least 0, got {k!r}")
         bits = 0
         for _ in range(-(-k // 64)):
-            bits = bits << 64 | self._word()
+            bits = bits << 64 | self._next_word()
         return bits >> (-k % 64)
 
     def randrange(self, stop: int) -> int:

@@ -1,4 +1,4 @@
-"""Settings of a search, which are validated once and stored in the record.
+"""Settings of a search, which are validated when they are created and stored in the record.
 
 Tuner(), search(), open_search(), simulate() --create()--> SearchSettings --new_metadata()--> meta.json
 Tuner.resume(), replay_experiment()          <--from_json()-----------------------------------'
@@ -30,7 +30,7 @@ from .space import Space, space_from_json, space_to_json
 from .stopping import StoppingCriterion, limits_of, max_trials, reference_losses
 from .values import checked_bool, checked_int, checked_seconds
 
-# Fields that are stored under "settings" in the metadata of the record. The other fields have other keys.
+# Fields that are stored under "settings" in the metadata of the record. The others are top-level keys.
 _OPTIONS = (
     "asynchronous",
     "devices_per_trial",
@@ -51,8 +51,9 @@ class SearchSettings:
 
     Args:
         scheduler: a scheduler whose `begin` has not been called. Searches run copies of it; see `copy_scheduler`.
-        n_workers: number of trials that run at a time. 0: trials start only when a program asks for them.
-        divides_machine: `devices_per_trial` was computed from `n_workers`, and changes when `n_workers` changes.
+        n_workers: number of trials that run at a time. 0: an ask-and-tell search, whose trials start on request.
+        divides_machine: True if `devices_per_trial` was computed from `n_workers`. It is then computed again whenever
+            `n_workers` changes.
         searcher_choice: the searcher that `create` chose. None: the user passed a searcher or scheduler, or the
             settings come from a record.
 
@@ -80,10 +81,10 @@ class SearchSettings:
 
     def __post_init__(self) -> None:
         if self.stop is None:
-            raise ValueError("a search needs an end: stop=StoppingCriterion(...)")
+            raise ValueError("a search needs an end: pass stop=StoppingCriterion(...)")
         if not isinstance(self.stop, StoppingCriterion):
             raise TypeError(f"stop must be a StoppingCriterion, got {self.stop!r}")
-        reference_losses(self.stop, self.scheduler.objectives)  # raises if the reference point does not match them
+        reference_losses(self.stop, self.scheduler.objectives)  # raises if the reference point has other names
         for option in ("asynchronous", "reuse", "keep_checkpoints"):
             checked_bool(option, getattr(self, option))
         object.__setattr__(self, "checkpoints", checked_root(self.checkpoints))
@@ -115,18 +116,20 @@ class SearchSettings:
         """Return validated settings. Choose a searcher if neither a scheduler nor a searcher is given.
 
         Args:
-            default_seed: seed to use if neither `random_seed` nor the scheduler sets one. None: a random one.
+            random_seed: seed of the search. None: the scheduler's seed or, if it has none, `default_seed`.
+            default_seed: None: a random seed.
 
         Raises:
-            TypeError, ValueError: invalid settings, or both a scheduler and settings that belong to it.
+            TypeError: a scheduler and also settings that belong to the scheduler, such as `metric`, are given.
+            TypeError, ValueError: a setting has the wrong type or value.
         """
         choice = None
         if scheduler is not None:
             check_scheduler(scheduler)
             if metric is not None or mode != "min" or searcher is not None or points_to_evaluate is not None:
                 raise TypeError(
-                    "a scheduler has its own metric, mode, searcher and points_to_evaluate: leave out metric=, mode=, "
-                    "searcher= and points_to_evaluate= here"
+                    "the scheduler has a metric, mode, searcher and points_to_evaluate already: pass metric=, mode=, "
+                    "searcher= and points_to_evaluate= to the scheduler only"
                 )
         elif metric is None:
             raise TypeError('a search needs the name of the value to optimize, such as metric="loss", or a scheduler')
@@ -178,7 +181,7 @@ class SearchSettings:
         )
 
     def new_metadata(self, name: str, objective: str) -> dict[str, object]:
-        """Return the metadata of a new experiment, including the settings. `objective`: name of the objective."""
+        """Return the metadata of a new experiment, including the settings. `objective`: name of the function."""
         choice, objectives = self.searcher_choice, self.scheduler.objectives
         return {
             "id": secrets.token_hex(16),
@@ -214,14 +217,10 @@ class SearchSettings:
         )
 
     def copy_scheduler(self) -> Scheduler:
-        """Return a copy of the scheduler, whose `begin` has not been called."""
         return _copy(self.scheduler)
 
     def new_core(self, scheduler: Scheduler) -> SearchCore:
-        """Call `scheduler.begin` and return the state machine of a new search.
-
-        `scheduler`: a copy from `copy_scheduler`, which the search changes.
-        """
+        """Call `begin` of `scheduler`, a copy from `copy_scheduler`. Return the state machine of a new search."""
         scheduler.begin(self.space, self.seed)
         return SearchCore(
             scheduler,
@@ -239,14 +238,12 @@ class SearchSettings:
         )
 
     def check_equal(self, meta: Mapping[str, Any], *, objective: str, seed: int | None = None) -> None:
-        """Check that these settings can continue a recorded search.
+        """Raise ValueError, with a list of all differences, unless these settings can continue a recorded search.
 
         Args:
-            objective: name of the objective.
-            seed: the random seed that the user passed. None: do not check the seed.
-
-        Raises:
-            ValueError: objective, space, scheduler, constraints or seed differ. The message lists the differences.
+            meta: metadata of the recorded search.
+            objective: name of the objective function.
+            seed: the random seed that the user passed. None: do not compare the seed.
         """
         recorded_space, space = meta["space"], space_to_json(self.space)
         names = recorded_space | space
@@ -296,7 +293,7 @@ def check_scheduler(scheduler: object) -> None:
 
 
 def _copy(scheduler: Scheduler) -> Scheduler:
-    """Return a deep copy, so that one scheduler can be used in several searches. Raise TypeError if copying fails."""
+    """Return a deep copy, because users may pass a scheduler to several searches. Raises TypeError if that fails."""
     try:
         return copy.deepcopy(scheduler)
     except Exception as error:  # copying user code may raise any exception

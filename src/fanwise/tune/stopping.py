@@ -1,7 +1,7 @@
 """Stopping criteria of a search. Names and meanings of the limits are those of Syne Tune.
 
-The search updates `Counts`, and `verdict` compares them with the limits. `Counts` has a constant size, except for the
-Pareto front of several objectives.
+The search updates its `Counts`, and `reached_limit` compares the counts with the limits. The size of `Counts` is
+constant, except for the Pareto front of several objectives.
 """
 
 import math
@@ -19,27 +19,29 @@ from .values import checked_int, is_number
 class StoppingCriterion:
     """Ends the search when the first limit is reached. At least one limit must be set.
 
-    Running trials are stopped, except for `max_num_trials_started` and `max_num_trials_without_improvement`, which let
-    running trials finish and paused ones resume.
+    At most limits, running trials are stopped. At `max_num_trials_started` and `max_num_trials_without_improvement`,
+    running trials finish and paused ones may resume, but no new ones start.
 
     Args:
         max_wallclock_time: seconds since the search began. `math.inf`: run until Ctrl-C.
         max_num_trials_started: number of trials started.
-        max_num_trials_without_improvement: number of trials that ended since the last improvement. An improvement is a
-            better metric or a smaller infeasibility. With several objectives, it is a non-dominated report, or, with
-            `reference_point`, an increase of the hypervolume.
+        max_num_trials_without_improvement: number of trials that ended since the last improvement. A report is an
+            improvement if it is better than all earlier ones (smaller infeasibility, or equal infeasibility and better
+            metric). With several objectives, feasible reports improve if no earlier one dominates them, or, with
+            `reference_point`, if they increase the hypervolume.
         max_num_trials_completed: number of trials that ran to their end (neither stopped nor failed).
         max_num_evaluations: number of reports of all trials.
         max_metric_value: stop if the scheduler's metric is at or above this number. A dict {metric: number} sets limits
-            of several metrics. Infinite values are ignored.
+            of several metrics. Infinite values and infeasible reports are ignored.
         min_metric_value: stop if the scheduler's metric is at or below this number, or a dict as above.
-        max_hypervolume: stop if the hypervolume of the feasible reports is at or above this. For several objectives.
+        max_hypervolume: stop if the hypervolume of the feasible reports is at or above this number.
         reference_point: reference point of the hypervolume, {objective: value} for all objectives. Requires
             `max_hypervolume` or `max_num_trials_without_improvement`.
 
     Raises:
         TypeError: a limit has the wrong type or is unknown (the message names the closest one).
-        ValueError: no limit is set, or a limit is NaN or not above 0 (metric values may be negative).
+        ValueError: no limit is set, a required one is missing, or a limit is NaN or not above 0 (metric values may be
+            negative).
 
     >>> StoppingCriterion(max_time=720)
     Traceback (most recent call last):
@@ -88,18 +90,19 @@ StoppingCriterion.__init__ = names_nearest_option(StoppingCriterion.__init__)  #
 
 @dataclass(slots=True)
 class Counts:
-    """Progress of a search. Reports that were discarded later are included.
+    """Progress of a search. Reports that become void (see `record.state`) remain included.
 
     Args:
-        metric: metric of the scheduler. Limits that are numbers apply to it.
-        num_trials_without_improvement: number of other trials that ended since the last improvement.
-        best_rank: infeasibility and first loss of the best finite report.
+        metric: first metric of the scheduler. A `max_metric_value` or `min_metric_value` that is a number limits it.
+        num_trials_without_improvement: number of trials that ended since the last improvement, without the trial
+            `best_trial_id`.
+        best_key: infeasibility and first loss of the best finite report.
         best_trial_id: trial of the last improvement.
         limited_metrics: metrics with a limit, whose extremes are tracked.
-        smallest, largest: the extremes of these metrics.
-        unreported: limited metrics that no report has contained.
-        last_names: names in the last report. Updated only while `unreported` is not empty.
-        pareto_front: feasible non-dominated reports, for several objectives.
+        smallest, largest: the extremes of these metrics in feasible reports.
+        unreported_metrics: limited metrics that no report has contained.
+        last_report_names: names in the last report. Updated only while `unreported_metrics` is not empty.
+        pareto_front: feasible non-dominated reports. Empty for one objective.
         hypervolume_front: feasible reports that increased the hypervolume. None without a reference point.
     """
 
@@ -111,40 +114,40 @@ class Counts:
     num_trials_failed: int = 0
     num_evaluations: int = 0
     num_trials_without_improvement: int = 0
-    best_rank: tuple[float, float] = (math.inf, math.inf)
+    best_key: tuple[float, float] = (math.inf, math.inf)
     best_trial_id: int | None = None
     limited_metrics: frozenset[str] = frozenset()
     smallest: dict[str, float] = field(default_factory=dict)
     largest: dict[str, float] = field(default_factory=dict)
-    unreported: frozenset[str] = frozenset()
-    last_names: tuple[str, ...] = ()
+    unreported_metrics: frozenset[str] = frozenset()
+    last_report_names: tuple[str, ...] = ()
     pareto_front: ParetoFront = field(default_factory=ParetoFront)
     hypervolume_front: HypervolumeFront | None = None
 
     def track(self, criterion: StoppingCriterion, reference_point: Sequence[float] | None) -> None:
-        """From now on, track the values that the criterion needs. `reference_point`: the result of `reference_losses`.
+        """Track the values that a new criterion needs. `reference_point`: the result of `reference_losses`.
 
-        Earlier reports are included, except for metrics that had no limit.
+        The values include earlier reports, except for metrics that had no limit before.
         """
         limits = (criterion.max_metric_value, criterion.min_metric_value)
         metrics = frozenset(name for limit in limits for name in _metric_limits(limit, self.metric))
-        self.unreported = (self.unreported & metrics) | (metrics - self.limited_metrics)
+        self.unreported_metrics = (self.unreported_metrics & metrics) | (metrics - self.limited_metrics)
         self.limited_metrics = metrics
         if reference_point is None:
             self.hypervolume_front = None
         elif self.hypervolume_front is None or self.hypervolume_front.reference != tuple(reference_point):
             self.hypervolume_front = HypervolumeFront(reference_point)
-            infeasibility, best_loss = self.best_rank
+            infeasibility, best_loss = self.best_key
             is_single = len(reference_point) == 1 and infeasibility == 0.0
             for losses in [(best_loss,)] if is_single else self.pareto_front.points:
                 self.hypervolume_front.add(losses)
 
     def add_report(self, values: Mapping[str, object], *, is_feasible: bool = True) -> None:
-        """Count a report. Infeasible reports and non-finite values do not change the extremes."""
+        """Count a report. Update the extremes if the report is feasible. Non-finite values are ignored."""
         self.num_evaluations += 1
-        if self.unreported:
-            self.unreported -= {name for name, value in values.items() if is_number(value)}
-            self.last_names = tuple(values)
+        if self.unreported_metrics:
+            self.unreported_metrics -= {name for name, value in values.items() if is_number(value)}
+            self.last_report_names = tuple(values)
         if not is_feasible:
             return
         for name in self.limited_metrics:
@@ -154,17 +157,17 @@ class Counts:
                 self.largest[name] = max(value, self.largest.get(name, value))
 
     def add_result(self, trial_id: int, infeasibility: float, losses: Sequence[float]) -> None:
-        """Update the best results with the infeasibility and losses of a report."""
+        """Update the best report and the fronts with the infeasibility and losses of a report."""
         front = self.hypervolume_front
         has_grown = front is not None and not infeasibility and front.add(losses)
-        loss, previous = losses[0], self.best_rank
-        is_better = (infeasibility, loss) < previous and math.isfinite(loss) and math.isfinite(infeasibility)
+        loss, previous_key = losses[0], self.best_key
+        is_better = (infeasibility, loss) < previous_key and math.isfinite(loss) and math.isfinite(infeasibility)
         if is_better:
-            self.best_rank = (infeasibility, loss)
+            self.best_key = (infeasibility, loss)
         if len(losses) > 1 and not infeasibility:
             is_new = self.pareto_front.add(losses)
             is_better = has_grown if front is not None else is_new
-            is_better |= is_new and previous[0] > 0.0  # the first feasible report
+            is_better |= is_new and previous_key[0] > 0.0  # the first feasible report
         if is_better:
             self.best_trial_id, self.num_trials_without_improvement = trial_id, 0
 
@@ -172,55 +175,54 @@ class Counts:
         """Count a trial that has ended."""
         self.num_trials_without_improvement += trial_id != self.best_trial_id
 
-    def missing_metric(self) -> str | None:
-        """Return an error message if a limited metric was never reported, or None. Call this when a trial completes."""
-        if not self.unreported:
+    def missing_metric_message(self) -> str | None:
+        """Return an error message if a limited metric was never reported, or None. Called when a trial completes."""
+        if not self.unreported_metrics:
             return None
-        name = min(self.unreported)
+        name = min(self.unreported_metrics)
         text = f"the StoppingCriterion needs the metric {name!r}, but a trial completed without reporting it"
-        names_text = ", ".join(map(repr, self.last_names))
-        if name in self.last_names:
+        names_text = ", ".join(map(repr, self.last_report_names))
+        if name in self.last_report_names:
             return f"{text} as a number; it reported {names_text}"
-        closest = nearest(name, self.last_names)
+        closest = nearest(name, self.last_report_names)
         return f"{text}; it reported {names_text}" + (f"; did you mean {closest!r}?" if closest else "")
 
 
-class Verdict(NamedTuple):
-    """The limit that was reached. If `lets_running_finish` is False, running trials are stopped."""
+class ReachedLimit(NamedTuple):
+    """A limit that was reached. `reason`: text for users. `lets_running_finish`: running trials are not stopped."""
 
     reason: str
     lets_running_finish: bool
 
 
-def verdict(criterion: StoppingCriterion, counts: Counts, *, is_draining: bool = False) -> Verdict | None:
+def reached_limit(criterion: StoppingCriterion, counts: Counts, *, is_draining: bool = False) -> ReachedLimit | None:
     """Return the limit that was reached, or None. Limits that stop running trials take precedence.
 
-    Called at every event. `is_draining`: no more trials start, so only limits that stop running trials matter.
+    Called at every event. `is_draining`: no new trials start any more, so only limits that stop running trials matter.
     """
     limit_s = criterion.max_wallclock_time
     if limit_s is not None and counts.wallclock_s >= limit_s:
-        return Verdict(f"max_wallclock_time={limit_s:g} s is over", lets_running_finish=False)
+        return ReachedLimit(f"max_wallclock_time={limit_s:g} s is over", lets_running_finish=False)
     limit = criterion.max_num_trials_completed
     if limit is not None and counts.num_trials_completed >= limit:
-        return Verdict(f"max_num_trials_completed={limit} reached", lets_running_finish=False)
+        return ReachedLimit(f"max_num_trials_completed={limit} reached", lets_running_finish=False)
     limit = criterion.max_num_evaluations
     if limit is not None and counts.num_evaluations >= limit:
-        return Verdict(f"max_num_evaluations={limit} reached", lets_running_finish=False)
-    if (counts.limited_metrics or counts.hypervolume_front) and (reason := _value_limit(criterion, counts)):
-        return Verdict(reason, lets_running_finish=False)
+        return ReachedLimit(f"max_num_evaluations={limit} reached", lets_running_finish=False)
+    if (counts.limited_metrics or counts.hypervolume_front) and (reason := _reached_value_limit(criterion, counts)):
+        return ReachedLimit(reason, lets_running_finish=False)
     if is_draining:
         return None
     limit = criterion.max_num_trials_started
     if limit is not None and counts.num_trials_started >= limit:
-        return Verdict(f"max_num_trials_started={limit} reached", lets_running_finish=True)
+        return ReachedLimit(f"max_num_trials_started={limit} reached", lets_running_finish=True)
     limit = criterion.max_num_trials_without_improvement
     if limit is not None and counts.num_trials_without_improvement >= limit:
-        return Verdict(f"max_num_trials_without_improvement={limit} reached", lets_running_finish=True)
+        return ReachedLimit(f"max_num_trials_without_improvement={limit} reached", lets_running_finish=True)
     return None
 
 
-def _value_limit(criterion: StoppingCriterion, counts: Counts) -> str | None:
-    """Return the reason if a metric or the hypervolume has reached its limit."""
+def _reached_value_limit(criterion: StoppingCriterion, counts: Counts) -> str | None:
     for name, limit in _metric_limits(criterion.max_metric_value, counts.metric).items():
         if counts.largest.get(name, -math.inf) >= limit:
             return f"{name} {counts.largest[name]:g} is at or above max_metric_value={limit:g}"
@@ -234,19 +236,19 @@ def _value_limit(criterion: StoppingCriterion, counts: Counts) -> str | None:
 
 
 def limits_of(criterion: StoppingCriterion) -> dict[str, object]:
-    """Return the options that are set, as JSON. `StoppingCriterion(**limits)` restores the criterion."""
+    """Return the options that are not None, as JSON. `StoppingCriterion(**limits)` restores the criterion."""
     limits = ((option.name, getattr(criterion, option.name)) for option in fields(criterion))
     return {name: dict(limit) if isinstance(limit, Mapping) else limit for name, limit in limits if limit is not None}
 
 
 def max_trials(criterion: StoppingCriterion) -> int | None:
-    """Return an upper bound on the number of trials that can complete, or None."""
+    """Return an upper bound on the number of trials that can complete, or None if the criterion sets none."""
     limits = (criterion.max_num_trials_started, criterion.max_num_trials_completed, criterion.max_num_evaluations)
     return min((limit for limit in limits if limit is not None), default=None)
 
 
 def reference_losses(criterion: StoppingCriterion, objectives: Sequence[Objective]) -> tuple[float, ...] | None:
-    """Return the reference point as losses, in the order of the objectives, or None.
+    """Return the reference point as losses, in the order of the objectives, or None if the criterion has none.
 
     Raises ValueError if the names of the reference point are not those of the objectives.
     """
@@ -269,7 +271,7 @@ def _metric_limits(limit: float | Mapping[str, float] | None, metric: str) -> Ma
 
 
 def _checked_metric_limit(name: str, limit: object) -> object:
-    """Validate a limit and return a copy. Raises TypeError, ValueError."""
+    """Return a copy of a metric limit or a reference point. Raises TypeError, ValueError."""
     if not isinstance(limit, Mapping):
         if not is_number(limit):
             raise TypeError(f"{name} must be a number or {{name of a metric: number}}, got {limit!r}")

@@ -2,8 +2,8 @@
 
     python -m fanwise.tune.syne_tune program.py     run an unchanged program that imports syne_tune
 
-`install` registers this module under the names of Syne Tune's modules (release 0.3), so each of them has all names. The
-guide "Coming from Syne Tune" lists the counterparts of other names, options and modules in `fanwise.tune`.
+`install` registers this one module under the names of several modules of Syne Tune (release 0.3), so each of those has
+all names. The guide "Coming from Syne Tune" lists the counterparts of other names and options in `fanwise.tune`.
 """
 
 import argparse
@@ -39,14 +39,14 @@ syne_tune.stopping_criterion syne_tune.tuner
 
 
 class Reporter:
-    """Reports metrics from inside an objective. Blocks and raises as `fanwise.tune.report`."""
+    """Callable that reports metrics from inside an objective. Blocks and raises as `fanwise.tune.report`."""
 
     def __call__(self, **metrics: Any) -> None:
         report(**metrics)
 
 
 class _Objective:
-    """The user's function. If Syne Tune's module names are registered here, they are registered in each trial, too."""
+    """The user's function. If `install` was called in this process, each trial calls it, too."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.needs_install = "syne_tune" in sys.modules
@@ -59,20 +59,20 @@ class _Objective:
 
 
 def PythonBackend(tune_function: Callable[..., Any], config_space: Mapping[str, Any]) -> tuple[_Objective, Space]:
-    """Return the objective and its space."""
+    """Return the objective and its space, the `trial_backend` of `Tuner`."""
     return _Objective(tune_function), Space(config_space)
 
 
 def RandomSearch(config_space: Mapping[str, Any], **options: Any) -> tuple[Scheduler, Space]:
-    """Random search. Options: metric, mode, points_to_evaluate, random_seed, as in `fanwise.tune.FIFO`."""
+    """Return a random search, as the `scheduler` of `Tuner`. Options as in `fanwise.tune.FIFO`."""
     return _with_space(FIFO(**options), config_space)
 
 
 def ASHA(config_space: Mapping[str, Any], *, type: str = "stopping", **options: Any) -> tuple[Scheduler, Space]:
-    """Asynchronous successive halving. Options as in `fanwise.tune.ASHA`, but `type="stopping"` is Syne Tune's rule.
+    """Return asynchronous successive halving, as the `scheduler` of `Tuner`. Options as in `fanwise.tune.ASHA`.
 
-    A trial continues if its metric equals or beats the 1/eta quantile of the values at its rung level. This rule is
-    `type="quantile"` of `fanwise.tune.ASHA`.
+    However, `type="stopping"` is Syne Tune's rule, which `fanwise.tune.ASHA` calls "quantile": a trial continues if its
+    metric equals or beats the 1/eta quantile of the values at its rung level.
     """
     scheduler = _ASHA(type="quantile" if type == "stopping" else type, **options)  # type: ignore[arg-type]
     return _with_space(scheduler, config_space)
@@ -94,7 +94,7 @@ def Tuner(
     """
     objective, space = trial_backend
     if space != scheduler[1]:
-        raise ValueError("trial_backend and scheduler were given different config_spaces")
+        raise ValueError("trial_backend and scheduler have different config_spaces: pass the same one to both")
     return _Tuner(
         objective, space, scheduler[0], stop_criterion, n_workers=n_workers, print_update_interval=print_update_interval
     )
@@ -102,7 +102,7 @@ def Tuner(
 
 @final
 class LoadedExperiment:
-    """An experiment whose `plot` draws with pyplot. The other attributes are those of `fanwise.tune.Experiment`."""
+    """An experiment whose `plot` uses pyplot. All other attributes are those of `fanwise.tune.Experiment`."""
 
     def __init__(self, experiment: Experiment) -> None:
         self._experiment = experiment

@@ -6,11 +6,11 @@
     not given   d                   as many trials as fit                 as many trials as fit
     w           d                   as given                              as given
 
-If the user passes a pool, other searches may share it, so it is not divided. Then the default of `devices_per_trial` is
-one core or one GPU.
+If the user passes a pool, other searches may share the pool, so its machines are not divided. The default of
+`devices_per_trial` is then one core or one GPU.
 
-On a machine with GPUs, the cores are divided among the trials that fit on its GPUs. The thread pools of a trial
-(torch, BLAS, OpenMP) have as many threads as the trial has cores.
+On a machine with GPUs, the cores are divided among the trials that fit on its GPUs. The thread pools of a trial (torch,
+BLAS, OpenMP) have as many threads as the trial has cores.
 """
 
 import math
@@ -22,13 +22,9 @@ from .values import checked_int, is_number
 def resolve_devices(
     capacity: Capacity, devices_per_trial: int | float | None, n_workers: int | None, *, is_shared: bool = False
 ) -> tuple[int | float, int]:
-    """Return `devices_per_trial` and `n_workers`, with defaults in place of None.
+    """Return `devices_per_trial` and `n_workers`, with defaults in place of None. Raises TypeError, ValueError.
 
-    Args:
-        is_shared: True if other searches may use the machines.
-
-    Raises:
-        TypeError, ValueError: a value has the wrong type or size, or it is a share of a device and there is no GPU.
+    `is_shared`: other searches may use the machines, so that the machines must not be divided.
     """
     if n_workers is not None:
         checked_int("n_workers", n_workers, 1)
@@ -45,7 +41,7 @@ def resolve_devices(
 
 
 def devices_per_worker(capacity: Capacity, n_workers: int) -> int | float:
-    """Return the devices of a trial if the machines are divided among the workers."""
+    """Return `devices_per_trial` such that the machines are divided among the workers."""
     if capacity.gpus:
         return 1 if n_workers <= capacity.gpus else 1 / math.ceil(n_workers / capacity.gpus)
     for cpus in range(max(machine.cpus for machine in capacity.machines), 1, -1):
@@ -55,19 +51,18 @@ def devices_per_worker(capacity: Capacity, n_workers: int) -> int | float:
 
 
 def trial_resources(capacity: Capacity, devices_per_trial: int | float) -> Resources:
-    """Return the resources of one trial on these machines.
-
-    Raises:
-        ValueError: `devices_per_trial` is a share of a device, but there is no GPU.
-    """
+    """Return the resources of one trial on these machines. Raises ValueError for a share of a GPU if there is none."""
     devices = devices_per_trial
     if capacity.gpus and devices:
         gpus = int(devices) if devices == int(devices) else float(devices)
-        hosts = [machine for machine in capacity.machines if machine.gpus]
-        shares = [machine.cpus // max(1, int(round(len(machine.gpus) / devices, 6))) for machine in hosts]
-        return Resources(cpus=max(1, min(shares)), gpus=gpus)
+        gpu_machines = [machine for machine in capacity.machines if machine.gpus]
+        cpus = [machine.cpus // max(1, int(round(len(machine.gpus) / devices, 6))) for machine in gpu_machines]
+        return Resources(cpus=max(1, min(cpus)), gpus=gpus)
     if devices != int(devices):
-        raise ValueError(f"devices_per_trial={devices!r}: CPUs are not shared, and no GPU was found (fanwise devices)")
+        raise ValueError(
+            f"devices_per_trial={devices!r}: no GPU was found (see `fanwise devices`), and a CPU cannot be divided "
+            f"among trials. Use a whole number"
+        )
     return Resources(cpus=max(1, int(devices)))
 
 

@@ -1,7 +1,7 @@
 """The tuner: an asynchronous hyperparameter search, from its settings to its experiment.
 
     Tuner(objective, space, scheduler, stop) -> SearchSettings -> run() -> SearchRun -> Experiment
-    Tuner.resume(name)                       -> SearchSettings of the record -> run() -> ...
+    Tuner.resume(name)                       -> SearchSettings from the record -> run() -> ...
 
 All arguments are validated before any folder or process is created.
 """
@@ -46,38 +46,41 @@ class Tuner:
         objective: function to optimize. Each trial calls it in a separate process with the configuration as keyword
             arguments. It calls `report(**metrics)` and may return a number or dict as its last report.
         space: dict of names to domains (`loguniform(...)`, ...) and constants, or a `Space`.
-        scheduler: chooses configurations and decides about reports, e.g. `ASHA(metric="loss", max_t=81)`. The tuner
-            runs a copy. None: every trial runs to its end, and metric, mode, searcher and points_to_evaluate apply.
+        scheduler: chooses configurations and decides after each report whether the trial continues, e.g.
+            `ASHA(metric="loss", max_t=81)`. The tuner runs a copy. None: every trial runs to its end, and metric, mode,
+            searcher and points_to_evaluate apply.
         stop: the stopping criterion. Required.
         metric: name of the reported value to optimize, or several names.
         mode: "min" or "max", one for all metrics or one per metric.
-        searcher: a searcher, or its name ("random", "forest", ...). None: choose one by the objectives, space, budget
-            and number of workers, print it, and record it.
+        searcher: a searcher, or its name ("random", "forest", ...). None: choose one by the number of objectives, the
+            space, the stopping criterion and the number of workers. The choice is printed and recorded.
         constraints: constraints on every report, such as ["latency_ms <= 20"], if the scheduler has none.
         points_to_evaluate: configurations to try first. Missing values are drawn at random.
-        n_workers: number of trials that run at a time. None: as many as the devices allow. `set_workers` changes it.
+        n_workers: number of trials that run at a time. None: as many as the devices allow. `set_workers` changes the
+            number during the search.
         devices_per_trial: GPUs per trial (below 1: a share of one GPU), or CPUs if there is no GPU. 0: one CPU and no
             GPU. None: divide the machine among the workers (`fanwise.tune.trial_resources`).
         trial_timeout_s: seconds that a trial may run. None: no limit.
         stop_grace_s: seconds between asking a trial to stop and killing it.
-        max_equal_failures: fail the search if this many trials finish first and all fail in the same way, or if every
-            trial fails. None: never.
+        max_equal_failures: fail the search if the first `max_equal_failures` trials to finish all fail in the same way,
+            or if every trial fails. None: do not fail the search because of failed trials.
         retries: number of times a crashed trial is restarted from its last checkpoint.
-        checkpoints: root folder of the checkpoints, or an fsspec URL. They are written to a subfolder named after the
-            experiment, which must be empty or missing when the experiment begins. None: the experiment's folder.
+        checkpoints: root folder of the checkpoints, or an fsspec URL. Checkpoints are written to a subfolder named
+            after the experiment, which must be empty or missing when the experiment begins. None: the experiment's
+            folder.
         keep_checkpoints: keep the last checkpoint of every trial, not only those of the best trial and of trials that
             may be resumed.
         name: name of the experiment and its folder. None: derived from the objective's name and the time.
         print_update_interval: seconds between two tables if the output is not a terminal.
         asynchronous: if False, run trials in batches, and start a batch only when the last one has finished.
-        reuse: run trials in processes that have run other trials. They start faster, but are less isolated.
+        reuse: run trials in processes that have run other trials. Trials then start faster, but are less isolated.
         random_seed: seed of the scheduler, the searcher and every trial. None: the scheduler's seed, or a random one.
         pool: pool to run on, which is left open. None: create one.
         warm_start: earlier experiments (names, paths or `Experiment`), data frames with one row per report, or a list
             of these, from which the searcher learns first. Trials that do not fit the space are skipped with a notice.
         callbacks: objects with any of the methods `on_start`, `on_trial_start`, `on_report`, `on_trial_end` and
-            `on_end`. Each method takes one event (`fanwise.tune.callbacks.search_events`). Each object is called in its
-            own thread, in the order of the events.
+            `on_end`. Each method takes one event (`fanwise.tune.callbacks.search_events`). Each object has a separate
+            thread, which calls the methods in the order of the events.
         board: show the search in a browser while it runs, and print the address.
         quiet: print nothing.
 
@@ -161,7 +164,7 @@ class Tuner:
         name = new_name(name_of(objective), time.time(), os.urandom(8)) if name is None else check_name(name)
         path = experiments_folder() / name
         check_name_is_free(path)
-        earlier, summaries = read_warm_start(warm_start, settings)
+        earlier_trials, summaries = read_warm_start(warm_start, settings)
         self._init(
             SearchRun(
                 objective=objective,
@@ -171,7 +174,7 @@ class Tuner:
                 is_resumed=False,
                 capacity=capacity,
                 pool=pool,
-                earlier=earlier,
+                earlier=earlier_trials,
                 summaries=summaries,
                 callbacks=callbacks,
                 print_update_interval=print_update_interval,
@@ -208,19 +211,21 @@ class Tuner:
     ) -> "Tuner":
         """Return a tuner whose `run()` resumes an experiment that finished, was interrupted, or was killed.
 
-        Interrupted trials run first, each from its last checkpoint. Time limits exclude the time between the runs.
+        Interrupted trials run first, each from its last checkpoint. Time limits exclude the time in which no tuner ran
+        the search.
 
         Args:
-            objective, space, scheduler: must equal the original ones. None: load them from the experiment's folder.
+            objective, space, scheduler: must equal the original ones. None: load from the experiment's folder.
             stop: a new stopping criterion. None: keep the last one.
             n_workers: a new number of workers. None: keep the last one.
-            pool: pool to run on, which is left open. None: create one, on the cluster of the last run if there was one.
+            pool: pool to run on, which is left open. None: create one, on the same cluster as the last run, if any.
             print_update_interval, callbacks, board, quiet: as in the constructor.
 
         Raises:
             RecordError: there is no such experiment, or its program cannot be loaded.
-            NotInstalled, ClusterError: the cluster cannot be used.
-            ValueError: the objective, space or scheduler differs from the original; the message shows how.
+            NotInstalled, ClusterError: the cluster of the last run cannot be used.
+            ValueError: the objective, space or scheduler differs from the original (the message shows how), or the
+                search belongs to `open_search`.
         """
         folder = folder_of(name_or_path)
         meta = read_meta(folder)
@@ -236,7 +241,7 @@ class Tuner:
             space = saved_space if space is None else space
         space = space_from_json(meta["space"]) if space is None else as_space(space)
         settings = SearchSettings.from_json(meta, scheduler, space)
-        if constraints := scheduler.constraints:  # otherwise the constraints passed to the Tuner remain
+        if constraints := scheduler.constraints:  # otherwise keep the recorded ones, which were passed to the Tuner
             settings = replace(settings, constraints=constraints)
         settings.check_equal(meta, objective=name_of(objective))
         _check_objective(objective, space)
@@ -244,8 +249,9 @@ class Tuner:
         n_workers = last_n_workers if n_workers is None else checked_int("n_workers", n_workers, 1)
         settings = replace(settings, n_workers=n_workers, stop=last_stop if stop is None else stop)
         cluster = load_cluster(folder) if pool is None else None
-        with Pool(**cluster) if cluster else nullcontext(pool) as temporary_pool:  # only to find the machines
-            capacity = _capacity_of(temporary_pool)
+        # The pool on the cluster is only needed to find the machines. `run` creates another.
+        with Pool(**cluster) if cluster else nullcontext(pool) as open_pool:
+            capacity = _capacity_of(open_pool)
         if settings.divides_machine and pool is None and n_workers != meta["n_workers"]:
             settings = replace(settings, devices_per_trial=devices_per_worker(capacity, n_workers))
         tuner = cls.__new__(cls)
@@ -276,16 +282,17 @@ class Tuner:
     def run(self, *, block: bool = True) -> Experiment | RunningSearch:
         """Run the search until the stopping criterion is met, and return the experiment.
 
-        `block=False` runs the search in a thread and returns a `RunningSearch` as soon as it has begun. That search is
-        stopped when the program exits.
+        With `block=False`, run the search in a thread, and return a `RunningSearch` as soon as the search has begun.
+        The search is stopped when the program exits.
 
         Ctrl-C, or the stop button of a notebook, stops the running trials and keeps all results. A second Ctrl-C kills
         the trials.
 
         Raises:
             NotSendableError: the objective refers to an object that cannot be sent to a worker; the message names it.
-            SearchFailedError: the first trials all failed in the same way, or every trial failed.
-            ValueError: no trial reports the scheduler's metric, or this tuner has run before.
+            SearchFailedError: the first trials all failed in the same way, or every trial failed (see
+                `max_equal_failures`).
+            ValueError: no trial reports the scheduler's metric, or `run` was called before.
             RecordError: the record cannot be written, or another tuner writes to the experiment.
             ExperimentExistsError: an experiment of this name was created after this Tuner.
             CheckpointError: the checkpoint folder contains other files or cannot be written.
@@ -301,7 +308,7 @@ class Tuner:
     # -- commands; each can be called from any thread ----------------------------------------------------------------
 
     def stop(self, reason: str = "stopped by hand") -> None:
-        """End the search and ask the running trials to stop. A second call kills them. Does not wait for `run()`.
+        """End the search and ask the running trials to stop. A second call kills them. Does not block.
 
         Raises:
             ClosedError: the search is not running.
@@ -309,9 +316,9 @@ class Tuner:
         self._search_run.stop(reason)
 
     def pause(self, trial_id: int) -> None:
-        """Pause a trial at its next report and free its worker. The trial keeps its last checkpoint.
+        """Pause a trial at its next report and free its worker, until `unpause` is called.
 
-        A finished trial is not affected. Does not block.
+        The trial keeps its last checkpoint. A finished trial is not affected. Does not block.
 
         Raises:
             TypeError, ValueError: trial_id is not a trial of the search.
@@ -320,7 +327,7 @@ class Tuner:
         self._command_trial("pause", trial_id)
 
     def unpause(self, trial_id: int) -> None:
-        """Undo `pause`, so that the trial can resume. Does not block. Raises as `pause`."""
+        """Undo `pause`, so that the trial can resume when a worker is free. Does not block. Raises as `pause`."""
         self._command_trial("resume", trial_id)
 
     def stop_trial(self, trial_id: int) -> None:
@@ -396,7 +403,6 @@ def search(
 
 
 def _capacity_of(pool: Pool | None) -> Capacity:
-    """Return the machines of the pool, or this machine."""
     if pool is None:
         return Capacity((find_machine(),))
     if not isinstance(pool, Pool):

@@ -17,30 +17,33 @@ _MAX_NAME_LENGTH = 60
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Return True for ints and floats of Python and NumPy, but not for booleans."""
+    """Return True for ints and floats of Python or NumPy, but not for booleans."""
     kind = type(value)  # a type comparison is ten times faster than isinstance with an ABC
     return kind is float or kind is int or (isinstance(value, numbers.Real) and kind is not bool)
 
 
 def is_bool(value: object) -> bool:
-    """Return True for booleans of Python and NumPy."""
+    """Return True for booleans of Python or NumPy."""
     kind = type(value)
     return kind is bool or (kind.__module__ == "numpy" and kind.__name__ in ("bool", "bool_"))
 
 
 def checked_bool(name: str, value: object) -> bool:
-    """Return a boolean setting. Raises TypeError for other types, such as text."""
+    """Return a boolean setting. Raises TypeError for other types, such as str."""
     if not isinstance(value, bool):
         raise TypeError(f"{name} must be True or False, got {value!r} of type {type(value).__name__}")
     return value
 
 
 def plain_json(label: str, value: object) -> object:
-    """Return a deep copy in plain Python types that survive JSON. NumPy scalars are converted.
+    """Return a deep copy of a value, in plain Python types that JSON preserves. NumPy scalars are converted.
+
+    Args:
+        label: name of the value in error messages.
 
     Raises:
-        TypeError: JSON cannot represent the value, or would change its type (tuples, sets, non-text keys).
-        ValueError: NaN, which does not compare equal to itself.
+        TypeError: JSON cannot represent the value, or would change its type (tuples, sets, keys that are not strings).
+        ValueError: the value is or contains NaN. NaN is not equal to itself, so configurations could not be compared.
     """
     if value is None or type(value) in (bool, int, str) or (type(value) is float and not math.isnan(value)):
         return value  # fast path: isinstance with an ABC is slow
@@ -60,8 +63,8 @@ def plain_json(label: str, value: object) -> object:
         return {str.__str__(key): plain_json(f"{label}[{key!r}]", item) for key, item in value.items()}
     raise TypeError(
         f"{label} is {value!r} of type {type(value).__name__}, which cannot be recorded. "
-        f"Use numbers, text, booleans, None, lists, or dicts with text keys. To pass an object of another type, pass "
-        f"its name and create the object in the objective"
+        f"Use numbers, strings, booleans, None, lists, or dicts with string keys. To pass an object of another type, "
+        f"pass its name and create the object in the objective"
     )
 
 
@@ -82,13 +85,13 @@ def copy_containers(value: Any) -> Any:
     """Copy lists, tuples and dicts recursively, but no other objects."""
     if type(value) in (list, tuple):
         return type(value)(map(copy_containers, value))
-    return {key: copy_containers(inner) for key, inner in value.items()} if type(value) is dict else value
+    return {key: copy_containers(item) for key, item in value.items()} if type(value) is dict else value
 
 
-def name_of(value: Any) -> str:
-    """Return a name for an object. Every process returns the same name.
+def object_name(value: Any) -> str:
+    """Return a name for an object, the same in every process.
 
-    >>> name_of(max), name_of([64, 64]), name_of((3, 3)), name_of({"b", "a"})
+    >>> object_name(max), object_name([64, 64]), object_name((3, 3)), object_name({"b", "a"})
     ('max', '[64, 64]', '(3, 3)', "{'a', 'b'}")
     """
     text = getattr(value, "__name__", None)
@@ -102,15 +105,15 @@ def name_of(value: Any) -> str:
 
 
 def plain_json_or_name(label: str, value: object) -> object:
-    """Return `plain_json(label, value)`, or the name of an object that JSON cannot represent. ValueError for NaN."""
+    """Return `plain_json(label, value)` or, if JSON cannot represent the value, its name. Raises ValueError for NaN."""
     try:
         return plain_json(label, value)
     except TypeError:
-        return name_of(value)
+        return object_name(value)
 
 
 def checked_int(name: str, value: object, minimum: int) -> int:
-    """Return an int setting. Raises TypeError, or ValueError below the minimum."""
+    """Return an int setting. Raises TypeError for other types, ValueError for a value below the minimum."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} must be an int, got {value!r} of type {type(value).__name__}")
     if value < minimum:
@@ -119,9 +122,7 @@ def checked_int(name: str, value: object, minimum: int) -> int:
 
 
 def round_resource(value: float) -> float:
-    """Round a resource to 12 significant digits.
-
-    So a resource with a rounding error, such as 0.30000000000000004, reaches rung level 0.3.
+    """Round a resource to 12 significant digits, so that a rounding error does not matter in comparisons.
 
     >>> round_resource(0.1 + 0.2), round_resource(3)
     (0.3, 3)
@@ -130,14 +131,14 @@ def round_resource(value: float) -> float:
 
 
 def checked_number(name: str, value: float) -> float:
-    """Return a number of Python or NumPy as an int or float of Python. Raises TypeError."""
+    """Return a number of Python or NumPy as an int or float of Python. Raises TypeError for other types."""
     if not is_number(value):
         raise TypeError(f"{name} must be a number, got {value!r} of type {type(value).__name__}")
     return int(value) if isinstance(value, numbers.Integral) else float(value)
 
 
 def checked_positive(name: str, value: float) -> float:
-    """Return a setting above 0 and finite. Raises TypeError, ValueError."""
+    """Return a finite setting above 0. Raises TypeError, ValueError."""
     if not 0 < checked_number(name, value) < math.inf:
         raise ValueError(f"{name} must be above 0 and finite, got {value!r}")
     return checked_number(name, value)

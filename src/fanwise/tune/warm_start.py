@@ -3,10 +3,10 @@
 An experiment provides its trials and their valid reports. A data frame has one row per report, with columns <name> or
 config_<name>, the metrics, and optionally trial_id and st_status.
 
-An earlier trial is used if it has a value in the domain of every hyperparameter of the new space. Other names in its
-configuration are dropped. The trials become `EarlierTrial` events, the first rows of the new record, so resume and
-replay do not need the earlier experiments. Only the searcher receives them, because schedulers compare the trials of
-one search.
+An earlier trial is used if it has a report with all required values, and a value in the domain of every hyperparameter
+of the new space. Other names in its configuration are dropped. The used trials become `EarlierTrial` events, the first
+rows of the new record, so resume and replay do not need the earlier experiments. Only the searcher receives the events,
+because schedulers compare the trials of one search.
 """
 
 import math
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 WarmStartSource: TypeAlias = Union[str, "os.PathLike[str]", Experiment, "pd.DataFrame"]
 WarmStart: TypeAlias = WarmStartSource | Sequence[WarmStartSource]
-# JSON object with the name of a source, the numbers of used trials and reports, and remarks on skipped data.
+# JSON object with the name of a source, the numbers of its used trials and reports, and remarks on ignored data.
 Summary: TypeAlias = dict[str, Any]
 
 _EXAMPLE = 'right:  warm_start="earlier-experiment", a path, an Experiment, a DataFrame, or a list of these'
@@ -40,7 +40,7 @@ _MAX_EXAMPLES = 3
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """An earlier search. Its trials have id 0 and configurations that are not validated. `modes`: metric -> mode."""
+    """An earlier search. `trials` have id 0 and unvalidated configurations. `modes`: {metric: mode}, if known."""
 
     name: str
     trials: list[EarlierTrial]
@@ -52,8 +52,8 @@ def read_warm_start(warm_start: WarmStart | None, settings: SearchSettings) -> t
 
     Raises:
         TypeError: a source has the wrong type.
-        ValueError: a source has the opposite mode for a metric, lacks a required value, or has no trial that fits the
-            space.
+        ValueError: a source has the opposite mode for a metric, lacks a value that this search requires, or has no
+            trial that fits the space.
         RecordError: an experiment does not exist.
     """
     if warm_start is None:
@@ -92,8 +92,10 @@ def _from_experiment(experiment: Experiment) -> _Source:
     history = reader.search
     columns = history.reports.values
     reports = {
-        trial_id: [{name: column[row] for name, column in columns.items() if is_number(column[row])} for row in rows]
-        for trial_id, rows in history.counted_rows().items()
+        trial_id: [
+            {name: column[index] for name, column in columns.items() if is_number(column[index])} for index in indices
+        ]
+        for trial_id, indices in history.counted_indices().items()
     }
     trials = [
         _new_trial(trial.config, reports.get(trial_id, []), history.status_of(trial, dead=reader.is_dead))
@@ -109,8 +111,8 @@ def _from_frame(frame: Any, index: int, space: Space) -> _Source:
     for name in space.names:
         if name in columns:
             config_columns.setdefault(name, columns[name])
-    skipped = {*config_columns.values(), *(columns.get(name) for name in _RESERVED_COLUMNS)}
-    value_columns = {name: column for name, column in columns.items() if column not in skipped}
+    non_value_columns = {*config_columns.values(), *(columns.get(name) for name in _RESERVED_COLUMNS)}
+    value_columns = {name: column for name, column in columns.items() if column not in non_value_columns}
     trials: dict[object, EarlierTrial] = {}
     reports: dict[object, list[Mapping[str, object]]] = {}
     for row_number, row in enumerate(frame.to_dict("records")):
@@ -143,7 +145,7 @@ def _is_missing(value: object) -> bool:
 
 
 def _usable_trials(source: _Source, settings: SearchSettings) -> tuple[list[EarlierTrial], list[str]]:
-    """Return the trials that fit the search, with their complete reports, and remarks on skipped data."""
+    """Return the trials that fit the search, with their complete reports, and remarks on ignored data."""
     space = settings.space
     required = _required_values(source, settings)
     problems: Counter[str] = Counter()
@@ -169,7 +171,7 @@ def _usable_trials(source: _Source, settings: SearchSettings) -> tuple[list[Earl
     examples = problems.most_common(_MAX_EXAMPLES)
     if not usable_trials:
         reasons = "\n".join(f"  {counted(count, 'trial')}: {problem}" for problem, count in examples)
-        raise ValueError(f"no trial of {source.name} fits this space:\n{reasons}\nLeave it out of warm_start.")
+        raise ValueError(f"no trial of {source.name} fits this space:\n{reasons}\nLeave this source out of warm_start.")
     remarks = []
     if problems:
         ellipsis = "; ..." if len(problems) > len(examples) else ""
@@ -190,7 +192,7 @@ def _required_values(source: _Source, settings: SearchSettings) -> list[str]:
         if mode != objective.mode:
             raise ValueError(
                 f"{source.name} optimized {objective.metric!r} with mode {mode!r}, but this search has mode "
-                f"{objective.mode!r}. Use the same mode, or leave it out of warm_start."
+                f"{objective.mode!r}. Use the same mode, or leave {source.name} out of warm_start."
             )
     required = [objective.metric for objective in scheduler.objectives]
     required += [constraint.metric for constraint in settings.constraints]
@@ -207,9 +209,9 @@ def _required_values(source: _Source, settings: SearchSettings) -> list[str]:
 
 
 def _config_in_space(config: Mapping[str, object], space: Space) -> dict[str, object]:
-    """Return the part of a configuration that is in the space. Raise ValueError if a value is missing or invalid."""
-    existing: dict[str, object] = {}
+    """Return the values that belong to the space, and its constants. Raises ValueError if one is missing or invalid."""
+    values: dict[str, object] = {}
     for name in parents_first(space.names, space.conditions):
-        if name in space.domains and name in config and exists(name, existing, space.conditions):
-            existing[name] = config[name]
-    return space.check(existing)
+        if name in space.domains and name in config and exists(name, values, space.conditions):
+            values[name] = config[name]
+    return space.check(values)

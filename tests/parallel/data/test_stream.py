@@ -15,8 +15,9 @@ from torch.utils.data import IterableDataset, default_collate
 
 import fanwise
 from fanwise.parallel import Batch, Run
+from fanwise.parallel.data.batch import LoadedBatch
 from fanwise.parallel.data.position import Pass
-from fanwise.parallel.data.stream import StreamBatch, StreamReader
+from fanwise.parallel.data.stream import StreamReader
 from fanwise.parallel.step.tree import cut
 from fanwise.tensor.random.keys import Key
 
@@ -132,7 +133,7 @@ def test_a_batch_is_the_same_in_whatever_order_batches_are_read(
             assert batch[3] == {index: content for index, content in expected[3].items() if index in shards}
 
 
-def contents(batch: StreamBatch) -> tuple[int, bool, Any, dict[int, Any]]:
+def contents(batch: LoadedBatch) -> tuple[int, bool, Any, Any]:
     shards = {index: [member.tolist() for member in content] for index, content in batch.shards.items()}
     return batch.num_samples, batch.is_last, batch.state, shards
 

@@ -248,7 +248,6 @@ def main() -> None:
         "random branch": (sgd, {}, random_branch),
         "counter": (sgd, {}, functools.partial(counts_calls, calls=[0])),
         "not capturable": (torch.optim.AdamW, {}, losses),
-        "accumulates": (sgd, {"accumulate": 2}, losses),
     }
     errors = {
         name: error_of(functools.partial(train, plain, optimizer, {**captured, **options}, loss_fn=loss_fn))

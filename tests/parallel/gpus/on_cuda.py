@@ -30,6 +30,7 @@ from fanwise.parallel.launch.local import Supervisor
 from fanwise.parallel.launch.pools import own_pool
 from fanwise.parallel.launch.ray import RaySupervisor
 from fanwise.parallel.launch.settings import Backend, Settings
+from fanwise.parallel.progress import Display
 from fanwise.parallel.run import run_attempts
 from fanwise.pool.devices import find_machine
 from fanwise.testing.memory_hosts import memory_pool
@@ -121,22 +122,22 @@ def in_ranks(
     gpus = gpus_here()
     is_shared = len(gpus) < count
     settings = Settings(
-        devices=((device,),) * count,
+        devices=(device,) * count,
         gpus=0 if not gpus else 1 / count if is_shared else 1,
         shards=SHARDS,
         backend=backend or ("gloo" if is_shared else "nccl"),
     )
     pool = own_pool(gpus[:1] if is_shared else gpus[:count])
-    return run_attempts(lambda each: Supervisor(pool, training, each), settings, restarts)
+    return run_attempts(lambda each: Supervisor(pool, training, each, Display(False)), settings, restarts)
 
 
 def over_hosts(device: str, training: Callable[[Run], Any]) -> Any:  # Any: what it returns
     """Run on two hosts in memory with a process each. They have the same first GPU, which the two share over Gloo."""
     life, hosts = memory_pool(cpus=(1, 1), gpus=find_machine().gpus[:1])
     gpus = 0.5 if device != "cpu" else 0
-    settings = Settings(devices=((device,),) * 2, gpus=gpus, shards=SHARDS, backend="gloo")
+    settings = Settings(devices=(device,) * 2, gpus=gpus, shards=SHARDS, backend="gloo")
     try:
-        return RaySupervisor(hosts.engine, training, settings).run()
+        return RaySupervisor(hosts.engine, training, settings, Display(False)).run()
     finally:
         life.close()
 
@@ -194,7 +195,7 @@ class Found(dict[str, str]):
 
 CASES: dict[str, tuple[Callable[[], nn.Module], dict[str, Any]]] = {  # Any: options of run.step
     "batch norm and dropout": (network, {}),
-    "clipped, accumulated": (network, {"clip_norm": 0.1, "accumulate": 2}),
+    "clipped": (network, {"clip_norm": 0.1}),
     "bfloat16": (network, {"autocast": torch.bfloat16}),
 }
 

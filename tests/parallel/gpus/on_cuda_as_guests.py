@@ -10,7 +10,7 @@ import torch
 
 import fanwise
 from fanwise.base.errors import WorkerLostError
-from fanwise.parallel.comm.torch_team import joined
+from fanwise.parallel.comm.torch_team import join_team
 from fanwise.parallel.launch.external import launched
 from fanwise.testing.all_reduce_contract import CHECKS, Peer
 
@@ -36,7 +36,7 @@ def check_contract(device: torch.device, reduce: str) -> None:
     assert own is not None
     for check in CHECKS:
         if "gone" not in check.__name__:
-            with joined(own.world, device, reduce=reduce) as team:
+            with join_team(own.world, device, reduce=reduce) as team:
                 check(Peer(team, team.all_reduce, reduce == "exact", sys.exit, WorkerLostError, False, device))
 
 

@@ -292,7 +292,7 @@ def train(
 
 def in_this_process(training: Callable[[Run], Any], shards: int = SHARDS, resume: Path | None = None) -> Any:
     register()
-    made = Run(Plan(shards, 1, DataPosition(0)), (torch.device("far:0"),))
+    made = Run(Plan(shards, 1, DataPosition(0)), torch.device("far:0"))
     with run_environment(1, made.device), made.writer:
         torch.manual_seed(0)
         if resume is not None:
@@ -303,7 +303,8 @@ def in_this_process(training: Callable[[Run], Any], shards: int = SHARDS, resume
 class OneProcess:
     """The process group of a run with one process. Its contents are pickled, as they are for others."""
 
-    place, size, is_broken = 0, 1, False
+    index, size = 0, 1
+    is_broken = has_stepped = False
 
     def gather(self, content: Any, within_s: float | None = None) -> list[Any]:  # Any: as TorchGroup
         return [pickle.loads(pickle.dumps(content))]
@@ -324,7 +325,7 @@ def in_group(training: Callable[[Run], Any], reduce: str = "exact", shards: int 
     """Run with a process group of one process."""
     group: Any = OneProcess()  # Any: in the place of TorchGroup
     device = torch.device("far:0")
-    made = Run(Plan(shards, 1, DataPosition(0)), (device,), team=TorchTeam(group, device, reduce))
+    made = Run(Plan(shards, 1, DataPosition(0)), device, team=TorchTeam(group, device, reduce))
     with run_environment(1, device):
         torch.manual_seed(0)
         return training(made)
@@ -335,7 +336,7 @@ class Stop(Exception):
 
 
 def saved(path: Path, wait: bool, run: Run, turn: int) -> None:
-    """Ends in an open window of two batches, after a checkpoint."""
+    """Ends after the checkpoint of the third batch."""
     if turn == 3:
         run.save(path, wait=wait)
         raise Stop
@@ -343,7 +344,7 @@ def saved(path: Path, wait: bool, run: Run, turn: int) -> None:
 
 def resumed(folder: Path, *, wait: bool) -> Any:  # Any: what `train` returns
     path = folder / f"{wait}.pt"
-    training = functools.partial(train, network, {"accumulate": 2})
+    training = functools.partial(train, network, {})
     try:
         in_this_process(functools.partial(training, before=functools.partial(saved, path, wait)))
     except Stop:
@@ -354,7 +355,7 @@ def resumed(folder: Path, *, wait: bool) -> Any:  # Any: what `train` returns
 CASES: dict[str, tuple[Callable[[], nn.Module], dict[str, Any]]] = {  # Any: options of run.step
     "batch norm": (network, {}),
     "by hand": (network, {"by_hand": True}),
-    "clipped, accumulated": (network, {"clip_norm": 0.1, "accumulate": 2}),
+    "clipped": (network, {"clip_norm": 0.1}),
     "plain": (plain, {}),
 }
 
@@ -380,7 +381,7 @@ def main() -> None:
     together = functools.partial(train, network, {"batch_norm": "global"})
     expected = fanwise.run(together, devices=["cpu"], shards=1)
     equal["global batch norm, in a group"] = same(in_group(together, shards=1), expected)
-    expected = fanwise.run(functools.partial(train, network, {"accumulate": 2}), devices=["cpu"], shards=SHARDS)
+    expected = fanwise.run(functools.partial(train, network, {}), devices=["cpu"], shards=SHARDS)
     for wait in (False, True):
         equal[f"resumed {wait}"] = same(resumed(folder, wait=wait), expected, of_first=len(network().state_dict()))
     resident = in_this_process(functools.partial(train, plain, {}, is_resident=True), shards=1)

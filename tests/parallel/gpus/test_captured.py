@@ -54,7 +54,6 @@ def test_a_scaled_loss_skips_updates_whose_gradients_are_not_finite(report: Any)
         ("random branch", "gave other bits as a CUDA graph than without it: parameter"),
         ("counter", "gave other bits as a CUDA graph than without it: parameter"),
         ("not capturable", "right:  torch.optim.AdamW(model.parameters(), capturable=run.device.type == 'cuda')"),
-        ("accumulates", "capture=True needs accumulate=1, got 2"),
     ],
 )
 def test_what_cannot_be_captured_is_an_error_that_names_it(report: Any, name: str, message: str) -> None:

@@ -12,9 +12,8 @@ from fanwise.base.errors import LeaseError
 from fanwise.parallel.comm.torch_group import check_gpus
 from fanwise.parallel.devices import Devices, devices_of
 from fanwise.parallel.launch.external import Launched, device_of
-from fanwise.parallel.launch.pools import check_leased
+from fanwise.parallel.launch.pools import check_leasable
 from fanwise.parallel.process_settings import WORKSPACE, _precision, _workspace
-from fanwise.parallel.run import _spread
 
 CPU = torch.device("cpu")
 
@@ -63,29 +62,17 @@ def test_devices_that_cannot_be_are_refused_with_what_there_is(wanted: Devices, 
     assert said in str(raised.value)
 
 
-def test_each_gpu_has_a_process() -> None:
-    assert [list(part) for part in _spread(gpus(0, 1), None)] == [[0], [1]]
-    assert [list(part) for part in _spread(gpus(0, 1), 2)] == [[0], [1]]
-    assert [list(part) for part in _spread(gpus(1), 1)] == [[0]]
-    assert [list(part) for part in _spread((CPU, CPU), 1)] == [[0, 1]]
-    with pytest.raises(
-        ValueError, match=r"processes=1 for 2 GPUs: each GPU of a run has a process of its own\.\n.*'cuda:3'"
-    ):
-        _spread(gpus(3, 4), 1)
-    with pytest.raises(ValueError, match=r"give one GPU: devices=1, shards=2\."):  # of whichever host
-        _spread(gpus(0, 1), 1, are_named=False)
-
-
 def test_of_a_pool_gpus_are_leased_by_number_or_all_of_them_by_name() -> None:
-    check_leased(None, 2, 2)
-    check_leased(None, 2, 3)
-    check_leased([1, 0], 2, 2)
+    check_leasable(None, 2, 2)
+    check_leasable(None, 2, 3)
+    check_leasable([1, 0], 2, 2)
     with pytest.raises(LeaseError, match="3 GPUs are needed at once, one for each process, and the pool has 2"):
-        check_leased(None, 3, 2)
+        check_leasable(None, 3, 2)
     with pytest.raises(
-        ValueError, match=r"devices=\['cuda:1', 'cuda:2'\]: which of its 3 GPUs .*\nGive a number: devices=2"
+        ValueError,
+        match=r"devices=\['cuda:1', 'cuda:2'\]: .* decides which of its 3 GPUs .*\nGive a number: devices=2",
     ):
-        check_leased([1, 2], 2, 3)
+        check_leasable([1, 2], 2, 3)
 
 
 def launched(rank: int, local_rank: int | None, size: int = 8) -> Launched:

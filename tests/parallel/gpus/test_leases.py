@@ -13,6 +13,7 @@ from fanwise.parallel import Run
 from fanwise.parallel.launch.local import Supervisor
 from fanwise.parallel.launch.pools import close_own_pool, own_pool
 from fanwise.parallel.launch.settings import Settings
+from fanwise.parallel.progress import Display
 from fanwise.pool.current import current
 
 pytestmark = pytest.mark.usefixtures("forked_pools")
@@ -30,12 +31,13 @@ def run(train: Any, gpus: tuple[str, ...], **settings: Any) -> Any:  # Any: a tr
         own_pool(gpus),
         train,
         Settings(
-            devices=(("cpu",),) * len(gpus),
+            devices=("cpu",) * len(gpus),
             shards=len(gpus),
             gpus=1,
             gpu_names=(("GPU-a", "cuda:0"), ("GPU-b", "cuda:1"), ("GPU-c", "cuda:2")),
             **settings,
         ),
+        Display(False),
     ).run()
 
 

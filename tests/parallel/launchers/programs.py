@@ -15,10 +15,12 @@ from torch import Tensor, distributed, nn
 from torch.nn.functional import cross_entropy
 
 import fanwise
-from fanwise.base.errors import WorkerLostError
+from fanwise.base.errors import TrialStopped, WorkerLostError
 from fanwise.parallel import Run
+from fanwise.parallel.checkpoint import file as checkpoint_file
+from fanwise.parallel.comm.team import Monitor, report_together
 from fanwise.parallel.comm.torch_group import TorchGroup
-from fanwise.parallel.comm.torch_team import TorchTeam, joined
+from fanwise.parallel.comm.torch_team import TorchTeam, join_team
 from fanwise.parallel.config import Plan
 from fanwise.parallel.data.position import DataPosition
 from fanwise.parallel.launch.external import launched
@@ -84,7 +86,6 @@ TRAININGS: dict[str, Callable[[Run], Any]] = {  # Any: as `training` returns
     "momentum": training,
     "adamw": partial(training, optimizer="adamw"),
     "clipped": partial(training, clip_norm=0.5),
-    "accumulated": partial(training, accumulate=2),
 }
 
 
@@ -97,20 +98,8 @@ def place(rank: int) -> tuple[int, int, int, str]:
     return fanwise.run(lambda run: (run.rank, run.world_size, run.shards, str(run.device)), devices="auto")
 
 
-def weights(run: Run) -> list[list[float]]:
-    model = nn.Linear(36, 3)
-    step = run.step(model, optimizer_of("momentum", model), lambda m, x, y: losses(m, x.flatten(1), y))
-    for batch in run.batches((X, Y), B):
-        step(batch)
-    return [param.flatten().tolist() for param in model.parameters()]
-
-
-def fast(rank: int) -> list[list[float]]:
-    return fanwise.run(weights, shards=7, reduce="fast")
-
-
 def fast_and_partly_unreached(rank: int) -> Any:  # Any: as `training` returns
-    return fanwise.run(partial(training, accumulate=2), shards=2, reduce="fast")
+    return fanwise.run(training, shards=2, reduce="fast")
 
 
 def prints(rank: int) -> None:
@@ -168,7 +157,7 @@ def reports(rank: int) -> list[Decision | str]:
         if rank == 0:
             enter(Job(decision))
         try:
-            with joined(own.world, torch.device("cpu"), reduce="exact") as team:
+            with join_team(own.world, torch.device("cpu"), reduce="exact") as team:
                 said.append(reported(team))
         finally:
             leave()
@@ -177,7 +166,10 @@ def reports(rank: int) -> list[Decision | str]:
 
 def reported(team: TorchTeam) -> Decision | str:
     try:
-        return team.report({"loss": 0.5})
+        report_together(team, Monitor(), 1, {"loss": 0.5})
+        return "CONTINUE"
+    except TrialStopped:
+        return "STOP"
     except ValueError as error:
         return str(error)
 
@@ -188,7 +180,7 @@ def busy_while_the_last_fails(rank: int) -> None:
     assert own is not None
     is_last = rank == own.size - 1
     try:
-        with joined(own.world, torch.device("cpu"), reduce="exact", tell_s=0.01) as team:
+        with join_team(own.world, torch.device("cpu"), reduce="exact", leaving_s=0.01) as team:
             if is_last:
                 raise KeyError("poison")
             within(30.0, raised.exists, "the error was raised")
@@ -201,21 +193,16 @@ def busy_while_the_last_fails(rank: int) -> None:
             (OUT / f"heard{rank}").touch()
 
 
-class Slow:
-    """Is on the disk some time after the first process has been told that the run fails."""
+def slow_writes() -> None:
+    """Let this process write checkpoints only some time after the first process has been told that the run fails."""
+    write = checkpoint_file.write_checkpoint
 
-    def state_dict(self) -> dict[str, Any]:  # Any: itself
-        return {"slow": self}
-
-    def load_state_dict(self, state: Any) -> None: ...  # Any: never called
-
-    def __deepcopy__(self, memo: object) -> "Slow":
-        return self
-
-    def __reduce__(self) -> tuple[type[int], tuple[int]]:
+    def slow(location: Any, data: memoryview) -> None:  # Any: a path
         within(20, (OUT / "told").exists, "the first process has been told that the run fails")
         threading.Event().wait(0.3)
-        return int, (3,)
+        write(location, data)
+
+    checkpoint_file.write_checkpoint = slow
 
 
 def saved_before_the_last_fails(rank: int) -> bool:
@@ -223,7 +210,7 @@ def saved_before_the_last_fails(rank: int) -> bool:
 
     def train(run: Run) -> None:
         step = run.step(model := Net(), optimizer_of("momentum", model), losses)
-        run.keep(slow=Slow())
+        slow_writes()
         step((X, Y))
         run.save(OUT / "last")
         try:
@@ -311,7 +298,7 @@ def hang_of_the_last(rank: int) -> str:
     own, said = launched(), ""
     assert own is not None
     try:
-        with joined(own.world, torch.device("cpu"), reduce="exact", step_timeout_s=1) as team:
+        with join_team(own.world, torch.device("cpu"), reduce="exact", step_timeout_s=1) as team:
             team.agree_on(Plan(4, 1, DataPosition(0)), frozenset())
             team.step_ends()  # from now on it is a second
             team.gather("measures", None)

@@ -63,7 +63,7 @@ def _said(path: Path) -> dict[str, Any]:  # Any: as above
 @pytest.fixture(scope="module")
 def three(start: Start, tmp_path_factory: pytest.TempPathFactory) -> Said:
     """Of three processes of a launcher, and of one process alone."""
-    programs = ("bits", "place", "fast", "fast_and_partly_unreached", "prints", *ERRORS)
+    programs = ("bits", "place", "fast_and_partly_unreached", "prints", *ERRORS)
     after = (
         "group_of_the_program",
         "saved_before_the_last_fails",
@@ -71,7 +71,7 @@ def three(start: Start, tmp_path_factory: pytest.TempPathFactory) -> Said:
         "contract_exact",
         "contract_fast",
     )
-    alone = ("bits", "place", "fast")
+    alone = ("bits", "place")
     return start(tmp_path_factory.mktemp("three"), 3, *programs, *after, alone=alone)
 
 
@@ -85,7 +85,7 @@ def two(start: Start, tmp_path_factory: pytest.TempPathFactory) -> Said:
 def test_bits_executions_and_means_are_those_of_one_device(two: Said, three: Said) -> None:
     one = three.alone["bits"]
     assert {executed for _, executed, _, _ in one.values()} == {2 * (8 + 8 + 8 + 5)}
-    assert len({bits for bits, _, _, _ in one.values()}) == 4
+    assert len({bits for bits, _, _, _ in one.values()}) == 3
     assert three.all("bits") == [one] * 3
     assert two.all("bits") == [one] * 2
 
@@ -96,15 +96,10 @@ def test_each_process_returns_its_own_and_is_one_device(two: Said, three: Said) 
     assert three.alone["place"] == (0, 1, 4, "cpu")
 
 
-def test_fast_is_the_same_everywhere_and_near_to_exact(three: Said) -> None:
-    first, *others = three.all("fast")
-    assert others == [first] * 2
-    for found, exact in zip(first, three.alone["fast"], strict=True):
-        assert found == pytest.approx(exact, abs=1e-6)
-    assert first != three.alone["fast"], "7 shards on 3 processes are added in another order"
-    accumulated = three.all("fast_and_partly_unreached")
-    assert accumulated == [accumulated[0]] * 3
-    assert isinstance(accumulated[0][0], str), accumulated
+def test_fast_is_the_same_everywhere(three: Said) -> None:
+    results = three.all("fast_and_partly_unreached")
+    assert results == [results[0]] * 3
+    assert isinstance(results[0][0], str), results
 
 
 @pytest.mark.parametrize("program", ["contract_exact", "contract_fast"])
@@ -151,7 +146,7 @@ def test_processes_that_do_different_things_all_learn_of_it(three: Said) -> None
     ("program", "text"),
     [
         ("different_arguments", "given different runs: shards is 1 in process 0, 2 in process 1"),
-        ("too_many_devices", "set WORLD_SIZE=3, and each of these processes is one device of the run; devices=7"),
+        ("too_many_devices", "set WORLD_SIZE=3, and each of these processes is one device of the run, but devices=7"),
     ],
 )
 def test_what_does_not_fit_is_refused_in_all(three: Said, program: str, text: str) -> None:

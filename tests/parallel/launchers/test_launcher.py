@@ -1,12 +1,10 @@
 """Who this process is, from the variables of a launcher; which device it gets."""
 
-from typing import Any
-
 import pytest
 import torch
 
 from fanwise.parallel.devices import Devices
-from fanwise.parallel.launch.external import Launched, check_fits, device_of, launched, launched_as
+from fanwise.parallel.launch.external import Launched, check_arguments, device_of, launched, launched_as
 from fanwise.pool.launchers import launched_by
 
 COMPLETE = {"RANK": "1", "WORLD_SIZE": "3", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "1234"}
@@ -41,27 +39,25 @@ def test_processes_of_srun_find_each_other_where_its_list_says() -> None:
 
 @pytest.mark.parametrize("devices", ["auto", "cpu", 3, ["cpu"] * 3], ids=str)
 def test_devices_that_fit(devices: Devices) -> None:
-    check_fits(SECOND_OF_THREE, devices, processes=None)
-    check_fits(SECOND_OF_THREE, devices, processes=3)
+    check_arguments(SECOND_OF_THREE, devices, has_pool=False, restarts=0)
     if not torch.cuda.is_available():
         assert device_of(SECOND_OF_THREE, devices) == torch.device("cpu")
 
 
 @pytest.mark.parametrize(
-    ("devices", "processes", "settings", "text"),
+    ("devices", "has_pool", "restarts", "text"),
     [
-        (2, None, {}, "devices=2 asks for 2 of them"),
-        (["cpu"], None, {}, "devices=['cpu'] asks for 1 of them"),
-        ("auto", 1, {}, "processes=1 asks for another number"),
-        ("auto", None, {"has_pool": True}, "pool= asks for jobs of a pool"),
-        ("auto", None, {"restarts": 2}, "restarts=2 cannot start them again"),
+        (2, False, 0, "but devices=2 asks for 2."),
+        (["cpu"], False, 0, "but devices=['cpu'] asks for 1."),
+        ("auto", True, 0, "pool= asks for jobs of a pool"),
+        ("auto", False, 2, "restarts=2 cannot start them again"),
     ],
-    ids=["a number", "names", "processes", "a pool", "restarts"],
+    ids=["a number", "names", "a pool", "restarts"],
 )
-def test_a_wish_that_contradicts_the_launcher_is_refused(
-    devices: Devices, processes: int | None, settings: Any, text: str
+def test_an_argument_that_contradicts_the_launcher_is_refused(
+    devices: Devices, has_pool: bool, restarts: int, text: str
 ) -> None:
     with pytest.raises(ValueError) as raised:
-        check_fits(SECOND_OF_THREE, devices, processes, **settings)
+        check_arguments(SECOND_OF_THREE, devices, has_pool=has_pool, restarts=restarts)
     assert str(raised.value).startswith("a launcher has set WORLD_SIZE=3, and each of these processes is one device")
     assert text in str(raised.value)

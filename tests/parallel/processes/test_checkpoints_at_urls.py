@@ -85,9 +85,9 @@ def breaks_off(memory: MemoryFileSystem) -> Iterator[type[BreaksOff]]:
 
 def test_a_run_resumes_from_a_url_with_the_same_bits(memory: MemoryFileSystem) -> None:
     url = "memory://bucket/deep/run.pt"
-    whole = fanwise.run(functools.partial(train, path=url), devices=2, processes=1)
+    whole = fanwise.run(functools.partial(train, path=url), devices=1)
     with pytest.raises(Ended):
-        fanwise.run(functools.partial(train, path=url, end_after=4), devices=2, processes=1)
+        fanwise.run(functools.partial(train, path=url, end_after=4), devices=1)
     assert torch.equal(whole, fanwise.run(functools.partial(train, path=url), resume=url, devices=1))
     assert [str(path) for path in memory.find("/bucket")] == ["/bucket/deep/run.pt"], "nothing else is left"
 
@@ -113,7 +113,7 @@ def test_a_broken_upload_leaves_the_older_checkpoint(breaks_off: type[BreaksOff]
 
 @pytest.mark.parametrize("part", [0.0, 0.9])
 def test_an_incomplete_checkpoint_is_refused(part: float, memory: MemoryFileSystem) -> None:
-    checkpoint_file.write_checkpoint("memory://bucket/run.pt", content(1))
+    checkpoint_file.write_checkpoint("memory://bucket/run.pt", checkpoint_file.serialize(content(1)))
     whole = memory.cat_file("/bucket/run.pt")
     memory.pipe_file("/bucket/run.pt", whole[: int(part * len(whole))])
     with pytest.raises(ValueError, match=r"memory://bucket/run\.pt cannot be read as a checkpoint"):
@@ -125,15 +125,10 @@ def test_a_missing_checkpoint_is_reported_with_the_host(memory: MemoryFileSystem
         fanwise.run(lambda run: None, devices=1, resume="memory://bucket/run.pt")
 
 
-@pytest.mark.parametrize(
-    ("path", "text"),
-    [
-        ("gcss://bucket/run.pt", r"path='gcss://bucket/run.pt': fsspec knows no gcss://; did you mean 'gcs'"),
-    ],
-)
-def test_an_invalid_location_is_refused_at_once(path: str | Path, text: str) -> None:
+def test_an_unknown_protocol_is_refused_at_once() -> None:
+    text = r"path='gcss://bucket/run.pt': fsspec knows no gcss://; did you mean 'gcs'"
     with pytest.raises(ValueError, match=text):
-        fanwise.run(functools.partial(train, path=path, end_after=1), devices=1)
+        fanwise.run(functools.partial(train, path="gcss://bucket/run.pt", end_after=1), devices=1)
 
 
 def test_memory_urls_are_refused_for_several_processes(pool: Pool) -> None:
@@ -167,11 +162,11 @@ def test_missing_buckets_and_keys_are_reported(
     object_store: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     with pytest.raises(CheckpointError, match=r"s3://fanwize/run\.pt cannot be written on "):
-        checkpoint_file.write_checkpoint("s3://fanwize/run.pt", content(1))
+        checkpoint_file.write_checkpoint("s3://fanwize/run.pt", checkpoint_file.serialize(content(1)))
     assert not object_store.exists("fanwize"), "a mistake makes no bucket"
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
     for name, value in {"AWS_EC2_METADATA_DISABLED": "true", "HOME": str(tmp_path)}.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(CheckpointError, match=r"NoCredentialsError: .*\n.*runtime_env"):
-        checkpoint_file.write_checkpoint("s3://fanwise/other.pt", content(1))
+        checkpoint_file.write_checkpoint("s3://fanwise/other.pt", checkpoint_file.serialize(content(1)))

@@ -326,19 +326,14 @@ def test_a_batch_smaller_than_the_shards_leaves_processes_without_work(pool: Poo
 def test_a_wrong_option_names_the_nearest() -> None:
     with pytest.raises(ValueError, match=r"unknown on_loss='continu'; did you mean 'continue'\?"):
         fanwise.run(small_batches, devices=2, on_loss="continu")
-    with pytest.raises(ValueError, match="processes must be at least 1, got 0"):
-        fanwise.run(small_batches, devices=2, processes=0)
-    with pytest.raises(TypeError, match=r"processes must be a whole number, got 1\.5"):
-        fanwise.run(small_batches, devices=2, processes=1.5)  # type: ignore[arg-type]  # wrong on purpose
 
 
 def where(run: Run) -> tuple[int, int]:
     return os.getpid(), run.world_size
 
 
-def test_one_device_is_this_process_whatever_the_processes() -> None:
-    assert fanwise.run(where, devices=1, processes=3) == (os.getpid(), 1)
-    assert fanwise.run(where, devices=3, processes=1) == (os.getpid(), 1)
+def test_one_device_is_this_process() -> None:
+    assert fanwise.run(where, devices=1) == (os.getpid(), 1)
 
 
 def test_more_processes_than_a_pool_has_cpus_is_refused_and_leaves_nothing() -> None:
@@ -347,7 +342,7 @@ def test_more_processes_than_a_pool_has_cpus_is_refused_and_leaves_nothing() -> 
             LeaseError, match="2 processes, threads=3, need 6 CPUs at once, and the pool has 5"
         ) as raised:
             fanwise.run(where, devices=2, threads=3, pool=small)
-        assert "processes=1" in str(raised.value)
+        assert "Give fewer devices." in str(raised.value)
         job = small.needs(cpus=2).submit(fanwise.run, where, devices=3)
         with pytest.raises(LeaseError, match="3 processes, threads=1, need 3 CPUs at once, and this job has 2"):
             job.result(60)

@@ -25,7 +25,7 @@ from fanwise.testing import within
 
 X = torch.randn(48, 4, generator=torch.Generator().manual_seed(1))
 STEPS = 6  # an epoch
-TIMEOUT_S = 0.6
+TIMEOUT_S = 1.5  # a process that does not hang takes less, also on a loaded machine
 
 
 def stops(folder: Path) -> None:
@@ -125,18 +125,6 @@ def expected() -> list[Tensor]:
 
 
 @pytest.mark.usefixtures("let_children_go")
-@pytest.mark.parametrize("how", HANGS)
-def test_a_process_that_hangs_is_reported_with_its_stack(how: str, pool: Pool, tmp_path: Path) -> None:
-    hangs = functools.partial(train, tmp_path, how, (1,), "loss", 2)
-    with pytest.raises(WorkerLostError) as raised:
-        fanwise.run(hangs, devices=2, on_loss="stop", step_timeout_s=TIMEOUT_S, pool=pool)
-    message = str(raised.value)
-    assert message.startswith("rank 1 of 2 (pid ") and "1 process waits for it" in message
-    assert HANGS[how][1] in message
-    assert f"step_timeout_s={TIMEOUT_S} has passed.\non_loss='stop' ends the run with it. See: fanwise" in message
-
-
-@pytest.mark.usefixtures("let_children_go")
 @pytest.mark.parametrize(
     ("how", "site"),
     [
@@ -163,8 +151,10 @@ def test_several_processes_that_hang_are_all_reported(pool: Pool, tmp_path: Path
     hangs = functools.partial(train, tmp_path, "stopped", (0, 2), "between", 3)
     with pytest.raises(WorkerLostError) as raised:
         fanwise.run(hangs, devices=3, on_loss="stop", step_timeout_s=TIMEOUT_S, pool=pool)
-    assert "rank 0 of 3" in str(raised.value) and "rank 2 of 3" in str(raised.value)
-    assert "rank 1 of 3" not in str(raised.value)
+    message = str(raised.value)
+    assert message.startswith("rank 0 of 3 (pid ") and "rank 2 of 3" in message and "rank 1 of 3" not in message
+    assert "1 process waits for " in message and HANGS["stopped"][1] in message
+    assert f"step_timeout_s={TIMEOUT_S} has passed.\non_loss='stop' ends the run with " in message
     for note in "02":
         (tmp_path / note).unlink()
     actual = fanwise.run(hangs, devices=3, step_timeout_s=TIMEOUT_S, pool=pool)
@@ -255,7 +245,7 @@ def test_a_process_that_hangs_while_the_tuner_decides_is_killed(pool: Pool, tmp_
 @pytest.mark.parametrize("devices", [1, 2])
 def test_the_time_of_a_decision_does_not_count(devices: int, pool: Pool) -> None:
     def decides(values: Any) -> str:
-        threading.Event().wait(3 * TIMEOUT_S)
+        threading.Event().wait(1.2 * TIMEOUT_S)
         return "CONTINUE"
 
     def train(run: Run) -> int:
@@ -296,7 +286,7 @@ def test_a_process_that_hangs_while_it_sends_its_result_is_replaced(
         return Result(tmp_path, run.rank)
 
     # The next one has as long to send its own: on a busy machine it is not to look as if it hung, too.
-    limit_s = 5 * TIMEOUT_S
+    limit_s = 2 * TIMEOUT_S
     actual: Any = fanwise.run(returns, devices=3, step_timeout_s=limit_s, pool=pool)
     assert actual == 1, "what it was when it made the result"
     (warning,) = warnings(caplog)
@@ -306,11 +296,11 @@ def test_a_process_that_hangs_while_it_sends_its_result_is_replaced(
 def slow(run: Run) -> list[int]:
     """The first step takes longer than the limit."""
     model, turns = nn.Linear(4, 1), []
-    threading.Event().wait(2 * TIMEOUT_S * (run.rank == 1))
+    threading.Event().wait(1.2 * TIMEOUT_S * (run.rank == 1))
     step = run.step(model, torch.optim.SGD(model.parameters(), 0.1), lambda m, x: m(x).square().mean(1))
     for batch in run.batches(X, 8):
         if step.batches == 0:
-            threading.Event().wait(2 * TIMEOUT_S * (run.rank == 0))
+            threading.Event().wait(1.2 * TIMEOUT_S * (run.rank == 0))
         step(batch)
         turns.append(step.batches)
     return turns

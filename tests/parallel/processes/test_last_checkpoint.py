@@ -13,6 +13,7 @@ from torch import nn
 import fanwise
 from fanwise.base.errors import WorkerLostError
 from fanwise.parallel import Run
+from fanwise.parallel.checkpoint import file as checkpoint_file
 from fanwise.parallel.launch import local as supervisor
 from fanwise.pool import Pool
 from fanwise.testing import within
@@ -24,27 +25,16 @@ class Fault(Exception):
     """What another process than the first raises."""
 
 
-class Slow:
-    """Takes until the run has been told to end, and then some: what a large file takes.
+def slow_writes(ended: Path) -> None:
+    """Let this process write checkpoints only some time after the run has been told to end. `ended`: exists then."""
+    write = checkpoint_file.write_checkpoint
 
-    `ended`: the note that says so.
-    """
-
-    def __init__(self, ended: Path) -> None:
-        self._ended = ended
-
-    def state_dict(self) -> dict[str, Any]:  # Any: itself
-        return {"slow": self}
-
-    def load_state_dict(self, state: Any) -> None: ...  # Any: never called
-
-    def __deepcopy__(self, memo: object) -> "Slow":
-        return self
-
-    def __reduce__(self) -> tuple[type[int], tuple[int]]:
-        within(20, self._ended.exists, "the first process has been told that the run ends")
+    def slow(location: Any, data: memoryview) -> None:  # Any: a path
+        within(20, ended.exists, "the first process has been told that the run ends")
         threading.Event().wait(0.3)
-        return int, (3,)
+        write(location, data)
+
+    checkpoint_file.write_checkpoint = slow
 
 
 def steps_of(run: Run) -> Any:  # Any: a Step
@@ -55,7 +45,7 @@ def steps_of(run: Run) -> Any:  # Any: a Step
 def while_it_is_written(folder: Path, run: Run, until: str = "ended") -> None:
     """The first process waits in the next step, with its file not yet written, when the last one raises."""
     step = steps_of(run)
-    run.keep(slow=Slow(folder / until))
+    slow_writes(folder / until)
     batches = run.batches(X, 8)
     step(next(batches))
     run.save(folder / "checkpoint")
@@ -69,20 +59,6 @@ def while_it_is_written(folder: Path, run: Run, until: str = "ended") -> None:
         raise
 
 
-def before_it_is_asked_for(folder: Path, run: Run) -> None:
-    """The first process comes to run.save when the last one has raised for long."""
-    step = steps_of(run)
-    step(X)
-    if run.rank == 0:
-        within(20, (folder / "raises").exists, "the other process raises")
-        threading.Event().wait(0.5)
-    run.save(folder / "checkpoint")
-    if run.rank == run.world_size - 1:
-        (folder / "raises").touch()
-        raise Fault
-    step(X)
-
-
 def dies(folder: Path, run: Run) -> None:
     """As `while_it_is_written`, with a process that is killed."""
     try:
@@ -91,13 +67,12 @@ def dies(folder: Path, run: Run) -> None:
         os.kill(os.getpid(), 9)
 
 
-@pytest.mark.parametrize("train", [while_it_is_written, before_it_is_asked_for])
 @pytest.mark.parametrize("devices", [2, 3])
 def test_what_was_asked_for_before_another_process_raises_is_on_the_disk(
-    train: Any, devices: int, pool: Pool, tmp_path: Path
+    devices: int, pool: Pool, tmp_path: Path
 ) -> None:
     with pytest.raises(Fault):
-        fanwise.run(functools.partial(train, tmp_path), devices=devices, pool=pool)
+        fanwise.run(functools.partial(while_it_is_written, tmp_path), devices=devices, pool=pool)
     assert torch.load(tmp_path / "checkpoint", weights_only=False)["step"]["batches"] == 1
     assert not list(tmp_path.glob(".*"))
 

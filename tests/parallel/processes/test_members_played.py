@@ -2,7 +2,7 @@
 
 import pytest
 
-from fanwise.parallel.comm.shm_team import Again, SharedMemoryTeam
+from fanwise.parallel.comm.shm_team import MembershipChanged, SharedMemoryTeam
 from fanwise.parallel.launch.membership import Membership, Order
 from fanwise.testing.played_members import PlayedRun
 
@@ -69,7 +69,7 @@ class Hopeful(SharedMemoryTeam):
     def _wait_for(self, rank: int) -> bool:
         try:
             return super()._wait_for(rank)
-        except Again:
+        except MembershipChanged:
             return False
 
 
@@ -84,8 +84,8 @@ class Hasty(Membership):
 
     def _pause(self) -> list[Order]:
         orders = super()._pause()
-        self._agreed = set(self.living)
-        return orders + self._decided()
+        self._acknowledged = set(self.living)
+        return orders + self._decide_if_complete()
 
 
 def test_a_membership_that_does_not_wait_is_caught() -> None:

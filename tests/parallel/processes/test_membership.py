@@ -13,11 +13,11 @@ def test_an_agreement_to_an_older_view_does_not_count() -> None:
     places = {0: (2, 5), 1: (2, 5), 2: (2, 5)}
     membership = Membership((0, 1, 2), lambda rank: places.get(rank, (0, 0)))
     assert membership.lost(2) == [Pause(3)]
-    assert membership.agreed(0, 3) == []
-    assert membership.agreed(1, 3) == [Decide(4, (0, 1), 5)]
+    assert membership.acknowledged(0, 3) == []
+    assert membership.acknowledged(1, 3) == [Decide(4, (0, 1), 5)]
     assert membership.lost(1) == [Pause(5)]
-    assert membership.agreed(0, 3) == []
-    assert membership.agreed(0, 5) == [Decide(6, (0,), 5)], "what was committed before stays"
+    assert membership.acknowledged(0, 3) == []
+    assert membership.acknowledged(0, 5) == [Decide(6, (0,), 5)], "what was committed before stays"
 
 
 class ViewsMachine(RuleBasedStateMachine):
@@ -67,7 +67,7 @@ class ViewsMachine(RuleBasedStateMachine):
     def agrees(self, data: st.DataObject, late: bool) -> None:
         rank = data.draw(st.sampled_from(sorted(self.members)))
         view = self.view - 2 * late
-        orders = self.views.agreed(rank, view)
+        orders = self.views.acknowledged(rank, view)
         if late or rank not in self.living:
             assert orders == []
         else:
@@ -81,7 +81,7 @@ class ViewsMachine(RuleBasedStateMachine):
         view = self.view
         for rank in sorted(self.living):
             if self.view == view:
-                orders = self.views.agreed(rank, view)
+                orders = self.views.acknowledged(rank, view)
                 self.agreed.add((rank, view))
                 self.expect(orders, may_pause=False)
 

@@ -18,6 +18,7 @@ from fanwise.parallel import Run
 from fanwise.parallel.comm.torch_group import is_connection_error
 from fanwise.parallel.launch.local import Supervisor
 from fanwise.parallel.launch.settings import Settings, default_backend
+from fanwise.parallel.progress import Display
 from fanwise.parallel.run import run_attempts
 from fanwise.pool import Pool
 
@@ -67,13 +68,15 @@ def train(run: Run, during: During = nothing, **options: Any) -> tuple[list[Tens
 
 
 def settings(processes: int, **given: Any) -> Settings:
-    return Settings((("cpu",),) * processes, SHARDS, backend="gloo", **given)
+    return Settings(("cpu",) * processes, SHARDS, backend="gloo", **given)
 
 
 def over_gloo(
     pool: Pool, train: Callable[[Run], Any], processes: int = 2, restarts: int = 0, **given: Any
 ) -> Any:  # Any: the result
-    return run_attempts(lambda each: Supervisor(pool, train, each), settings(processes, **given), restarts)
+    return run_attempts(
+        lambda each: Supervisor(pool, train, each, Display(False)), settings(processes, **given), restarts
+    )
 
 
 def same(some: list[Tensor], others: list[Tensor]) -> bool:

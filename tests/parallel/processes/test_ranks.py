@@ -130,7 +130,7 @@ def test_what_cannot_be_reduced_is_refused_on_any_number_of_devices(name: str, d
 
 
 def test_tensors_of_other_shapes_are_refused_with_all_of_them(pool: Pool) -> None:
-    said = r"by rank: float32 \(1,\), float32 \(2,\)\.\nEvery process gives one"
+    said = r"by rank: float32 \(1,\), float32 \(2,\)\.\nPass tensors of the same type and shape"
     with pytest.raises(ValueError, match=said):
         fanwise.run(lambda run: run.all_reduce(torch.ones(run.rank + 1)), devices=2, pool=pool)
 

@@ -51,7 +51,7 @@ def state(pid: int) -> str:
 
 
 def test_a_waiting_process_dumps_its_stack_at_each_request(process: subprocess.Popen[str], stacks: StackFile) -> None:
-    within(5, lambda: state(process.pid) == "S", "it waits")
+    within(30, lambda: state(process.pid) == "S", "it waits")
     for _ in range(2):
         lines = describe_process(process.pid, stacks, process.send_signal).splitlines()
         assert lines[0].startswith("It waits")
@@ -62,7 +62,7 @@ def test_a_waiting_process_dumps_its_stack_at_each_request(process: subprocess.P
 
 def test_a_stopped_process_gets_no_signal(process: subprocess.Popen[str], stacks: StackFile) -> None:
     process.send_signal(signal.SIGSTOP)
-    within(5, lambda: state(process.pid) == "T", "it is stopped")
+    within(30, lambda: state(process.pid) == "T", "it is stopped")
     (line,) = describe_process(process.pid, stacks, lambda number: pytest.fail("a signal")).splitlines()
     assert line.startswith(f"It is stopped by a signal (SIGSTOP, or Ctrl-Z); kill -CONT {process.pid} continues it")
 

@@ -36,7 +36,6 @@ B, D, T, Z = 13, 6, 5, 4
 N = 34  # shards of 4, 3, 3, 3 samples, and of 2 in the last batch of an epoch
 X = torch.randn(N, D, generator=torch.Generator().manual_seed(1))
 Y = torch.arange(N) % 3
-IMAGES = torch.randn(N, 1, 12, 12, generator=torch.Generator().manual_seed(2))
 TOKENS = torch.randint(0, 11, (N, T), generator=torch.Generator().manual_seed(3))
 
 
@@ -112,12 +111,6 @@ def loop(run: Run, body: Body, model: nn.Module | None = None, data: Any = (X, Y
 
 
 @program
-def convolutions_with_batch_norm(run: Run) -> Result:
-    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
-    return fit(run, model.append(nn.Linear(4, 3)), data=(IMAGES, Y))
-
-
-@program
 def a_transformer_with_dropout_and_tied_weights(run: Run) -> Result:
     def losses(m: nn.Module, tokens: Tensor) -> Tensor:
         return cross_entropy(m(tokens[:, :-1]).transpose(1, 2), tokens[:, 1:], reduction="none")
@@ -128,25 +121,7 @@ def a_transformer_with_dropout_and_tied_weights(run: Run) -> Result:
     return fit(run, nn.Sequential(embedding, layer, head), losses, TOKENS)
 
 
-class Recurrent(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.embedding, self.head = nn.Embedding(11, 6), nn.Linear(6, 3)
-        self.lstm = nn.LSTM(6, 6, 2, dropout=0.1, batch_first=True)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        out: Tensor = self.head(self.lstm(self.embedding(tokens))[0][:, -1])
-        return out
-
-
-PROGRAMS["an_lstm"] = lambda run: fit(run, Recurrent(), data=(TOKENS, Y), clip_norm=1.0)
 PROGRAMS["parameters_of_four_types"] = lambda run: [*fit(run, Mixed()), *fit(run, Mixed(), clip_norm=0.5)]
-
-
-@program
-def a_sparse_embedding(run: Run) -> Result:
-    model = nn.Sequential(nn.Embedding(11, 4, sparse=True), nn.Flatten(), nn.Linear(4 * T, 3))
-    return fit(run, model, data=(TOKENS, Y))
 
 
 @program
@@ -190,14 +165,6 @@ def compiled_for_all_shapes(run: Run) -> Result:
     checks = 2 if run.rank == 0 else 0  # a shard of the first batch is executed twice as a check
     assert executions == step.batches * len(own) + checks, "a shard was executed without the compiled code"
     return state(model)
-
-
-@program
-def compiled_in_a_loop(run: Run) -> Result:
-    model = nn.Sequential(nn.Linear(D, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, 3))
-    compiled = cast(nn.Module, torch.compile(model, dynamic=True, backend="eager"))
-    loss = torch.compile(classify, dynamic=True, backend="eager")
-    return loop(run, lambda step, m, x, y: step.backward(loss(m, x, y)), compiled)
 
 
 # -- data -------------------------------------------------------------------------------------------------------------
@@ -246,10 +213,6 @@ def a_loader_of_torch(run: Run) -> Result:
 # -- optimizers -------------------------------------------------------------------------------------------------------
 
 
-PROGRAMS["accumulation"] = lambda run: fit(run, net(), accumulate=2)
-PROGRAMS["autocast_to_bfloat16"] = lambda run: fit(run, net(), autocast=torch.bfloat16)
-
-
 @program
 def accumulation_and_clipping_in_a_loop(run: Run) -> Result:
     model, norms = net(), []
@@ -286,19 +249,6 @@ def norms_of_gradients(run: Run) -> Result:
     for batch in run.batches((X, Y), B):
         norms += [measured(batch), measured.grad_norm, clipped(batch), clipped.grad_norm]
     return [*state(model), *norms]
-
-
-@program
-def groups_without_weight_decay_and_a_warm_up(run: Run) -> Result:
-    model = net()
-    biases = [param for name, param in model.named_parameters() if name.endswith("bias")]
-    weights = [param for name, param in model.named_parameters() if not name.endswith("bias")]
-    optimizer = torch.optim.AdamW([{"params": weights, "weight_decay": 0.1}, {"params": biases, "weight_decay": 0.0}])
-    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 0.1, total_iters=4)
-    run.keep(schedule=schedule)
-    for _ in passes(run, run.step(model, optimizer, classify)):
-        schedule.step()
-    return state(model)
 
 
 @program
@@ -526,6 +476,15 @@ class Queue(nn.Module):
 
 REFUSED["a_queue_in_a_buffer"] = lambda run: fit(run, Queue(), lambda m, x: m(x).exp().sum(1), X)
 REFUSED["compiled_for_one_shape"] = lambda run: fit(run, cast(nn.Module, torch.compile(net(), backend="eager")))
+
+
+def misfit(m: nn.Module, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+    return {"loss": classify(m, x, y)}
+
+
+REFUSED["logits_beside_the_mean_loss"] = lambda run: fit(run, net(), lambda m, x, y: (classify(m, x, y).mean(), m(x)))
+REFUSED["logits_as_counts_of_losses"] = lambda run: fit(run, net(), lambda m, x, y: (classify(m, x, y), m(x).detach()))
+REFUSED["losses_in_a_dict"] = lambda run: fit(run, net(), misfit)
 
 
 @refused

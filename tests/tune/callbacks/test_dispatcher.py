@@ -1,4 +1,4 @@
-"""Callbacks receive all events in order, in a thread of their own; their exceptions do not end the search."""
+"""Callbacks receive all events in order, each in its own thread. Their exceptions do not end the search."""
 
 import logging
 import sys
@@ -15,7 +15,7 @@ from fanwise.testing.searches import quiet_tuner
 from fanwise.tune import FIFO, Objective, Space, StoppingCriterion, Tuner, report, uniform
 from fanwise.tune.callbacks import SearchEnded, SearchStarted, TrialEnded, TrialReported, TrialStarted
 from fanwise.tune.callbacks.dispatcher import CallbackDispatcher, checked_callbacks
-from fanwise.tune.core.actions import Action, Answer, Judged, Start
+from fanwise.tune.core.actions import Action, Answer, SetStatus, Start
 from fanwise.tune.core.events import Event, Reported, Resumed, Tick
 from fanwise.tune.record.event_codec import to_row
 from fanwise.tune.record.state import SearchState
@@ -40,25 +40,25 @@ def reports_often(x: float) -> None:
         report(loss=x)
 
 
-def searching() -> SearchState:
+def new_state() -> SearchState:
     return SearchState({"name": "e", "metric": "loss", "mode": "min", "space": {"x": {}}, "n_workers": 1})
 
 
-class Noting:
-    """Notes every event with the name of the thread that it came on."""
+class Collector:
+    """A callback that keeps its events and the names of the threads that called it."""
 
     def __init__(self) -> None:
         self.events: list[object] = []
         self.threads: set[str] = set()
 
-    def _note(self, event: object) -> None:
+    def _collect(self, event: object) -> None:
         self.events.append(event)
         self.threads.add(threading.current_thread().name)
 
-    on_start = on_trial_start = on_report = on_trial_end = on_end = _note
+    on_start = on_trial_start = on_report = on_trial_end = on_end = _collect
 
 
-def tuner(pool: Pool, *callbacks: object, n_trials: int = 1, first: float = 0.5, name: str = "heard") -> Tuner:
+def tuner(pool: Pool, *callbacks: object, n_trials: int = 1, first: float = 0.5, name: str = "digits") -> Tuner:
     return Tuner(
         fails_first,
         SPACE,
@@ -73,13 +73,13 @@ def tuner(pool: Pool, *callbacks: object, n_trials: int = 1, first: float = 0.5,
 
 
 def test_callback_receives_the_events_of_a_search_in_order(pool: Pool) -> None:
-    heard = Noting()
-    made = tuner(pool, heard)
-    made.run()
-    start, trial, first, second, end, last = heard.events
+    collector = Collector()
+    search = tuner(pool, collector)
+    search.run()
+    start, trial, first, second, end, last = collector.events
     assert isinstance(start, SearchStarted) and isinstance(trial, TrialStarted) and isinstance(last, SearchEnded)
     assert isinstance(first, TrialReported) and isinstance(second, TrialReported) and isinstance(end, TrialEnded)
-    assert (start.name, start.path, start.n_workers, start.resumed) == ("heard", made.path, 1, False)
+    assert (start.name, start.path, start.n_workers, start.resumed) == ("digits", search.path, 1, False)
     assert (trial.trial_id, trial.attempt, trial.config, trial.from_iter) == (0, 0, {"x": 0.5, "epochs": 2}, 0)
     assert [(r.iter, r.values, r.decision) for r in (first, second)] == [
         (1, {"loss": 0.5}, Decision.CONTINUE),
@@ -94,7 +94,7 @@ def test_callback_receives_the_events_of_a_search_in_order(pool: Pool) -> None:
         True,
     )
     assert (last.reason, last.error) == ("max_num_trials_started=1 reached", None)
-    assert heard.threads == {"fanwise-callbacks"}
+    assert collector.threads == {"fanwise-callbacks"}
 
 
 def test_command_from_a_callback_adds_no_reports_to_the_state_in_its_thread(
@@ -102,35 +102,35 @@ def test_command_from_a_callback_adds_no_reports_to_the_state_in_its_thread(
 ) -> None:
     add, threads = SearchState.add, set()
 
-    def noting_add(self: SearchState, *row: Any) -> None:  # Any: JSON
+    def recording_add(self: SearchState, *row: Any) -> None:  # Any: JSON
         threads.add(threading.current_thread().name)
         add(self, *row)
 
-    class Unpauses:
+    class Unpauser:
         def on_report(self, event: TrialReported) -> None:
-            made.unpause(event.trial_id)
+            search.unpause(event.trial_id)
             with pytest.raises(ValueError, match="no trial 99"):
-                made.stop_trial(99)
+                search.stop_trial(99)
 
-    monkeypatch.setattr(SearchState, "add", noting_add)
-    made = quiet_tuner(reports_often, {"x": uniform(0, 1)}, trials=1, pool=pool, callbacks=[Unpauses()])
-    made.run()
+    monkeypatch.setattr(SearchState, "add", recording_add)
+    search = quiet_tuner(reports_often, {"x": uniform(0, 1)}, trials=1, pool=pool, callbacks=[Unpauser()])
+    search.run()
     assert threads and "fanwise-callbacks" not in threads
 
 
 def test_command_from_on_start_takes_effect(pool: Pool) -> None:
-    class Stops:
+    class Stopper:
         def on_start(self, event: SearchStarted) -> None:
-            made.stop("enough")
+            search.stop("enough")
 
-    made = quiet_tuner(reports_often, {"x": uniform(0, 1)}, trials=100, pool=pool, callbacks=[Stops()])
-    assert made.run().end_reason == "enough"
+    search = quiet_tuner(reports_often, {"x": uniform(0, 1)}, trials=100, pool=pool, callbacks=[Stopper()])
+    assert search.run().end_reason == "enough"
 
 
 def test_callback_receives_the_reason_of_a_failure(pool: Pool) -> None:
-    heard = Noting()
-    tuner(pool, heard, n_trials=2, first=0.9).run()
-    failed, completed = (event for event in heard.events if isinstance(event, TrialEnded))
+    collector = Collector()
+    tuner(pool, collector, n_trials=2, first=0.9).run()
+    failed, completed = (event for event in collector.events if isinstance(event, TrialEnded))
     assert failed.reason is not None
     assert (failed.status, failed.reason.kind, failed.values) == (Status.FAILED, "exception", {})
     assert "too large" in failed.reason.text
@@ -144,103 +144,103 @@ def test_exception_of_a_callback_is_logged_once_and_the_search_continues(
         def on_report(self, event: TrialReported) -> None:
             raise ZeroDivisionError(f"report {event.iter}")
 
-    heard = Noting()
-    experiment = tuner(pool, Broken(), heard, n_trials=2).run()
-    assert len(experiment.results) == 4 and len(heard.events) == 10
-    first, often = (record for record in caplog.records if record.name == "fanwise.tune.callbacks.dispatcher")
+    collector = Collector()
+    experiment = tuner(pool, Broken(), collector, n_trials=2).run()
+    assert len(experiment.results) == 4 and len(collector.events) == 10
+    first, last = (record for record in caplog.records if record.name == "fanwise.tune.callbacks.dispatcher")
     assert first.getMessage() == (
         "the callback Broken.on_report raised ZeroDivisionError: report 1. The search continues."
     )
     assert first.exc_info is not None and first.exc_info[0] is ZeroDivisionError
-    assert often.getMessage() == "the callback Broken.on_report raised 4 times; the first is above"
+    assert last.getMessage() == "the callback Broken.on_report raised 4 times; the first is above"
 
 
 def test_callback_that_calls_sys_exit_is_logged_and_receives_later_events(
     pool: Pool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    class Exits(Noting):
+    class Exits(Collector):
         def on_trial_start(self, event: object) -> None:
             sys.exit("done")
 
-    heard = Exits()
-    tuner(pool, heard).run()
+    collector = Exits()
+    tuner(pool, collector).run()
     assert "the callback Exits.on_trial_start raised SystemExit: done. The search continues." in caplog.messages
-    assert isinstance(heard.events[-1], SearchEnded)
+    assert isinstance(collector.events[-1], SearchEnded)
 
 
 def test_close_waits_for_the_callbacks() -> None:
-    go, said = threading.Event(), []
+    may_return, calls = threading.Event(), []
 
     class Slow:
         def on_end(self, event: SearchEnded) -> None:
-            said.append("called")
-            go.wait(30)
-            said.append("heard")
+            calls.append("called")
+            may_return.wait(30)
+            calls.append("returned")
 
     def close() -> None:
-        listening.close(SearchEnded(0.0, "e", Path(), "enough", None))
-        said.append("closed")
+        dispatcher.close(SearchEnded(0.0, "e", Path(), "enough", None))
+        calls.append("closed")
 
-    listening = CallbackDispatcher([Slow()], searching())
+    dispatcher = CallbackDispatcher([Slow()], new_state())
     closing = threading.Thread(target=close)
     closing.start()
-    within(30, lambda: "called" in said, "the callback was called")
-    go.set()
+    within(30, lambda: "called" in calls, "the callback was called")
+    may_return.set()
     closing.join()
-    assert said == ["called", "heard", "closed"]
+    assert calls == ["called", "returned", "closed"]
 
 
 def test_stuck_callback_receives_no_more_events_and_delays_no_other_one(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    go, stuck, heard = threading.Event(), Noting(), Noting()
+    may_return, stuck, collector = threading.Event(), Collector(), Collector()
 
     class Stuck:
         def on_start(self, event: SearchStarted) -> None:
             stuck.on_start(event)
-            go.wait(30)
+            may_return.wait(30)
 
         on_end = stuck.on_end
 
-    listening = CallbackDispatcher([Stuck(), heard], searching(), patience_s=0.2)
+    dispatcher = CallbackDispatcher([Stuck(), collector], new_state(), timeout_s=0.2)
     space = Space({"x": uniform(0, 1)})
-    listening.start(SearchStarted("e", Path(), space, (Objective("loss", "min"),), 0, 1, resumed=False, created_s=0.0))
+    dispatcher.start(SearchStarted("e", Path(), space, (Objective("loss", "min"),), 0, 1, resumed=False, created_s=0.0))
     within(30, lambda: bool(stuck.events), "the callback is stuck")
-    listening.close(SearchEnded(0.0, "e", Path(), "enough", None))
-    (said,) = [record.getMessage() for record in caplog.records if "is stuck" in record.getMessage()]
-    go.set()
-    within(30, lambda: "fanwise-callbacks" not in {each.name for each in threading.enumerate()}, "the thread ended")
-    assert [type(event) for event in heard.events] == [SearchStarted, SearchEnded]
+    dispatcher.close(SearchEnded(0.0, "e", Path(), "enough", None))
+    (message,) = [record.getMessage() for record in caplog.records if "is stuck" in record.getMessage()]
+    may_return.set()
+    within(30, lambda: "fanwise-callbacks" not in {thread.name for thread in threading.enumerate()}, "the thread ended")
+    assert [type(event) for event in collector.events] == [SearchStarted, SearchEnded]
     assert [type(event) for event in stuck.events] == [SearchStarted]
-    assert said.startswith("the callback Stuck.on_start is stuck: it has not returned for ")
-    assert "Not delivered: 1 event. " in said
+    assert message.startswith("the callback Stuck.on_start is stuck: it has not returned for ")
+    assert "Not delivered: 1 event. " in message
 
 
 def test_callback_whose_on_start_raises_receives_no_more_events(pool: Pool, caplog: pytest.LogCaptureFixture) -> None:
-    heard = Noting()
+    collector = Collector()
 
     class Broken:
         def on_start(self, event: SearchStarted) -> None:
             raise OSError("no such server")
 
-        on_report = on_end = heard.on_end
+        on_report = on_end = collector.on_end
 
     tuner(pool, Broken()).run()
-    (said,) = [record.getMessage() for record in caplog.records if record.name.endswith("dispatcher")]
-    assert said == (
+    (message,) = [record.getMessage() for record in caplog.records if record.name.endswith("dispatcher")]
+    assert message == (
         "the callback Broken.on_start raised OSError: no such server. It receives no more events; the search continues."
     )
-    assert heard.events == []
+    assert collector.events == []
 
 
 def test_callback_of_a_resumed_search_receives_its_new_trials(pool: Pool) -> None:
     tuner(pool).run()
-    heard = Noting()
+    collector = Collector()
     again = Tuner.resume(
-        "heard", stop=StoppingCriterion(max_num_trials_started=2), pool=pool, callbacks=[heard], quiet=True
+        "digits", stop=StoppingCriterion(max_num_trials_started=2), pool=pool, callbacks=[collector], quiet=True
     )
     again.run()
-    start, trial = heard.events[:2]
+    start, trial = collector.events[:2]
     assert isinstance(start, SearchStarted) and start.resumed
     assert isinstance(trial, TrialStarted) and trial.trial_id == 1
 
@@ -248,58 +248,58 @@ def test_callback_of_a_resumed_search_receives_its_new_trials(pool: Pool) -> Non
 def test_events_are_logged_and_failures_are_warnings(pool: Pool, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, logger="fanwise.tune"):
         tuner(pool, n_trials=2, first=0.9).run()
-    told = [(record.levelname, record.getMessage()) for record in caplog.records if "events" in record.name]
-    assert told[0] == ("INFO", "trial 0 scheduled: x=0.9, epochs=2")
-    assert ("WARNING", "trial 0 failed (exception): ValueError: too large") in told
-    assert told[-1][0] == "INFO" and told[-1][1].startswith("trial 1 completed: loss=")
+    records = [(record.levelname, record.getMessage()) for record in caplog.records if "events" in record.name]
+    assert records[0] == ("INFO", "trial 0 scheduled: x=0.9, epochs=2")
+    assert ("WARNING", "trial 0 failed (exception): ValueError: too large") in records
+    assert records[-1][0] == "INFO" and records[-1][1].startswith("trial 1 completed: loss=")
 
 
 @pytest.mark.parametrize(
-    ("callbacks", "complaint"),
+    ("callbacks", "problem"),
     [
-        (Noting(), "callbacks must be a list"),
-        ([Noting], "must be an object with methods on_start, .*, got <class "),
+        (Collector(), "callbacks must be a list"),
+        ([Collector], "must be an object with methods on_start, .*, got <class "),
         ([object()], "must be an object with methods on_start, on_trial_start, on_report, on_trial_end, on_end, got"),
         ([type("Late", (), {"on_trial_complete": print})()], "has on_trial_complete, which is never called"),
         ([type("Late", (), {"on_reports": print})()], "did you mean 'on_report'"),
     ],
 )
-def test_object_without_callback_methods_is_refused(callbacks: object, complaint: str) -> None:
-    with pytest.raises(TypeError, match=complaint):
+def test_object_without_callback_methods_is_refused(callbacks: object, problem: str) -> None:
+    with pytest.raises(TypeError, match=problem):
         checked_callbacks(callbacks)
 
 
 def test_reports_after_a_checkpoint_are_void_unless_the_trial_was_paused() -> None:
-    heard, state = Noting(), searching()
-    listening = CallbackDispatcher([heard], state)
+    collector, state = Collector(), new_state()
+    dispatcher = CallbackDispatcher([collector], state)
     start = partial(Start, config={"x": 0.0}, slot=0)
 
     tick = Tick(0.0)
 
-    def happen(*actions: Action, event: Event = tick) -> None:
-        listening.on_event(event, list(actions))
+    def apply(*actions: Action, event: Event = tick) -> None:
+        dispatcher.on_event(event, list(actions))
         state.add(event.now_s, *to_row(event, list(actions)))
 
     for trial_id in (0, 1, 2):
-        happen(start(trial_id=trial_id, attempt=0))
-    happen(Answer(1, Decision.CONTINUE, 1), event=Reported(1.0, 1, 0, {"loss": 0.5}))
-    happen(Answer(1, Decision.CONTINUE, 2, late=True), event=Reported(1.0, 1, 0, {"loss": 0.25}))
-    happen(Judged(2, 0, Status.PAUSED))
-    happen(event=Resumed(2.0))  # the tuner had died
-    happen(start(trial_id=1, attempt=1, from_iter=3), start(trial_id=2, attempt=1))
-    happen(Judged(0, 0, Status.FAILED, will_retry=True))
-    happen(start(trial_id=0, attempt=1))
-    happen(Judged(1, 1, Status.COMPLETED))
-    happen(Judged(1, 1, Status.COMPLETED))  # of a trial that is over
-    listening.close(SearchEnded(0.0, "e", Path(), "done", None))
-    started = [event for event in heard.events if isinstance(event, TrialStarted)]
+        apply(start(trial_id=trial_id, attempt=0))
+    apply(Answer(1, Decision.CONTINUE, 1), event=Reported(1.0, 1, 0, {"loss": 0.5}))
+    apply(Answer(1, Decision.CONTINUE, 2, late=True), event=Reported(1.0, 1, 0, {"loss": 0.25}))
+    apply(SetStatus(2, 0, Status.PAUSED))
+    apply(event=Resumed(2.0))  # the previous tuner was killed
+    apply(start(trial_id=1, attempt=1, from_iter=3), start(trial_id=2, attempt=1))
+    apply(SetStatus(0, 0, Status.FAILED, will_retry=True))
+    apply(start(trial_id=0, attempt=1))
+    apply(SetStatus(1, 1, Status.COMPLETED))
+    apply(SetStatus(1, 1, Status.COMPLETED))  # of a trial that has ended
+    dispatcher.close(SearchEnded(0.0, "e", Path(), "done", None))
+    started = [event for event in collector.events if isinstance(event, TrialStarted)]
     assert [(event.trial_id, event.attempt, event.void_after) for event in started[3:]] == [
         (1, 1, 3),
         (2, 1, None),
         (0, 1, 0),
     ]
     assert [event.void_after for event in started[:3]] == [None] * 3
-    assert [event.iter for event in heard.events if isinstance(event, TrialReported)] == [1]
-    ended = [event for event in heard.events if isinstance(event, TrialEnded)]
+    assert [event.iter for event in collector.events if isinstance(event, TrialReported)] == [1]
+    ended = [event for event in collector.events if isinstance(event, TrialEnded)]
     assert [(event.trial_id, event.is_over) for event in ended] == [(2, False), (0, False), (1, True)]
     assert ended[-1].values == {"loss": 0.5}

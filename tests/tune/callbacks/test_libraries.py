@@ -1,4 +1,4 @@
-"""Runs that TensorBoard, MLflow and W&B log, read back with the functions of each library.
+"""Runs that are logged to TensorBoard, MLflow and W&B are read back with the functions of each library.
 
 The tests run programs, because these libraries leave threads and connections behind. TensorFlow is hidden from
 TensorBoard, because loading it takes as long as all other tests.
@@ -20,7 +20,7 @@ from fanwise.base.errors import NotInstalled
 from fanwise.testing.programs import LoadedInterpreter
 from fanwise.tune.callbacks import MLflowCallback, TensorBoardCallback, WandbCallback
 
-# Trial 0 completes with two reports. Trial 1 is paused at its first, goes on, and fails after its second.
+# Trial 0 completes with two reports. Trial 1 is paused at its first report, resumes, and fails after its second.
 SEARCH = """
 import json
 import sys
@@ -87,7 +87,7 @@ killed = CALLBACK
 begin(killed, False)
 attempt(killed, 0, 0, 0, 0.75, 0.5)
 attempt(killed, 1, 0, 0, 1.0)
-# The start of trial 2 could not be written, as when a disk was full.
+# `on_trial_start` of trial 2 failed, for example because the disk was full.
 killed.on_report(TrialReported(0.0, 2, 0, CONFIG, 1, {"loss": 1.0}, Decision.CONTINUE))
 LEAVE
 resumed = CALLBACK
@@ -106,7 +106,7 @@ print("FOUND", json.dumps(found))
 """
 
 
-# Of each run: id, name, config, and its curve as (number of the report, attempt, loss).
+# Finds id, name, x, layers, curve and exit code of each run. The curve has (number of the report, attempt, loss).
 READ_WANDB = """
 import pathlib, struct, time
 from wandb.proto import wandb_internal_pb2
@@ -117,8 +117,8 @@ def records(data):
     while at + 7 <= len(data):
         length, kind = struct.unpack("<HB", data[at + 4 : at + 7])
         if at + 7 + length > len(data):
-            return  # being written
-        assert kind == 1, "a record that is whole"
+            return  # the last record is still being written
+        assert kind == 1, "the record is not split"
         record = wandb_internal_pb2.Record()
         record.ParseFromString(data[at + 7 : at + 7 + length])
         at += 7 + length
@@ -169,12 +169,12 @@ def found_by(
 
 
 def skip_without(library: str) -> None:
-    """Not importorskip: it is for the program, and leaves threads when loaded."""
+    """Skip the test if the library is missing. Unlike `importorskip`, do not import it, because it starts threads."""
     if importlib.util.find_spec(library) is None:
         pytest.skip(f"{library} is not installed")
 
 
-def test_tensorboard_has_a_run_a_trial_with_its_curve_and_hyperparameters(
+def test_tensorboard_has_the_curve_and_hyperparameters_of_each_trial(
     tmp_path: Path, torch_loaded: LoadedInterpreter
 ) -> None:
     skip_without("tensorboard")
@@ -189,8 +189,8 @@ for folder in (load_experiment("digits").path / "tensorboard").iterdir():
     read = EventAccumulator(str(folder))
     read.Reload()
     start = read.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
-    curve = [(each.step, round(each.value, 6)) for each in read.Scalars("loss")]
-    notes = [each.tensor_proto.string_val[0].decode() for each in read.Tensors("note/text_summary")]
+    curve = [(event.step, round(event.value, 6)) for event in read.Scalars("loss")]
+    notes = [event.tensor_proto.string_val[0].decode() for event in read.Tensors("note/text_summary")]
     found[folder.name] = [curve, round(read.Scalars("last/loss")[0].value, 6), b"[8, 8]" in start, notes]
 """,
         hidden=["tensorflow"],
@@ -201,7 +201,7 @@ for folder in (load_experiment("digits").path / "tensorboard").iterdir():
     }
 
 
-def test_mlflow_has_a_run_for_each_trial_also_after_a_kill(tmp_path: Path, torch_loaded: LoadedInterpreter) -> None:
+def test_mlflow_continues_the_runs_of_a_killed_search(tmp_path: Path, torch_loaded: LoadedInterpreter) -> None:
     skip_without("mlflow")
     found = found_by(
         torch_loaded,
@@ -213,7 +213,7 @@ client = mlflow.MlflowClient("mlruns")
 experiment = client.get_experiment_by_name("digits")
 found = []
 for run in client.search_runs([experiment.experiment_id]):
-    curve = [(each.step, each.value) for each in client.get_metric_history(run.info.run_id, "loss")]
+    curve = [(event.step, event.value) for event in client.get_metric_history(run.info.run_id, "loss")]
     names = ("note", "fanwise.status", "fanwise.reason", "fanwise.attempt.1")
     tags = [run.data.tags.get(name) for name in names]
     found.append([run.info.run_name, run.info.status, sorted(run.data.params.items()), curve, tags])
@@ -230,9 +230,7 @@ found.sort()
     ]
 
 
-def test_tensorboard_hides_what_a_resumed_trial_had_reported_after_its_checkpoint(
-    tmp_path: Path, torch_loaded: LoadedInterpreter
-) -> None:
+def test_tensorboard_hides_reports_that_a_resume_discarded(tmp_path: Path, torch_loaded: LoadedInterpreter) -> None:
     skip_without("tensorboard")
     found = found_by(
         torch_loaded,
@@ -242,7 +240,7 @@ def test_tensorboard_hides_what_a_resumed_trial_had_reported_after_its_checkpoin
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 read = EventAccumulator("events/trial-0")
 read.Reload()
-found = [(each.step, each.value) for each in read.Scalars("loss")]
+found = [(event.step, event.value) for event in read.Scalars("loss")]
 """,
         hidden=["tensorflow"],
         program=KILLED.replace("LEAVE", "killed.on_end(None)"),
@@ -250,12 +248,12 @@ found = [(each.step, each.value) for each in read.Scalars("loss")]
     assert found == [[1, 0.75], [2, 0.25]]
 
 
-def test_an_mlflow_server_that_is_not_there_is_said_in_one_line_and_holds_nothing_up(
+def test_unreachable_mlflow_server_is_logged_in_one_line_and_does_not_delay_the_search(
     tmp_path: Path, torch_loaded: LoadedInterpreter
 ) -> None:
     skip_without("mlflow")
-    with socket.create_server(("127.0.0.1", 0)) as gone:
-        address = f"http://127.0.0.1:{gone.getsockname()[1]}"
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"http://127.0.0.1:{server.getsockname()[1]}"
     script = tmp_path / "search.py"
     script.write_text(
         SEARCH.replace("CALLBACK", f"MLflowCallback({address!r})").replace("HIDDEN", "{}").replace("READ", "found = 1")
@@ -267,14 +265,14 @@ def test_an_mlflow_server_that_is_not_there_is_said_in_one_line_and_holds_nothin
     ], done.said
 
 
-def test_wandb_has_a_run_for_each_trial_also_after_a_kill(tmp_path: Path, torch_loaded: LoadedInterpreter) -> None:
+def test_wandb_continues_the_runs_of_a_killed_search(tmp_path: Path, torch_loaded: LoadedInterpreter) -> None:
     skip_without("wandb")
     found = found_by(
         torch_loaded,
         tmp_path,
         'WandbCallback("digits", mode="offline", dir=folder)',
         READ_WANDB + "found = sorted(runs, key=lambda run: (run[1], run[4]))\n",
-        # Two parts of a run that begin in the same second would have the same folder.
+        # W&B would use one folder for both parts of a run that begin in the same second.
         program="folder = '.'\n"
         + KILLED.replace("LEAVE", "killed.on_end(None)\nfolder = 'later'\nPath(folder).mkdir()"),
     )
@@ -296,7 +294,7 @@ def test_wandb_has_a_run_for_each_trial_also_after_a_kill(tmp_path: Path, torch_
         ("wandb", WandbCallback, "wandb"),
     ],
 )
-def test_a_library_that_is_not_there_is_named_with_its_extra(
+def test_error_names_the_extra_of_a_missing_library(
     library: str, callback: type, extra: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, library, None)
@@ -306,7 +304,7 @@ def test_a_library_that_is_not_there_is_named_with_its_extra(
         callback()
 
 
-def test_the_folder_of_wandbs_logs_is_not_taken_for_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_folder_of_wandb_is_not_mistaken_for_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "wandb", types.ModuleType("wandb"))
     with pytest.raises(NotInstalled, match=r"pip install 'fanwise\[wandb\]'"):
         WandbCallback()

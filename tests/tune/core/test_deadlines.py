@@ -1,4 +1,4 @@
-"""`Deadlines` against a list that is searched each time."""
+"""`Deadlines` is compared with a model, a list in the order of setting."""
 
 from hypothesis import given
 from hypothesis import strategies as st

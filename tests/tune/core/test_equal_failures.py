@@ -45,15 +45,15 @@ def test_search_fails_if_the_first_trials_fail_alike() -> None:
         "the first 3 trials to finish all failed alike (exception): boom 3\n"
         "Fix the objective, or set max_equal_failures=None to continue after any failure."
     )
-    assert failures.add(boom("boom 4"), has_reported=False) is None, "it fails only once"
+    assert failures.add(boom("boom 4"), has_reported=False) is None, "only the third outcome can fail the search"
 
 
 @pytest.mark.parametrize("other", [None, boom("bang"), boom("boom", "signal")])
-@pytest.mark.parametrize("place", [0, 1, 2])
-def test_one_different_outcome_lets_the_search_continue(other: Reason | None, place: int) -> None:
+@pytest.mark.parametrize("index", [0, 1, 2])
+def test_one_different_outcome_lets_the_search_continue(other: Reason | None, index: int) -> None:
     failures = Failures(3)
     reasons: list[Reason | None] = [boom(), boom(), boom(), boom(), boom()]
-    reasons[place] = other
+    reasons[index] = other
     assert [failures.add(reason, has_reported=False) for reason in reasons] == [None] * 5
 
 
@@ -66,7 +66,7 @@ def test_timeout_is_a_failure_only_before_the_first_report(has_reported: bool) -
     assert (failures.all_failed(2) is None) == has_reported
 
 
-def test_message_has_the_commonest_reason_with_its_first_example() -> None:
+def test_message_has_the_most_frequent_reason_with_its_first_example() -> None:
     failures = Failures(10)
     for text in ("bang", "boom 1", "boom 2", "crash"):
         failures.add(boom(text), has_reported=False)
@@ -77,18 +77,18 @@ def test_message_has_the_commonest_reason_with_its_first_example() -> None:
     ("number", "text"),
     [(1, "the only trial failed (exception): boom"), (2, "all 2 trials failed (exception): boom")],
 )
-def test_reason_of_all_trials_is_given_without_a_count(number: int, text: str) -> None:
+def test_message_has_no_count_if_all_reasons_are_equal(number: int, text: str) -> None:
     failures = Failures(10)
     for _ in range(number):
         failures.add(boom(), has_reported=False)
     assert failures.all_failed(number) == text
 
 
-def test_search_without_trials_with_a_success_or_with_a_running_trial_has_not_failed() -> None:
+def test_search_has_not_failed_without_trials_or_with_a_success_or_a_running_trial() -> None:
     failures = Failures(10)
     assert failures.all_failed(0) is None
     failures.add(boom(), has_reported=False)
-    assert failures.all_failed(2) is None, "a trial runs"
+    assert failures.all_failed(2) is None, "one trial is running"
     failures.add(None, has_reported=True)
     assert failures.all_failed(2) is None
 

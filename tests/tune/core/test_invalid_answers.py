@@ -9,7 +9,7 @@ from fanwise.tune.core import events
 from fanwise.tune.core.actions import (
     Answer,
     Finish,
-    Judged,
+    SetStatus,
     StopStarting,
     Suggest,
     Terminate,
@@ -87,7 +87,7 @@ def test_invalid_answer_of_next_ends_the_search(answer: Any, error: str) -> None
     search = new_search(scheduler=PlannedScheduler(New({"x": 0}), New({"x": 1}), answer))
     search.begin()
     actions = search.pause(1)
-    assert [type(action) for action in actions] == [Judged, StopStarting, Terminate]
+    assert [type(action) for action in actions] == [SetStatus, StopStarting, Terminate]
     finish = search.run(0, outcome=STOPPED)[-1]
     assert isinstance(finish, Finish)
     assert finish.error is not None

@@ -1,4 +1,4 @@
-"""Examples of `SearchCore` that its model does not have or seldom reaches, and the messages of rejected reports."""
+"""Examples of `SearchCore` that the model test does not cover or seldom reaches, and messages of rejected reports."""
 
 import math
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ from fanwise.tune.core.actions import (
     Answer,
     BestReport,
     Finish,
-    Judged,
+    SetStatus,
     Start,
     StopStarting,
 )
@@ -36,9 +36,9 @@ from fanwise.tune.stopping import StoppingCriterion
 def test_crashed_trial_is_retried_when_its_slot_is_free() -> None:
     search = new_search(n_workers=2, retries=1)
     search.begin()
-    assert search.ended(0, 0, CRASH) == [Judged(0, 0, Status.FAILED, CRASHED, will_retry=True)]
+    assert search.ended(0, 0, CRASH) == [SetStatus(0, 0, Status.FAILED, CRASHED, will_retry=True)]
     assert search.free(0, 0) == [start(0, 0, attempt=1)]
-    assert search.ended(0, 1, CRASH) == [Judged(0, 1, Status.FAILED, CRASHED)]
+    assert search.ended(0, 1, CRASH) == [SetStatus(0, 1, Status.FAILED, CRASHED)]
     assert search.free(0, 1) == [start(2, 0)]
     assert (search.counts.num_trials_started, search.counts.num_trials_failed) == (3, 1)
 
@@ -66,8 +66,8 @@ def test_trial_stopped_at_the_maximum_resource_has_completed() -> None:
     search.begin()
     search.report(0, 0, {"loss": 1.0, "epoch": 3, "answer": STOP})
     search.report(1, 0, {"loss": 1.0, "epoch": 2, "answer": STOP})
-    assert search.ended(0, 0, STOPPED) == [Judged(0, 0, Status.COMPLETED)]
-    assert search.ended(1, 0, STOPPED) == [Judged(1, 0, Status.STOPPED)]
+    assert search.ended(0, 0, STOPPED) == [SetStatus(0, 0, Status.COMPLETED)]
+    assert search.ended(1, 0, STOPPED) == [SetStatus(1, 0, Status.STOPPED)]
 
 
 def test_repeated_reports_are_answered_but_not_observed() -> None:
@@ -87,8 +87,8 @@ def test_trial_resumed_before_its_process_has_exited_reserves_a_slot() -> None:
     search = new_search(scheduler=PlannedScheduler(New({"x": 0}), New({"x": 1}), Resume(0), New({"x": 2})))
     search.begin()
     search.report(0, 0, {"loss": 1.0, "answer": PAUSE}, checkpoint="a")
-    assert search.run(1, 1.0) == [Judged(1, 0, Status.COMPLETED)], "slot 1 is reserved for trial 0"
-    assert search.ended(0, 0, STOPPED) == [Judged(0, 0, Status.PAUSED)]
+    assert search.run(1, 1.0) == [SetStatus(1, 0, Status.COMPLETED)], "slot 1 is reserved for trial 0"
+    assert search.ended(0, 0, STOPPED) == [SetStatus(0, 0, Status.PAUSED)]
     assert search.free(0, 0) == [start(0, 0, attempt=1, from_iter=1, checkpoint="a"), start(2, 1)]
 
 
@@ -98,7 +98,7 @@ def test_trial_paused_by_a_user_pauses_at_its_next_report_until_the_user_resumes
     search.begin()
     assert search.command("pause", 0) == []
     assert search.report(0, 0, 1.0, checkpoint="a") == [Answer(0, PAUSE, 1)]
-    assert search.ended(0, 0, STOPPED) + search.free(0, 0) == [Judged(0, 0, Status.PAUSED), start(1, 0)]
+    assert search.ended(0, 0, STOPPED) + search.free(0, 0) == [SetStatus(0, 0, Status.PAUSED), start(1, 0)]
     assert search.command("resume", 0) == [], "no slot is free"
     assert search.run(1, 1.0)[-1] == start(0, 0, attempt=1, from_iter=1, checkpoint="a")
     assert scheduler.calls == [("report", 0, 1, 1.0), ("report", 1, 1, 1.0), ("end", 1, Status.COMPLETED)]
@@ -198,7 +198,7 @@ def test_problem_with_a_report_names_the_value(values: dict[str, object], proble
     assert problem_with(values, required) == problem
 
 
-def test_interrupt_before_the_beginning_finishes_the_search() -> None:
+def test_interrupt_before_begin_finishes_the_search() -> None:
     search = new_search()
     assert search.interrupt(0) == [StopStarting("interrupted"), Finish("interrupted")]
     assert search.begin(1) == []
@@ -208,7 +208,7 @@ def test_without_workers_a_trial_starts_only_on_request() -> None:
     search = new_search(n_workers=0)
     assert search.begin() == []
     assert search.send(events.TrialRequested(0)) == [start(0, 0)]
-    assert search.run(0, 1.0) == [Judged(0, 0, Status.COMPLETED)]
+    assert search.run(0, 1.0) == [SetStatus(0, 0, Status.COMPLETED)]
     assert search.send(events.TrialRequested(0)) == [start(1, 0)]
 
 
@@ -226,11 +226,11 @@ def test_killed_search_restarts_its_trials_from_their_checkpoints() -> None:
     ]
     assert scheduler.calls[-2:] == [("rollback", 0, 0), ("rollback", 2, 1)]
     assert search.core.best == BestReport(0.4, 2, {"x": 2}, 1)
-    assert search.report(0, 0, 0.1) == [Answer(0, STOP, late=True)], "from a process that is gone"
+    assert search.report(0, 0, 0.1) == [Answer(0, STOP, late=True)], "from a process of the killed tuner"
     assert search.ended(0, 0) == search.free(0, 0) == []
 
 
-def test_search_killed_before_its_beginning_begins() -> None:
+def test_search_killed_before_begin_starts_when_it_is_resumed() -> None:
     assert new_search(n_workers=1).send(events.Resumed(0)) == [start(0, 0)]
 
 

@@ -1,4 +1,4 @@
-"""`Slots` against a set of used slots."""
+"""`Slots` is compared with a model, the set of used slots."""
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -36,11 +36,11 @@ class SlotsMachine(RuleBasedStateMachine):
         self.n_workers = n_workers
 
     @rule()
-    def offer(self) -> None:
+    def request(self) -> None:
         self.slots.has_request = self.has_request = True
 
     @invariant()
-    def room_and_offer_are_those_of_the_model(self) -> None:
+    def slots_equal_the_model(self) -> None:
         if hasattr(self, "slots"):
             assert self.slots.num_used == len(self.used)
             assert self.slots.has_request == self.has_request
@@ -67,7 +67,7 @@ def test_synchronous_search_fills_the_slots_when_all_are_free() -> None:
     assert filled(slots) == [0, 1]
 
 
-def test_batch_that_is_being_filled_grows_with_the_workers_and_a_full_one_does_not() -> None:
+def test_open_batch_grows_with_the_workers_and_a_full_batch_does_not() -> None:
     slots = Slots(2, asynchronous=False)
     assert slots.open_batch() and slots.take() == 0
     slots.resize(3)

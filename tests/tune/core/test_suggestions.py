@@ -1,4 +1,4 @@
-"""Each row of the table of states of `SuggestionSource`."""
+"""Each row of the state table of `SuggestionSource`, and its deadlines and random configurations."""
 
 from collections.abc import Callable
 
@@ -42,7 +42,7 @@ TABLE: dict[str, tuple[Callable[[SuggestionSource], object], dict[str, str]]] = 
     "enqueue": (lambda source: source.enqueue({"x": 1}), {"exhausted": "idle"}),
     "reset": (lambda source: source.reset(), {"requested": "idle", "exhausted": "idle"}),
 }
-ANYWHERE = {"request", "refresh", "enqueue", "reset"}  # the others are called in the states of their row only
+ANYWHERE = {"request", "refresh", "enqueue", "reset"}  # the others are called only in the states of their rows
 CASES = [(state, event) for event in TABLE for state in STATES if event in ANYWHERE or state in TABLE[event][1]]
 
 
@@ -64,7 +64,7 @@ def test_only_the_pending_request_can_be_answered() -> None:
     assert source.is_requested(1) and not source.is_requested(0)
 
 
-def test_deadline_counts_from_when_the_slot_begins_to_wait() -> None:
+def test_deadline_counts_from_the_first_wait() -> None:
     source, _ = new_source()
     source.request(4, {}, 0.0)
     assert source.deadline_s is None
@@ -74,7 +74,7 @@ def test_deadline_counts_from_when_the_slot_begins_to_wait() -> None:
     assert not source.take_deadline(2.9) and source.take_deadline(3.0) and not source.take_deadline(3.0)
 
 
-def test_slot_waits_for_a_searcher_without_a_time_budget_without_a_deadline() -> None:
+def test_searcher_without_a_time_limit_has_no_deadline() -> None:
     source, _ = new_source(CountingSearcher())
     source.wait(4, {}, 0.0)
     assert source.deadline_s is None and source.is_requested(0)
@@ -88,7 +88,7 @@ def test_random_configuration_depends_on_the_seed_and_the_request() -> None:
     assert configs[0] == configs[1] != source.fall_back()
 
 
-def test_numbers_of_numpy_become_plain() -> None:
+def test_numpy_numbers_of_a_suggestion_become_plain() -> None:
     source, _ = in_state("requested")
     source.receive(Suggested(1.0, 0, {"x": np.int64(3)}), 4)
     config = source.take_suggestion()

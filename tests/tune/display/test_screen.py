@@ -1,4 +1,4 @@
-"""Output of a search: a live table in a terminal, lines elsewhere, nothing if it is quiet or the stream is broken."""
+"""Output of a search: a live table in a terminal, lines elsewhere, nothing with `quiet` or a broken stream."""
 
 import io
 import itertools
@@ -38,7 +38,7 @@ def snapshot() -> SearchSnapshot:
     )
 
 
-def test_a_log_gets_every_line_at_once_and_the_table_of_the_book_at_intervals(
+def test_log_gets_every_line_at_once_and_the_table_at_intervals(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     screen = Screen(LogOutput(3600.0))
@@ -46,8 +46,8 @@ def test_a_log_gets_every_line_at_once_and_the_table_of_the_book_at_intervals(
     screen.show(["trial 0 scheduled", "trial 1 scheduled"], snapshot())
     screen.print_lines("Ctrl-C")
     assert capsys.readouterr().out == "experiment digits\ntrial 0 scheduled\ntrial 1 scheduled\nCtrl-C\n"
-    often = Screen(LogOutput(1e-9))
-    often.show([], snapshot())
+    screen = Screen(LogOutput(1e-9))
+    screen.show([], snapshot())
     assert capsys.readouterr().out.splitlines() == [
         "trial_id      status  iter  depth  loss  worker-time",
         "       0   Completed     3      2   0.5         1.25",
@@ -57,7 +57,7 @@ def test_a_log_gets_every_line_at_once_and_the_table_of_the_book_at_intervals(
     ]
 
 
-def test_the_end_of_a_log_is_the_news_the_summary_and_the_reason(capsys: pytest.CaptureFixture[str]) -> None:
+def test_log_ends_with_the_news_the_summary_and_the_reason(capsys: pytest.CaptureFixture[str]) -> None:
     Screen(LogOutput(3600.0)).end(["trial 0 completed"], snapshot(), ["the search ended: enough"])
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "trial 0 completed"
@@ -65,7 +65,7 @@ def test_the_end_of_a_log_is_the_news_the_summary_and_the_reason(capsys: pytest.
     assert lines[-3:] == ["loss: best 0.25 for trial-id 1", "-" * 20, "the search ended: enough"]
 
 
-def test_a_quiet_search_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+def test_quiet_search_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
     screen = screen_for(1e-9, quiet=True)
     screen.print_lines("experiment digits")
     screen.show(["trial 0 scheduled"], snapshot())
@@ -74,26 +74,26 @@ def test_a_quiet_search_prints_nothing(capfd: pytest.CaptureFixture[str]) -> Non
     assert capfd.readouterr() == ("", "")
 
 
-def test_without_a_standard_output_nothing_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_without_standard_output_shows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", None)
     assert screen_for(30.0, quiet=False).is_blank
 
 
 class Terminal(io.StringIO):
-    """A standard output that says it is a terminal."""
+    """A stream whose `isatty` returns True."""
 
     def isatty(self) -> bool:
         return True
 
 
 @pytest.mark.parametrize(("term", "kind"), [("xterm", LiveOutput), ("dumb", LogOutput), ("", LogOutput)])
-def test_the_live_table_needs_a_terminal_that_can_draw(term: str, kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_live_table_needs_a_terminal_that_can_redraw(term: str, kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", Terminal())
     monkeypatch.setenv("TERM", term)
     assert type(screen_for(30.0, quiet=False)._output) is kind
 
 
-def test_a_closed_stream_turns_the_output_off_with_one_warning(
+def test_closed_stream_ends_the_output_with_one_warning(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     closed = io.StringIO()
@@ -109,7 +109,7 @@ def test_a_closed_stream_turns_the_output_off_with_one_warning(
     ]
 
 
-def test_a_stream_that_cannot_encode_a_line_turns_the_output_off(
+def test_stream_that_cannot_encode_a_line_ends_the_output(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), "ascii"))
@@ -117,7 +117,7 @@ def test_a_stream_that_cannot_encode_a_line_turns_the_output_off(
     assert "can no longer be shown: 'ascii' codec can't encode" in caplog.text
 
 
-def test_an_error_of_an_output_is_raised(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_errors_of_an_output_propagate(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     output = LogOutput(3600.0)
     monkeypatch.setattr(output, "show", lambda news, snapshot: format(0.5, "d"))
     with pytest.raises(ValueError, match="format code 'd'"):
@@ -138,33 +138,33 @@ screen.print_lines("experiment digits")
 screen.show(["trial 7 scheduled"], snapshot(0.5, "InProgress"))
 screen.print_lines("Ctrl-C: the trials are stopped")
 screen.show([], snapshot(0.125, "InProgress"))
-screen.end(["news that a table has no place for"], snapshot(0.125, "Completed"), ["the search ended: enough"])
+screen.end(["news that a live table does not show"], snapshot(0.125, "Completed"), ["the search ended: enough"])
 """
 
 
-def test_in_a_terminal_the_table_is_redrawn_in_place_and_the_summary_stays() -> None:
+def test_terminal_shows_a_table_that_is_redrawn_and_then_the_summary() -> None:
     text = output_in_a_terminal(LIVE, COLUMNS="80")
     hidden, shown = text.index("\x1b[?25l"), text.rindex("\x1b[?25h")  # the cursor
     before, live, after = text[:hidden], text[hidden:shown], text[shown:]
     assert before == "experiment digits\r\n"
     assert "InProgress" in live and "best 0.5 for trial-id 7" in live and "time limit 60s" in live
-    line, up = "Ctrl-C: the trials are stopped\r\n", "\x1b[1A\x1b[2K"  # up one line, and wipe it
+    line, up = "Ctrl-C: the trials are stopped\r\n", "\x1b[1A\x1b[2K"  # move up one line and erase it
     assert live.index("best 0.5") < live.index(up) < live.index(line) < live.index("best 0.125")
-    wiped, _, summary = after.rpartition(up)
-    assert wiped.count(up) == live[live.rindex(up) :].count("\n") - 1
+    erased, _, summary = after.rpartition(up)
+    assert erased.count(up) == live[live.rindex(up) :].count("\n") - 1
     assert summary.startswith("-" * 20 + "\r\nResource summary (last result is reported):\r\n")
     assert "Completed" in summary
     assert summary.endswith("the search ended: enough\r\n")
     assert "news" not in text
 
 
-def test_what_logging_writes_to_the_console_is_not_printed_a_second_time(capsys: pytest.CaptureFixture[str]) -> None:
+def test_lines_that_logging_writes_to_the_console_are_not_printed_again(capsys: pytest.CaptureFixture[str]) -> None:
     screen, events = Screen(LogOutput(3600.0)), logging.getLogger("fanwise.tune.events")
     handler = logging.StreamHandler(sys.stderr)
     events.addHandler(handler)
     try:
         screen.show(["trial 0 scheduled"], snapshot())
-        assert "trial 0 scheduled" in capsys.readouterr().out, "logging is not asked for what is no warning"
+        assert "trial 0 scheduled" in capsys.readouterr().out, "logging writes only warnings so far"
         events.setLevel(logging.INFO)
         screen.show(["trial 1 scheduled"], snapshot())
         assert capsys.readouterr().out == ""
@@ -174,9 +174,7 @@ def test_what_logging_writes_to_the_console_is_not_printed_a_second_time(capsys:
 
 
 @pytest.mark.parametrize(("took_s", "pause_s"), [(0.001, 0.5), (0.004, 0.8), (0.5, 2.0)])
-def test_a_table_is_redrawn_the_less_often_the_longer_it_takes(
-    took_s: float, pause_s: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slow_table_is_redrawn_less_often(took_s: float, pause_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = itertools.count()
     monkeypatch.setattr(time, "thread_time", lambda: next(clock) * took_s)
     monkeypatch.setattr(sys, "stdout", io.StringIO())

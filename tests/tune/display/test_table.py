@@ -1,4 +1,4 @@
-"""The table of a search as text and HTML, with the columns and words of the book."""
+"""The table of a search as text and HTML, with the columns and the wording of Syne Tune."""
 
 import io
 import subprocess
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from fanwise.tune.display.table import best_line, footer, html_of, search_view, summary_view, text_of, usage_lines
+from fanwise.tune.display.table import best_line, footer, html_of, search_view, summary_view, text_of, usage_line
 from fanwise.tune.record.trials import SearchSnapshot, TrialRow
 
 CONFIG = ["learning_rate", "batch_size", "max_epochs"]
@@ -57,12 +57,12 @@ def snapshot(rows: Sequence[TrialRow] = ROWS) -> SearchSnapshot:
 
 
 def cells(snap: SearchSnapshot, **options: int) -> list[list[str]]:
-    """The table without its head, each line split into cells."""
+    """Return the cells of each row of the table, without the header."""
     lines = text_of(search_view(snap, **options)).splitlines()[1:]  # type: ignore[arg-type]
     return [line.split() for line in lines if line.split()[0].isdigit() and "trials running" not in line]
 
 
-def test_the_table_and_the_summary_have_the_form_of_the_book() -> None:
+def test_summary_has_the_form_of_syne_tune() -> None:
     view = summary_view(replace(snapshot(), best=(0.13777, 4)))
     assert text_of(view).splitlines() == [
         "--------------------",
@@ -77,31 +77,31 @@ def test_the_table_and_the_summary_have_the_form_of_the_book() -> None:
     ]
 
 
-def test_the_footer_counts_trials_in_the_words_of_the_book() -> None:
+def test_footer_has_the_wording_of_syne_tune() -> None:
     shown = replace(snapshot(), running=2, finished=5, completed=5)
     assert footer(shown) == "2 trials running, 5 finished (5 until the end), 436.55s wallclock-time"
     assert footer(replace(shown, completed=3, failed=1)) == (
         "2 trials running, 5 finished (3 until the end, 1 failed), 436.55s wallclock-time"
     )
-    assert usage_lines(replace(shown, limit_s=720.0, utilization=0.987)) == ["workers 98.7 % busy, time limit 720s"]
-    assert usage_lines(replace(shown, limit_s=None, utilization=None)) == []
+    assert usage_line(replace(shown, limit_s=720.0, utilization=0.987)) == "workers 98.7 % busy, time limit 720s"
+    assert usage_line(replace(shown, limit_s=None, utilization=None)) == ""
     assert footer(replace(shown, paused=3)).startswith("2 trials running, 3 paused, 5 finished ")
     assert footer(replace(shown, running=0, lost=2)).startswith("2 trials lost when the tuner was killed, 5 finished ")
 
 
-def test_the_best_line_has_the_value_and_the_trial() -> None:
+def test_best_line_has_the_value_and_the_trial() -> None:
     assert best_line(snapshot()) == "validation_error: best 0.258109 for trial-id 0"
     assert best_line(replace(snapshot(), best=None)) == "validation_error: no trial has reported it"
 
 
-def test_a_reported_nan_differs_from_a_missing_value_and_numbers_of_numpy_are_numbers() -> None:
+def test_nan_differs_from_a_missing_value_and_numpy_floats_are_rounded() -> None:
     rows = [row(0, error=float("nan"), lr=np.float32(0.5)), row(1, epoch=None, lr="auto")]
     first, second = cells(snapshot(rows))
     assert (first[7], second[7]) == ("nan", "-")
     assert (first[3], second[3]) == ("0.5", "auto")
 
 
-def test_if_there_are_many_trials_the_best_the_running_and_the_latest_are_shown_and_the_rest_is_counted() -> None:
+def test_table_of_many_trials_has_the_best_the_running_and_the_latest_and_counts_the_others() -> None:
     rows = [row(i, "InProgress" if i in (3, 70) else "Completed") for i in range(80)]
     snap = replace(snapshot(rows), best=(0.1, 5), total=90)
     assert [int(line[0]) for line in cells(snap)] == [3, 5, *range(32, 80)]
@@ -112,7 +112,7 @@ def test_if_there_are_many_trials_the_best_the_running_and_the_latest_are_shown_
 
 
 @pytest.mark.parametrize("width", [70, 80, 120, 200])
-def test_columns_that_do_not_fit_are_left_out_constants_first(width: int) -> None:
+def test_columns_that_do_not_fit_are_left_out_beginning_with_constants(width: int) -> None:
     rows = [row(i, "InProgress" if i % 3 == 0 else "Completed", lr=i / 7, batch_size=i) for i in range(100)]
     console = Console(width=width, file=io.StringIO(), force_terminal=False)
     with console.capture() as capture:
@@ -125,17 +125,17 @@ def test_columns_that_do_not_fit_are_left_out_constants_first(width: int) -> Non
     assert ("more columns not shown)" in capture.get()) == (width < 120)
 
 
-def test_the_best_row_is_bold_unless_it_violates_constraints() -> None:
+def test_best_row_is_bold_unless_it_violates_constraints() -> None:
     html = html_of(search_view(snapshot(), title="lenet"))
     bold = ["font-weight: bold" in line for line in html.splitlines()[:5]]
-    assert bold == [True, True, True, False, False]  # the title, the head, the best row
+    assert bold == [True, True, True, False, False]  # the title, the header, the best row
     assert "color: #008000" in html
     infeasible = html_of(search_view(replace(snapshot(), violated="epoch <= 5 (by 5)"), title="lenet"))
     assert infeasible.count("font-weight: bold") == 2
     assert "validation_error: no trial meets all constraints; the nearest is 0.258109 for trial-id 0" in infeasible
 
 
-def test_text_of_users_is_neither_markup_nor_a_control_sequence_and_stays_in_its_cell() -> None:
+def test_markup_and_control_characters_of_users_are_escaped_and_long_texts_shortened() -> None:
     snap = replace(
         snapshot([row(0, lr=EVIL), row(1, lr="x" * 500), row(2, lr="\u5b66\u7fd2")]),
         name=EVIL,
@@ -150,7 +150,7 @@ def test_text_of_users_is_neither_markup_nor_a_control_sequence_and_stays_in_its
     assert "<b>" not in html and html.count("&lt;b&gt;&amp;[red]x[/red]") > 3
 
 
-def test_the_import_loads_neither_rich_nor_pandas() -> None:
+def test_import_loads_neither_rich_nor_pandas() -> None:
     code = """
 import sys
 import fanwise.tune.display.table

@@ -1,4 +1,4 @@
-"""Records whose writers are killed, forked, watched or run out of disk: what only real processes show."""
+"""Tests with real processes: writers are killed or forked, run out of disk space, or are followed by a reader."""
 
 import os
 import random
@@ -49,7 +49,7 @@ record.append(0.0, "start", 0, {})
 record.commit()
 record.append(0.0, "start", 1, {})
 if "orphan" in sys.argv:
-    # A thread that runs at the fork keeps what it uses alive in the child for ever. This one ends first.
+    # A thread that runs during the fork would keep the objects that it uses alive in the child.
     [thread.join() for thread in threading.enumerate() if thread.name == "fanwise-record-sync"]
 alive, dead = os.pipe()
 pid = os.fork()
@@ -62,9 +62,9 @@ if pid == 0:
     record.close()
     if "orphan" in sys.argv:
         os.close(dead)
-        os.read(alive, 1)      # returns when the parent is gone
+        os.read(alive, 1)      # returns when the parent has ended
     del record
-    sys.exit(0)                # the interpreter clears up all it holds
+    sys.exit(0)                # the interpreter deletes all objects
 if "orphan" in sys.argv:
     os.kill(os.getpid(), 9)
 os.waitpid(pid, 0)
@@ -100,7 +100,7 @@ record.close()
 
 @contextmanager
 def python(program: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
-    """A child that runs `program`; ended and reaped afterwards, whatever happened."""
+    """Run a program in a child process, which is killed at the end of the block."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     command = [sys.executable, "-c", program, *map(str, arguments)]
     with subprocess.Popen(
@@ -118,29 +118,29 @@ def line(process: subprocess.Popen[str]) -> str:
 
 
 def kill_after(process: subprocess.Popen[str], num_commits: int) -> int:
-    """Kill -9 after so many acknowledgements were seen; returns the last sequence number that was acknowledged."""
+    """Read `num_commits` lines, then send SIGKILL. Return the last sequence number that the process printed, or 0."""
     for _ in range(num_commits):
         line(process)
     process.send_signal(signal.SIGKILL)
     assert process.stdout is not None
     rest = process.stdout.read().splitlines(keepends=True)
     process.wait()
-    whole = [int(text) for text in rest if text.endswith("\n")]
-    return whole[-1] if whole else 0
+    numbers = [int(text) for text in rest if text.endswith("\n")]
+    return numbers[-1] if numbers else 0
 
 
 @pytest.mark.parametrize(("seed", "size"), [(seed, 20 if seed % 2 else 20_000) for seed in range(4)])
-def test_a_killed_writer_loses_nothing_that_it_acknowledged(tmp_path: Path, seed: int, size: int) -> None:
-    kill_a_writer_and_look(tmp_path / "e", seed, size)
+def test_killed_writer_loses_no_committed_event(tmp_path: Path, seed: int, size: int) -> None:
+    check_killed_writer(tmp_path / "e", seed, size)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(200))
-def test_hundreds_of_killed_writers_lose_nothing(tmp_path: Path, seed: int) -> None:
-    kill_a_writer_and_look(tmp_path / "e", seed, random.Random(seed).choice([20, 2_000, 20_000]))
+def test_hundreds_of_killed_writers_lose_no_committed_event(tmp_path: Path, seed: int) -> None:
+    check_killed_writer(tmp_path / "e", seed, random.Random(seed).choice([20, 2_000, 20_000]))
 
 
-def kill_a_writer_and_look(folder: Path, seed: int, size: int) -> None:
+def check_killed_writer(folder: Path, seed: int, size: int) -> None:
     with python(WRITER, folder, seed, size) as process:
         assert line(process) == f"folder {folder}"
         acknowledged = kill_after(process, random.Random(seed).randrange(1, 1500))
@@ -151,7 +151,7 @@ def kill_a_writer_and_look(folder: Path, seed: int, size: int) -> None:
     assert is_held(folder) is False
 
 
-def test_a_reader_sees_a_growing_beginning_of_what_is_written(tmp_path: Path) -> None:
+def test_reader_of_a_growing_record_sees_all_committed_events_in_order(tmp_path: Path) -> None:
     folder = tmp_path / "e"
     with python(WRITER, folder, 0, 20_000) as process:
         line(process)
@@ -171,7 +171,7 @@ def test_a_reader_sees_a_growing_beginning_of_what_is_written(tmp_path: Path) ->
         assert read_meta(folder)["name"] == "killed"
 
 
-def test_in_a_fork_the_record_refuses_and_the_parent_goes_on(tmp_path: Path) -> None:
+def test_record_refuses_events_in_a_fork_and_accepts_them_in_the_parent(tmp_path: Path) -> None:
     with python(FORKER, tmp_path / "e") as process:
         assert "belongs to the process that this one was forked from" in line(process)
         assert "belongs to the process that this one was forked from" in line(process)
@@ -184,7 +184,7 @@ def test_in_a_fork_the_record_refuses_and_the_parent_goes_on(tmp_path: Path) -> 
     assert is_held(tmp_path / "e") is False
 
 
-def test_a_fork_that_outlives_its_parent_does_not_touch_the_log(tmp_path: Path) -> None:
+def test_fork_that_outlives_its_parent_does_not_write(tmp_path: Path) -> None:
     with python(FORKER, tmp_path / "e", "orphan") as process:
         assert process.wait() == -signal.SIGKILL
         assert process.stdout is not None
@@ -192,7 +192,7 @@ def test_a_fork_that_outlives_its_parent_does_not_touch_the_log(tmp_path: Path) 
     assert [event.kind for event in read_events(tmp_path / "e")] == ["start"]
 
 
-def test_a_file_that_may_not_grow_stops_the_writer_with_a_message_and_loses_nothing(tmp_path: Path) -> None:
+def test_limit_on_the_file_size_raises_an_error_and_loses_no_committed_event(tmp_path: Path) -> None:
     with python(FILLER, tmp_path / "e") as process:
         committed, _, message = line(process).partition(" ")
         assert "events.jsonl cannot be written" in message

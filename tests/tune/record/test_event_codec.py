@@ -1,4 +1,4 @@
-"""A row of the record matches the actions that it was made from, and no others."""
+"""A row of the record matches the actions that it was written from, and no others."""
 
 import dataclasses
 import json
@@ -12,10 +12,10 @@ from fanwise.tune.core.actions import (
     Answer,
     Discard,
     Finish,
-    Judged,
     Kill,
     Reason,
     Reject,
+    SetStatus,
     Start,
     StopStarting,
     Suggest,
@@ -35,8 +35,8 @@ ANSWER = Answer(3, Decision.CONTINUE, 2)
 ACTIONS: list[Action] = [
     Start(4, 0, {"x": 0.1}, 2),
     Start(4, 0, {"x": 0.1}, 2, 3, "2/3", 2, True),
-    Judged(3, 0, Status.FAILED, Reason("exit", "exit code 1"), True),
-    Judged(3, 0, Status.COMPLETED),
+    SetStatus(3, 0, Status.FAILED, Reason("exit", "exit code 1"), True),
+    SetStatus(3, 0, Status.COMPLETED),
     Terminate(3, "why"),
     Kill(3, "why"),
     Discard(3, "3/1"),
@@ -74,26 +74,26 @@ def changed(value: Any) -> Any:
 TEXTS = ("reason", "error", "message")
 
 
-def others(action: Action) -> list[Action]:
-    """Return copies of the action, each with another field changed, except its texts."""
-    found = []
+def variants(action: Action) -> list[Action]:
+    """Return copies of the action. In each, one field that is not a text has another value."""
+    copies = []
     for field in dataclasses.fields(action):
         value = getattr(action, field.name)
         if field.name in TEXTS and isinstance(value, str):
             continue
         if changed(value) != value:
-            found.append(dataclasses.replace(action, **{field.name: changed(value)}))
-    return found
+            copies.append(dataclasses.replace(action, **{field.name: changed(value)}))
+    return copies
 
 
 @pytest.mark.parametrize("action", ACTIONS, ids=repr)
-def test_a_row_differs_from_an_action_with_another_field(action: Action) -> None:
+def test_row_of_an_action_does_not_match_an_action_with_another_field(action: Action) -> None:
     row = row_of(FREE, [action])
     assert row.matches([action])
     assert row.matches([SUGGEST, action])
     assert row.actions() == [action]
-    assert others(action) or isinstance(action, StopStarting)  # which has a text alone
-    assert [other for other in others(action) if row.matches([other])] == []
+    assert variants(action) or isinstance(action, StopStarting)  # whose only field is a text
+    assert [other for other in variants(action) if row.matches([other])] == []
     assert not row.matches([])
     assert not row.matches([action, action])
 
@@ -108,12 +108,12 @@ def test_a_row_differs_from_an_action_with_another_field(action: Action) -> None
     ],
     ids=repr,
 )
-def test_a_report_differs_from_other_answers_and_other_actions_after_it(answer: Action) -> None:
+def test_row_of_a_report_does_not_match_other_answers_or_later_actions(answer: Action) -> None:
     row = row_of(REPORTED, [answer, ACTIONS[0]])
     assert row.matches([answer, ACTIONS[0]])
     assert row.matches([answer, ACTIONS[0], SUGGEST])
     assert row.actions() == [answer, ACTIONS[0]]
-    assert [other for other in others(answer) if row.matches([other, ACTIONS[0]]) and other.trial_id == 3] == []  # type: ignore[union-attr]
+    assert [other for other in variants(answer) if row.matches([other, ACTIONS[0]]) and other.trial_id == 3] == []  # type: ignore[union-attr]
     assert [other for other in ACTIONS if row.matches([other, ACTIONS[0]])] == []
     assert not row.matches([answer])
     assert not row.matches([ACTIONS[0]])
@@ -123,7 +123,10 @@ def test_a_report_differs_from_other_answers_and_other_actions_after_it(answer: 
 @pytest.mark.parametrize(
     ("one", "other"),
     [
-        (Judged(3, 0, Status.FAILED, Reason("exit", "one")), Judged(3, 0, Status.FAILED, Reason("exit", "other"))),
+        (
+            SetStatus(3, 0, Status.FAILED, Reason("exit", "one")),
+            SetStatus(3, 0, Status.FAILED, Reason("exit", "other")),
+        ),
         (Terminate(3, "one"), Terminate(3, "other")),
         (Kill(3, "one"), Kill(3, "other")),
         (StopStarting("one"), StopStarting("other")),
@@ -137,7 +140,7 @@ def test_texts_are_not_compared(one: Action, other: Action) -> None:
     assert row_of(REPORTED, [Reject(3, "one"), one]).matches([Reject(3, "other"), other])
 
 
-def test_a_row_without_actions_matches_none() -> None:
+def test_row_without_actions_matches_only_no_actions() -> None:
     row = row_of(FREE, [])
     assert row.matches([])
     assert row.matches([SUGGEST])

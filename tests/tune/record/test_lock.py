@@ -1,4 +1,4 @@
-"""The lock that says whether a record has a writer."""
+"""The lock that the writer of a record holds."""
 
 import fcntl
 import os
@@ -12,37 +12,37 @@ from fanwise.tune.record.lock import LOCK_NAME, HeldError, hold, is_held, releas
 
 def test_the_lock_is_held_until_it_is_released(tmp_path: Path) -> None:
     assert is_held(tmp_path) is False
-    held = hold(tmp_path)
-    assert held is not None
+    lock_fd = hold(tmp_path)
+    assert lock_fd is not None
     assert is_held(tmp_path)
     with pytest.raises(HeldError):
         hold(tmp_path)
-    release(held)
+    release(lock_fd)
     assert is_held(tmp_path) is False
 
 
-def test_readers_who_ask_at_the_same_moment_do_not_take_each_other_for_the_writer(tmp_path: Path) -> None:
+def test_concurrent_readers_do_not_mistake_each_other_for_the_writer(tmp_path: Path) -> None:
     release(hold(tmp_path))
     descriptor = os.open(tmp_path / LOCK_NAME, os.O_RDONLY)
-    fcntl.flock(descriptor, fcntl.LOCK_SH)  # what another reader does
+    fcntl.flock(descriptor, fcntl.LOCK_SH)  # as another reader does
     assert is_held(tmp_path) is False
     os.close(descriptor)
 
 
-def test_a_reader_that_looks_at_this_moment_does_not_keep_a_writer_out(tmp_path: Path) -> None:
+def test_writer_waits_for_a_reader_that_checks_the_lock(tmp_path: Path) -> None:
     release(hold(tmp_path))
     descriptor = os.open(tmp_path / LOCK_NAME, os.O_RDONLY)
     fcntl.flock(descriptor, fcntl.LOCK_SH)
-    leaves = threading.Timer(0.05, os.close, [descriptor])
-    leaves.start()
-    held = hold(tmp_path)
-    assert held is not None
-    release(held)
-    leaves.join()
+    timer = threading.Timer(0.05, os.close, [descriptor])
+    timer.start()
+    lock_fd = hold(tmp_path)
+    assert lock_fd is not None
+    release(lock_fd)
+    timer.join()
 
 
-def test_without_locks_nothing_is_known_of_a_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(descriptor: int, how: int) -> None:
+def test_file_system_without_locks_gives_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(descriptor: int, operation: int) -> None:
         raise OSError("no locks")
 
     monkeypatch.setattr("fanwise.tune.record.lock.fcntl.flock", refuse)

@@ -37,7 +37,7 @@ appended = st.tuples(
 
 
 class Disk:
-    """A stand-in for fdatasync that counts, and fails from a moment on."""
+    """A stand-in for fdatasync that counts its calls, and raises `error` once it is set."""
 
     def __init__(self) -> None:
         self.error: Exception | None = None
@@ -50,12 +50,12 @@ class Disk:
         self.num_syncs += 1
 
 
-def same(one: object, other: object) -> bool:
-    """Equality in which NaN is NaN."""
+def equal_json(one: object, other: object) -> bool:
+    """Return True if the values are equal as JSON, so that NaN equals NaN."""
     return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
-@settings(max_examples=10)  # each one waits for the disk
+@settings(max_examples=10)  # each example waits for the disk
 @given(batches=st.lists(st.lists(appended, max_size=4), max_size=6))
 def test_events_are_read_in_the_order_of_writing(batches: list[list[Any]]) -> None:
     with tempfile.TemporaryDirectory() as above:
@@ -69,14 +69,14 @@ def test_events_are_read_in_the_order_of_writing(batches: list[list[Any]]) -> No
                     expected.append([seq, t_s, kind, trial_id, body])
                 record.commit()
                 read = [[e.seq, e.t_s, e.kind, e.trial_id, e.body] for e in read_events(folder)]
-                assert same(read, expected)
+                assert equal_json(read, expected)
                 followed += [event.seq for events in follower.read() for event in events]
                 assert followed == [row[0] for row in expected]
         assert [row[0] for row in expected] == list(range(1, len(expected) + 1))
         assert read_meta(folder) == {"name": "x", "batches": len(batches), "format": [3, 0]}
 
 
-def test_nan_and_infinities_come_back(tmp_path: Path) -> None:
+def test_nan_and_infinities_are_read_as_written(tmp_path: Path) -> None:
     with Record.create(tmp_path / "e", {"bound": math.inf}) as record:
         record.append(0.0, "report", 0, {"values": {"a": math.nan, "b": math.inf, "c": -math.inf}})
     values = read_events(tmp_path / "e")[0].body["values"]
@@ -95,7 +95,7 @@ def test_nothing_is_visible_before_the_commit(tmp_path: Path) -> None:
         assert read_events(tmp_path / "e") == expected
 
 
-def test_body_may_change_after_append(tmp_path: Path) -> None:
+def test_later_changes_of_a_body_are_not_recorded(tmp_path: Path) -> None:
     body = {"loss": 1.0}
     with Record.create(tmp_path / "e", {}) as record:
         record.append(0.0, "report", 0, body)
@@ -137,19 +137,19 @@ def test_an_existing_folder_is_left_alone(tmp_path: Path) -> None:
     assert os.listdir(tmp_path / "e") == ["mine.txt"]
 
 
-def test_meta_that_is_not_json_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_meta_that_is_not_json_creates_no_folder(tmp_path: Path) -> None:
     with pytest.raises(TypeError):
         Record.create(tmp_path / "e", {"x": object()})
     assert os.listdir(tmp_path) == []
 
 
-def test_folder_that_cannot_be_created_is_named(tmp_path: Path) -> None:
+def test_error_names_the_folder_that_cannot_be_created(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RecordError, match=r"file/e.*FANWISE_HOME"):
         Record.create(tmp_path / "file" / "e", {})
 
 
-def test_failed_creation_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_creation_removes_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(fd: int) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
@@ -159,7 +159,7 @@ def test_failed_creation_leaves_nothing_behind(tmp_path: Path, monkeypatch: pyte
     assert os.listdir(tmp_path) == []
 
 
-def test_limit_on_open_files_is_named(tmp_path: Path) -> None:
+def test_error_names_the_limit_on_open_files(tmp_path: Path) -> None:
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     taken = os.open(os.devnull, os.O_RDONLY)
     resource.setrlimit(resource.RLIMIT_NOFILE, (taken, limits[1]))
@@ -187,7 +187,7 @@ def test_commits_are_synced_by_the_thread_and_not_by_the_writer(
             before = disk.num_syncs
             record.append(float(number), "stop", None, {})
             record.commit()
-            within(5.0, lambda before=before: disk.num_syncs > before, "the commit is synced")  # type: ignore[misc]
+            within(30.0, lambda before=before: disk.num_syncs > before, "the commit is synced")  # type: ignore[misc]
         assert threads == {"fanwise-record-sync"}
 
 
@@ -199,7 +199,7 @@ def test_commits_are_synced_by_the_thread_and_not_by_the_writer(
         (MemoryError(), "MemoryError"),
     ],
 )
-def test_error_of_the_sync_thread_is_raised_by_the_next_commit_and_all_later_ones(
+def test_every_commit_after_a_failed_sync_raises(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, text: str
 ) -> None:
     disk = Disk()
@@ -208,7 +208,7 @@ def test_error_of_the_sync_thread_is_raised_by_the_next_commit_and_all_later_one
     disk.error = error
     record.append(0.0, "stop", None, {})
     record.commit()
-    within(5.0, lambda: not sync_threads(), "the thread has given up")
+    within(30.0, lambda: not sync_threads(), "the sync thread has ended")
     for _ in range(2):
         record.append(1.0, "stop", None, {})
         with pytest.raises(RecordError, match=rf"events.jsonl cannot be written: .*{text}"):
@@ -223,8 +223,8 @@ def sync_threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name == "fanwise-record-sync"]
 
 
-def test_partial_write_is_undone_and_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where a disk becomes full in the middle of a line."""
+def test_next_commit_repeats_a_partial_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk becomes full in the middle of a line."""
     write, room = os.write, [1_000]
 
     def limited(fd: int, data: bytes) -> int:
@@ -250,7 +250,7 @@ def test_partial_write_is_undone_and_repeated(tmp_path: Path, monkeypatch: pytes
     assert [event.body["number"] for event in read_events(tmp_path / "e")] == list(range(1, 31))
 
 
-def test_the_summary_is_replaced_and_read_with_the_meta(tmp_path: Path) -> None:
+def test_summary_is_replaced_and_read_with_the_meta(tmp_path: Path) -> None:
     with Record.create(tmp_path / "e", {"name": "e"}) as record:
         assert "summary" not in read_meta(tmp_path / "e")
         for number in range(2):
@@ -268,7 +268,7 @@ def test_only_one_writer_at_a_time(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "torn", [b"", b'{"seq":3,"t":0.', b"\0" * 500, b'{"seq":3,"t":0.5,"kind":"report"}\n' + b"\0" * 9]
 )
-def test_torn_last_line_is_ignored_cut_off_and_reported(tmp_path: Path, torn: bytes) -> None:
+def test_incomplete_last_line_is_skipped_by_readers_and_cut_off_by_the_next_writer(tmp_path: Path, torn: bytes) -> None:
     with Record.create(tmp_path / "e", {}) as record:
         for number in range(2):
             record.append(0.0, "report", number, {})

@@ -1,4 +1,4 @@
-"""What experiments may be called, and where they are found."""
+"""Valid names of experiments, and the folder with all experiments."""
 
 from pathlib import Path
 
@@ -34,7 +34,7 @@ def test_new_name_has_the_objective_and_the_time() -> None:
     assert new_name("<lambda>", 0.0, b"abc").startswith("lambda-19")
 
 
-def test_experiments_are_listed_and_other_folders_are_not(home: Path) -> None:
+def test_only_folders_with_a_record_are_listed(home: Path) -> None:
     assert experiments_folder() == home
     assert list_experiments() == []
     for name in ("b", "a"):
@@ -44,7 +44,7 @@ def test_experiments_are_listed_and_other_folders_are_not(home: Path) -> None:
     assert list_experiments() == ["a", "b"]
 
 
-def test_without_a_setting_experiments_are_in_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_default_folder_is_in_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FANWISE_HOME", raising=False)
     monkeypatch.setenv("HOME", "/home/me")
     assert experiments_folder() == Path("/home/me/fanwise")

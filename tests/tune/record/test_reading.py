@@ -1,4 +1,4 @@
-"""Reading: what is not a record is told apart, damage is located, and what may only be read is read."""
+"""Reading records: errors for folders without a record and for damaged records, and records that are read-only."""
 
 import json
 import os
@@ -26,7 +26,7 @@ def filled(folder: Path, num_events: int) -> Path:
     return folder
 
 
-def test_each_thing_that_is_not_a_record_is_told_apart(tmp_path: Path) -> None:
+def test_error_says_why_a_path_is_not_a_record(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "text").write_text("a text")
     (tmp_path / "old").mkdir()
@@ -52,7 +52,7 @@ def test_each_thing_that_is_not_a_record_is_told_apart(tmp_path: Path) -> None:
         ('{"format": [2, 0]}', r"has format \[2, 0\], and this version of fanwise reads format \[3, 0\]"),
     ],
 )
-def test_what_is_wrong_with_the_meta_is_named(tmp_path: Path, text: str | None, problem: str) -> None:
+def test_error_names_the_problem_with_the_meta(tmp_path: Path, text: str | None, problem: str) -> None:
     meta = filled(tmp_path / "e", 1) / META_NAME
     meta.unlink()
     if text is not None:
@@ -61,7 +61,7 @@ def test_what_is_wrong_with_the_meta_is_named(tmp_path: Path, text: str | None, 
         read_meta(tmp_path / "e")
 
 
-def test_a_line_that_was_changed_is_named(tmp_path: Path) -> None:
+def test_error_names_a_changed_line(tmp_path: Path) -> None:
     file = filled(tmp_path / "e", 9) / FILE_NAME
     lines = file.read_bytes().splitlines(keepends=True)
     for number in (1, 5, 8):
@@ -72,7 +72,7 @@ def test_a_line_that_was_changed_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [2, 9])
-def test_a_line_that_is_missing_or_twice_there_is_named(tmp_path: Path, number: int) -> None:
+def test_error_names_the_number_after_a_missing_or_repeated_line(tmp_path: Path, number: int) -> None:
     file = filled(tmp_path / "e", 9) / FILE_NAME
     lines = file.read_bytes().splitlines(keepends=True)
     if number < len(lines):
@@ -84,7 +84,7 @@ def test_a_line_that_is_missing_or_twice_there_is_named(tmp_path: Path, number: 
         read_events(tmp_path / "e")
 
 
-def test_an_intact_line_that_is_no_event_is_named(tmp_path: Path) -> None:
+def test_error_names_an_intact_line_that_is_not_an_event(tmp_path: Path) -> None:
     file = filled(tmp_path / "e", 2) / FILE_NAME
     text = b'{"sort":"something else"'
     with file.open("ab") as log:
@@ -93,7 +93,7 @@ def test_an_intact_line_that_is_no_event_is_named(tmp_path: Path) -> None:
         read_events(tmp_path / "e")
 
 
-def test_each_line_is_json_by_itself(tmp_path: Path) -> None:
+def test_each_line_is_a_json_object(tmp_path: Path) -> None:
     file = filled(tmp_path / "e", 3) / FILE_NAME
     decoded = [json.loads(line) for line in file.read_text().splitlines()]
     assert [list(one) for one in decoded] == [["seq", "t", "kind", "trial", "body", "crc"]] * 3
@@ -108,7 +108,7 @@ def test_pandas_reads_a_record_with_nan(tmp_path: Path) -> None:
     assert list(frame["kind"]) == ["report", "tick"] and list(frame["t"]) == [0.5, 0.75]
 
 
-def test_a_file_that_was_replaced_by_a_shorter_one_is_not_read_on(tmp_path: Path) -> None:
+def test_file_that_became_shorter_is_refused(tmp_path: Path) -> None:
     file = filled(tmp_path / "e", 5) / FILE_NAME
     reader = EventReader(tmp_path / "e")
     list(reader.read())
@@ -118,8 +118,8 @@ def test_a_file_that_was_replaced_by_a_shorter_one_is_not_read_on(tmp_path: Path
 
 
 @contextmanager
-def as_somebody_else() -> Iterator[None]:
-    """The rights of another user, as far as root can take them; another user has them already."""
+def without_root_rights() -> Iterator[None]:
+    """Give up the rights of root during the block. Other users keep theirs."""
     root = os.geteuid() == 0
     if root:
         os.seteuid(65534)
@@ -132,29 +132,29 @@ def as_somebody_else() -> Iterator[None]:
 
 @pytest.fixture
 def foreign_folder() -> Iterator[Path]:
-    """A folder that everybody may read and, after `chmod`, nobody but its owner may write."""
+    """The path of a new folder below one that all users may read."""
     with tempfile.TemporaryDirectory(dir="/tmp") as above:
         os.chmod(above, 0o755)
         yield Path(above) / "e"
         os.chmod(Path(above) / "e", 0o755)
 
 
-def test_a_record_can_be_read_where_nothing_may_be_written(foreign_folder: Path) -> None:
+def test_record_in_a_read_only_folder_is_read(foreign_folder: Path) -> None:
     filled(foreign_folder, 3)
     os.chmod(foreign_folder, 0o555)
-    with as_somebody_else():
+    with without_root_rights():
         assert len(read_events(foreign_folder)) == 3
 
 
-def test_a_record_that_may_not_be_read_says_so(foreign_folder: Path) -> None:
+def test_record_without_permission_to_read_is_an_error(foreign_folder: Path) -> None:
     filled(foreign_folder, 1)
     os.chmod(foreign_folder, 0o755)
     os.chmod(foreign_folder / META_NAME, 0o000)
-    with as_somebody_else(), pytest.raises(RecordError, match="Permission denied"):
+    with without_root_rights(), pytest.raises(RecordError, match="Permission denied"):
         read_meta(foreign_folder)
 
 
-def test_reading_goes_on_over_the_size_of_a_chunk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_is_read_in_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "_CHUNK_BYTES", 1_000)
     filled(tmp_path / "e", 100)
     chunks = list(EventReader(tmp_path / "e").read())
@@ -162,7 +162,7 @@ def test_reading_goes_on_over_the_size_of_a_chunk(tmp_path: Path, monkeypatch: p
     assert [event.seq for events in chunks for event in events] == list(range(1, 101))
 
 
-def test_events_of_some_kinds(tmp_path: Path) -> None:
+def test_only_events_of_the_given_kinds_are_yielded(tmp_path: Path) -> None:
     with Record.create(tmp_path / "e", {"name": "e"}) as record:
         for number in range(1, 501):
             record.append(float(number), "start" if number % 50 == 7 else "report", number, {})
@@ -170,7 +170,7 @@ def test_events_of_some_kinds(tmp_path: Path) -> None:
     assert starts == [seq for seq in range(1, 501) if seq % 50 == 7]
 
 
-def test_the_time_of_a_search_is_extrapolated_while_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_of_a_running_search_is_extrapolated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock_s = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock_s[0])
     meta = {"name": "e", "metric": "loss", "mode": "min", "n_workers": 1, "space": {}}

@@ -1,4 +1,4 @@
-"""The recorder adds reports to the state in batches, without a difference to readers of the state and of the news."""
+"""The recorder adds reports to the state in batches, which does not change the state or the news that callers read."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What events add up to, held against a model that looks through the whole list of events for every answer."""
+"""The state of a search is compared with a model, which computes every value from the whole list of events."""
 
 import math
 from typing import Any
@@ -23,7 +23,7 @@ META = {"name": "e", "metric": "loss", "mode": "min", "n_workers": N_WORKERS, "s
 
 
 class Search:
-    """Collects the rows of a search that nobody runs."""
+    """Collects the rows of an invented search."""
 
     def __init__(self) -> None:
         self.events: list[RecordedEvent] = []
@@ -54,14 +54,14 @@ class Search:
         reason = failed if status == "Failed" else None
         self.rows.end(self.now_s, trial_id, status, objective_s, attempt=attempt, reason=reason, will_retry=will_retry)
 
-    def folded(self, **meta: Any) -> SearchState:  # Any: JSON
+    def state(self, **meta: Any) -> SearchState:  # Any: JSON
         history = SearchState({**META, **meta}, full=True)
         history.add_events(self.events)
         return history
 
 
 class Runs(RuleBasedStateMachine):
-    """A search of at most three slots, with retries, stops and values of every kind; one fold a step."""
+    """A search with up to three slots, retries, stops, and valid and invalid values. Every step is compared."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -130,7 +130,7 @@ class Runs(RuleBasedStateMachine):
         self.search.end(trial_id, attempt, status, self.objective_s(data, trial_id, attempt), will_retry)
 
     def objective_s(self, data: st.DataObject, trial_id: int, attempt: int) -> float | None:
-        """What the worker measured: no more than went by since the objective began."""
+        """Return the duration that the worker measured, at most the time since its Ready, or None."""
         began_s = [
             event.t_s
             for event in self.search.events
@@ -148,7 +148,7 @@ class Runs(RuleBasedStateMachine):
         trial_id, attempt, _ = self.busy.pop(slot)
         self.search.rows.free(self.search.now_s, trial_id, attempt=attempt)
 
-    @precondition(lambda self: self.num_trials > N_WORKERS)  # early, it would keep the search from getting anywhere
+    @precondition(lambda self: self.num_trials > N_WORKERS)  # an early stop would leave nothing to test
     @rule()
     def stop(self) -> None:
         self.search.rows.stop(self.search.now_s, "enough")
@@ -159,23 +159,23 @@ class Runs(RuleBasedStateMachine):
         self.search.rows.finish(self.search.now_s, "enough")
 
     @rule()
-    def something_of_later_versions(self) -> None:
+    def event_of_a_later_version(self) -> None:
         self.search.rows.add(self.search.now_s, "something", None, {"path": "x"})
 
     @invariant()
-    def the_whole_state_is_as_the_model_says(self) -> None:
-        self.folding_goes_on_where_it_was()
-        self.everything_is_as_the_whole_list_says()
-        self.worker_time_is_as_the_whole_list_says()
-        self.every_attempt_is_free_once_its_slot_is()
+    def state_equals_the_model(self) -> None:
+        self.check_incremental_state()
+        self.check_trials_and_reports()
+        self.check_worker_time()
+        self.check_free_slots()
 
-    def folding_goes_on_where_it_was(self) -> None:
+    def check_incremental_state(self) -> None:
         self.history.add_events(self.search.events[self.history.last_seq :])
-        again = self.search.folded()
+        again = self.search.state()
         assert (self.history.trials, self.history.reports) == (again.trials, again.reports)
         assert self.history.snapshot() == again.snapshot()
 
-    def everything_is_as_the_whole_list_says(self) -> None:
+    def check_trials_and_reports(self) -> None:
         events, history = self.search.events, self.history
         assert history.last_seq == len(events)
         assert history.finished == any(has(event, "finish") for event in events)
@@ -189,23 +189,23 @@ class Runs(RuleBasedStateMachine):
         assert history.counted_mask() == [model_counts(events, event) for event in reports]
         for mode, bound in (("min", None), ("max", 2), ("min", 2)):
             constraints = [] if bound is None else [f"epoch <= {bound}"]
-            folded = self.search.folded(mode=mode, constraints=constraints)
-            best, row = folded.best(), model_best(events, mode, bound)
-            assert (best is None) == (row is None)
-            if best is not None and row is not None:
-                of, columns = (best.trial_id, best.iter, best.value), folded.reports
-                assert of == (columns.trial_ids[row], columns.iters[row], columns.values["loss"][row])
+            state = self.search.state(mode=mode, constraints=constraints)
+            best, index = state.best(), model_best(events, mode, bound)
+            assert (best is None) == (index is None)
+            if best is not None and index is not None:
+                report, columns = (best.trial_id, best.iter, best.value), state.reports
+                assert report == (columns.trial_ids[index], columns.iters[index], columns.values["loss"][index])
 
-    def worker_time_is_as_the_whole_list_says(self) -> None:
+    def check_worker_time(self) -> None:
         events, history = self.search.events, self.history
         for trial_id, trial in history.trials.items():
             if trial.last.ended_s is not None:
                 assert trial.worker_time_s == pytest.approx(model_time_s(events, trial_id, math.inf))
         expected = model_utilization(events)
-        found = history.utilization.share(history.last_s)
-        assert found == (None if expected is None else pytest.approx(min(1.0, expected)))
+        utilization = history.utilization.share(history.last_s)
+        assert utilization == (None if expected is None else pytest.approx(min(1.0, expected)))
 
-    def every_attempt_is_free_once_its_slot_is(self) -> None:
+    def check_free_slots(self) -> None:
         held = {(trial_id, attempt) for trial_id, attempt, _ in self.busy.values()}
         for trial in self.history.trials.values():
             for attempt in trial.attempts:
@@ -219,7 +219,7 @@ def has(event: RecordedEvent, name: str) -> bool:
 def actions(
     events: list[RecordedEvent], name: str, trial_id: int
 ) -> list[tuple[RecordedEvent, dict[str, Any]]]:  # Any: JSON
-    """The actions of this name about the trial, each with its row."""
+    """Return the actions of this kind about the trial, each with its row."""
     rows = [(event, action) for event in events for action in event.body.get("actions", ())]
     return [(e, action) for e, action in rows if action["action"] == name and action["trial"] == trial_id]
 
@@ -232,17 +232,17 @@ def model_counts(events: list[RecordedEvent], report: RecordedEvent) -> bool:
 
 
 def model_status(events: list[RecordedEvent], trial_id: int) -> str:
-    of_trial = [*actions(events, "start", trial_id), *actions(events, "judged", trial_id)]
-    last = max(of_trial, key=lambda found: (found[0].seq, found[1]["action"]))[1]
+    pairs = [*actions(events, "start", trial_id), *actions(events, "judged", trial_id)]
+    last = max(pairs, key=lambda pair: (pair[0].seq, pair[1]["action"]))[1]
     will_retry = last.get("will_retry") and not any(has(event, "stop") for event in events)
     return "InProgress" if last["action"] == "start" or will_retry else str(last["status"])
 
 
 def model_best(events: list[RecordedEvent], mode: str, bound: int | None) -> int | None:
-    """Whatever is beyond the bound of "epoch" is worse than all that is not."""
+    """Return the index of the best report. Reports with an "epoch" above the bound rank last."""
     best: tuple[float, float] | None = None
-    found: int | None = None
-    for row, event in enumerate(event for event in events if event.kind == "report"):
+    best_index: int | None = None
+    for index, event in enumerate(event for event in events if event.kind == "report"):
         value = event.body["values"].get("loss")
         if value is None or isinstance(value, str) or not math.isfinite(value) or not model_counts(events, event):
             continue
@@ -251,8 +251,8 @@ def model_best(events: list[RecordedEvent], mode: str, bound: int | None) -> int
             continue
         rank = (0.0 if bound is None else max(epoch - bound, 0), value if mode == "min" else -value)
         if best is None or rank < best:
-            best, found = rank, row
-    return found
+            best, best_index = rank, index
+    return best_index
 
 
 def model_time_s(events: list[RecordedEvent], trial_id: int, until_s: float) -> float:
@@ -288,7 +288,7 @@ def test_best_report_of_a_trial_is_the_first_best_finite_one() -> None:
         search.report(0, number=number, loss=value)
     search.report(1, loss=math.nan)
     for mode, iter in (("min", 3), ("max", 2)):
-        history = search.folded(mode=mode)
+        history = search.state(mode=mode)
         first, second = history.trials[0].best, history.trials[1].best
         assert first is not None and first.iter == iter
         assert second is None
@@ -307,6 +307,6 @@ def test_missing_fields_and_unknown_trials_are_damage() -> None:
     ]:
         search = Search()
         search.start(0)
-        event = RecordedEvent(2, 0.0, kind, trial_id, body)  # type: ignore[arg-type]  # a list where a mapping belongs
+        event = RecordedEvent(2, 0.0, kind, trial_id, body)  # type: ignore[arg-type]  # one body is a list
         with pytest.raises(RecordError, match=f"damaged: event 2 .'{kind}' of trial {trial_id}"):
             SearchState(META, full=True).add_events([*search.events, event])

@@ -21,16 +21,16 @@ def test_time_between_two_runs_of_a_tuner_is_not_counted() -> None:
     state, rows = searching(n_workers=1)
     rows.start(0.0, 0, {"depth": 2})
     rows.ready(1.0, 0)
-    rows.report(5.0, 0, 1, {"loss": 1.0})  # here the tuner was killed: 4 s of 4 s
+    rows.report(5.0, 0, 1, {"loss": 1.0})  # the tuner is killed here; busy for 4 s of 4 s
     rows.add(5.0, "resumed", None, {"n_workers": None, "stop": None})
     rows.start(5.0, 0, {}, attempt=1)
     rows.ready(8.0, 0, attempt=1)
     rows.end(10.0, 0, "Completed", 1.0, attempt=1)
-    rows.stop(12.0, "enough")  # 1 s of 4 s
+    rows.stop(12.0, "enough")  # busy for 1 s of 4 s
     assert state.utilization.share(state.last_s) == pytest.approx(5 / 8)
 
 
-def test_new_number_of_workers_counts_from_its_event_on() -> None:
+def test_new_number_of_workers_counts_from_its_event() -> None:
     state, rows = searching(n_workers=1)
     rows.start(0.0, 0, {"depth": 2})
     rows.ready(0.0, 0)
@@ -41,7 +41,7 @@ def test_new_number_of_workers_counts_from_its_event_on() -> None:
     assert state.utilization.share(8.0) == pytest.approx(8 / (4 + 12))
 
 
-def test_surplus_worker_counts_until_its_objective_ends() -> None:
+def test_removed_worker_counts_until_its_objective_ends() -> None:
     progress, rows = searching(n_workers=1)
     rows.start(0.0, 0, {"depth": 2})
     rows.ready(0.0, 0)
@@ -67,7 +67,7 @@ def test_surplus_worker_counts_until_its_objective_ends() -> None:
     ]
 
 
-def test_news_have_the_ends_of_trials_and_their_reasons() -> None:
+def test_news_name_the_results_and_failures_of_trials() -> None:
     state, rows = searching()
     rows.start(0.0, 3, {"depth": 2})
     rows.ready(0.5, 3)
@@ -88,7 +88,7 @@ def test_news_have_the_ends_of_trials_and_their_reasons() -> None:
     assert state.news.take() == []
 
 
-def test_news_have_checkpoints_and_sources_of_clones() -> None:
+def test_news_name_checkpoints_and_sources_of_clones() -> None:
     state, rows = searching()
     rows.start(0.0, 0, {"depth": 2})
     rows.report(1.0, 0, 1, {"loss": 0.5}, decision="PAUSE", checkpoint="0-0-1")
@@ -103,7 +103,7 @@ def test_news_have_checkpoints_and_sources_of_clones() -> None:
     ]
 
 
-def test_a_clone_without_a_checkpoint_starts_from_scratch_which_is_reported_once() -> None:
+def test_news_warn_once_of_clones_without_a_checkpoint() -> None:
     state, rows = searching()
     rows.start(0.0, 0, {"depth": 2})
     for trial_id in (1, 2):
@@ -111,7 +111,7 @@ def test_a_clone_without_a_checkpoint_starts_from_scratch_which_is_reported_once
     assert state.news.take()[1:] == [
         "trial 1 scheduled, a clone of trial 0: depth=4",
         "trial 0 has saved no checkpoint, so its clone, trial 1, starts from scratch; save one with "
-        "report(..., checkpoint=save). This is shown once.",
+        "report(..., checkpoint=save). This warning is shown once.",
         "trial 2 scheduled, a clone of trial 0: depth=4",
     ]
 
@@ -119,7 +119,7 @@ def test_a_clone_without_a_checkpoint_starts_from_scratch_which_is_reported_once
 def test_news_name_a_random_configuration_of_a_slow_searcher() -> None:
     state, rows = searching()
     rows.start(0.0, 0, {"depth": 2}, fallback=True)
-    assert state.news.take() == ["trial 0 scheduled, drawn at random as the searcher took too long: depth=2"]
+    assert state.news.take() == ["trial 0 scheduled, drawn at random because the searcher took too long: depth=2"]
 
 
 def test_control_characters_of_a_trial_are_escaped() -> None:
@@ -133,7 +133,7 @@ def test_control_characters_of_a_trial_are_escaped() -> None:
     ]
 
 
-def test_news_that_are_not_read_are_counted() -> None:
+def test_news_beyond_twenty_lines_are_counted() -> None:
     state, rows = searching()
     for trial_id in range(100):
         rows.start(0.0, trial_id, {"depth": 2})
@@ -142,7 +142,7 @@ def test_news_that_are_not_read_are_counted() -> None:
     assert news[-1] == "(and 80 more events)"
 
 
-def test_retried_trial_that_a_user_stops_counts_as_failed_once() -> None:
+def test_failed_trial_whose_retry_is_cancelled_counts_once() -> None:
     state, rows = searching()
     rows.start(0.0, 0, {"depth": 2})
     rows.end(1.0, 0, "Failed", None, reason=REASON, will_retry=True)
@@ -191,7 +191,7 @@ def test_running_trials_of_a_dead_tuner_are_lost_and_paused_ones_are_not() -> No
     assert (dead.running, dead.paused, dead.lost) == (0, 1, 1)
 
 
-def test_best_ignores_reports_that_a_resume_made_void() -> None:
+def test_best_ignores_reports_that_became_void_by_a_resume() -> None:
     state, rows = searching()
     rows.start(0.0, 0, {"depth": 2})
     rows.report(1.0, 0, 1, {"loss": 0.5}, checkpoint="0-0-1")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import pytest
 
-from fanwise.tune.core.actions import Answer, Judged
+from fanwise.tune.core.actions import Answer, SetStatus
 from fanwise.tune.schedulers import (
     ASHA,
     PBT,
@@ -103,7 +103,7 @@ def test_another_type_of_asha_is_refused() -> None:
 
 def test_the_levels_are_the_grace_period_times_powers_of_eta_below_the_maximum() -> None:
     def levels(max_t: float, **options: float) -> tuple[float, ...]:
-        return ASHA(metric="loss", max_t=max_t, **options).rungs(max_t)  # type: ignore[arg-type]  # only numbers
+        return ASHA(metric="loss", max_t=max_t, **options).rung_levels(max_t)  # type: ignore[arg-type]  # only numbers
 
     assert levels(81) == (1, 3, 9, 27)
     assert levels(100, grace_period=2, reduction_factor=2) == (2, 4, 8, 16, 32, 64)
@@ -242,7 +242,7 @@ def test_sums_of_floats_reach_the_level_that_they_round_to(make: Callable[..., S
             StoppingCriterion(max_num_trials_started=20),
             n_workers=3,
             on_event=lambda event, orders: noted.extend(
-                order for order in orders if isinstance(order, Answer | Judged)
+                order for order in orders if isinstance(order, Answer | SetStatus)
             ),
         )
         return noted

@@ -1,29 +1,20 @@
 """FIFO with random search: order, chance, checks of what a searcher suggests, messages about options."""
 
-import doctest
 import inspect
 import json
-import types
 from collections.abc import Callable, Mapping
 
 import numpy as np
 import pytest
 
-from fanwise.base import nearest
 from fanwise.tune.rng import KeyedRandom
 from fanwise.tune.schedulers import (
     ASHA,
     FIFO,
     Decision,
     New,
-    asha,
-    median,
-    resources,
-    rungs,
-    scheduler,
-    successive_halving,
 )
-from fanwise.tune.searchers import Mode, Observation, RandomSearcher, Searcher, SuggestContext, points, searcher
+from fanwise.tune.searchers import Mode, Observation, RandomSearcher, Searcher, SuggestContext
 from fanwise.tune.space import Space, loguniform, randint
 
 SPACE = Space({"learning_rate": loguniform(1e-2, 1), "batch_size": randint(32, 256), "max_epochs": 10})
@@ -197,10 +188,3 @@ def test_the_signature_shows_the_options_of_the_base_class() -> None:
     assert list(inspect.signature(FIFO).parameters) == names
     resource_names = ["max_t", "max_resource_attr", "grace_period", "reduction_factor"]
     assert list(inspect.signature(ASHA).parameters) == [*names, *resource_names, "type", "brackets"]
-
-
-@pytest.mark.parametrize(
-    "module", [scheduler, resources, rungs, asha, median, successive_halving, points, searcher, nearest]
-)
-def test_the_examples_run(module: types.ModuleType) -> None:
-    assert doctest.testmod(module).failed == 0

@@ -1,6 +1,5 @@
 """Population-based training: the paper's toy problem, few workers, no checkpoints, failures, replay, and explore."""
 
-import doctest
 import math
 from collections import Counter
 from collections.abc import Mapping
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 from fanwise.testing.played_search import PlayedSearch
 from fanwise.testing.searcher_contract import SPACES
 from fanwise.tune.rng import KeyedRandom
-from fanwise.tune.schedulers import Clone, Decision, Done, New, Status, Wait, pbt
+from fanwise.tune.schedulers import Clone, Decision, Done, New, Status, Wait
 from fanwise.tune.schedulers.pbt import PBT, explore, perturb
 from fanwise.tune.searchers import Observation, SuggestContext
 from fanwise.tune.space import (
@@ -256,9 +255,3 @@ def test_values_are_resampled_with_the_given_probability() -> None:
     got = [explore(space, {"x": 100.0}, KeyedRandom(f"{k}"), 0.25)["x"] for k in range(2000)]
     drawn = sum(not any(math.isclose(float(str(x)), one) for one in (80.0, 120.0)) for x in got)
     assert abs(drawn / 2000 - 0.25) < 0.04
-
-
-@pytest.mark.parametrize("module", [pbt])
-def test_the_examples_run(module: Any) -> None:
-    result = doctest.testmod(module)
-    assert result.failed == 0 < result.attempted

@@ -100,7 +100,7 @@ class PBTMachine(RuleBasedStateMachine):
 
     def check_queued_clone(self, allowed: list[int]) -> None:
         """The scheduler has a clone of one of the allowed in its queue, at the end."""
-        self.waiting.append(self.checked_clone(self.scheduler._waiting[-1], allowed))
+        self.waiting.append(self.checked_clone(self.scheduler._queue[-1], allowed))
 
     def checked_clone(self, clone: object, allowed: list[int]) -> Clone:
         assert isinstance(clone, Clone) and clone.trial_id in allowed, f"{clone} of {allowed}"
@@ -218,7 +218,7 @@ class PBTMachine(RuleBasedStateMachine):
         known = set(self.scheduler._members)
         known.discard(len(self.trials))  # a New() that has come to nothing so far
         assert known == set(self.members())
-        assert [one.trial_id if isinstance(one, Resume) else one for one in self.scheduler._waiting] == self.waiting
+        assert [one.trial_id if isinstance(one, Resume) else one for one in self.scheduler._queue] == self.waiting
 
 
 def run(machine: type[PBTMachine], max_examples: int) -> None:

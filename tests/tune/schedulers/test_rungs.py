@@ -43,7 +43,7 @@ def test_best_waiting_trial_in_the_top_fraction_is_promoted(steps: list[Step], e
         elif what == "forget" and some is not None:
             entries.remove(some)
             waiting.discard(some)
-            rung.remove(some, continued=False)
+            rung.remove(some, has_continued=False)
 
 
 @given(STEPS, st.sampled_from([1.5, 2.0, 3.0, 4]))
@@ -59,7 +59,7 @@ def test_trial_continues_in_the_top_fraction_or_as_an_equal_with_room(steps: lis
             assert entries[key] == expected
         elif entries:
             some = list(entries)[number * 7 % len(entries)]
-            rung.remove(some, continued=entries.pop(some))
+            rung.remove(some, has_continued=entries.pop(some))
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=40), st.sampled_from([1.5, 2.0, 3.0, 4]))
@@ -77,5 +77,5 @@ def test_a_removed_entry_no_longer_counts_in_the_quantile() -> None:
     rung = QuantileRung(2.0)
     assert rung.enter((0.0, 0.1, 0, 0)) is CONTINUE
     assert rung.enter((0.0, 0.5, 1, 1)) is STOP
-    rung.remove((0.0, 0.1, 0, 0), continued=True)
+    rung.remove((0.0, 0.1, 0, 0), has_continued=True)
     assert rung.enter((0.0, 0.5, 2, 2)) is CONTINUE

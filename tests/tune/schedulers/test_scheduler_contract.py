@@ -66,15 +66,7 @@ OURS: dict[str, Make] = {
 
 
 # The same code is run by another of ours, with other settings: the long tests play these too.
-ALIKE = {
-    "ASHA",
-    "ASHA by promotion",
-    "successive halving",
-    "PBT",
-    "MOASHA of three metrics",
-    "grid search",
-    "median rule over ASHA",
-}
+ALIKE = {"ASHA", "ASHA by promotion", "successive halving", "PBT", "MOASHA of three metrics", "grid search"}
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)

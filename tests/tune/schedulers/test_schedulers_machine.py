@@ -335,7 +335,7 @@ def machine_of(make: Make) -> type[RuleBasedStateMachine]:
             # A trial that was asked for and did not come is known until the next question.
             self.scheduler.next(SuggestContext(self.number, self.next_id, SPACE, purpose="next", no_new_configs=True))
             state: Any = self.scheduler  # Any: each scheduler has its own
-            for name in ("_trials", "_round_of", "_promoted", "_eliminated"):
+            for name in ("_trials", "_rounds", "_promotions", "_eliminations"):
                 assert not getattr(state, name, None), f"{name} is {getattr(state, name)}"
 
     return Machine

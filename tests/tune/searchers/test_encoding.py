@@ -40,7 +40,7 @@ def test_points_of_the_cube_become_what_the_domains_make_of_them(name: str, seed
     one_by_one = encoder.encode_all([space.from_units(point) for point in points.tolist()])
     np.testing.assert_allclose(rows, one_by_one, rtol=0, atol=1e-12)
     real = [domain.num_values is None for domain in encoder.domains]
-    assert (np.abs(encoder.ranks(rows) - encoder.ranks(one_by_one)) <= real).all()
+    assert (np.abs(encoder.value_indices(rows) - encoder.value_indices(one_by_one)) <= real).all()
     np.testing.assert_array_equal(encoder.snap(rows), encoder.snap(encoder.snap(rows)))
 
 
@@ -57,7 +57,7 @@ def test_different_configurations_have_different_keys(name: str) -> None:
 def test_samples_are_configurations_and_as_many_as_asked_for(name: str) -> None:
     encoder = Encoder(SPACES[name])
     for prior in (False, True):
-        rows = encoder.sample(30, np.random.default_rng(0), prior=prior)
+        rows = encoder.sample(30, np.random.default_rng(0), use_priors=prior)
         assert rows.shape == (30, encoder.num_dims)
         for row in rows:
             SPACES[name].check(encoder.decode(row))

@@ -166,7 +166,7 @@ def test_model_is_not_fitted_again_without_new_results() -> None:
 
 def test_fit_serves_more_suggestions_if_there_are_more_trials() -> None:
     class Few(Near):
-        _results_per_fit: ClassVar[int] = 10
+        _results_per_extra_suggestion: ClassVar[int] = 10
 
     searcher = begun(lambda: Few(2), LINE)
     run_through(searcher, LINE, 30)

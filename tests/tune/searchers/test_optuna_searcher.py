@@ -1,6 +1,5 @@
 """Optuna's samplers as searchers: the study that they see, their suggestions and their errors."""
 
-import doctest
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -466,7 +465,3 @@ def test_domain_without_an_equal_distribution_is_refused(entry: object, text: st
     with pytest.raises(ValueError) as caught:
         with_optuna.distributions(Space({"x": entry, "y": randint(1, 3)}))
     assert text in str(caught.value)
-
-
-def test_the_examples_run() -> None:
-    assert doctest.testmod(with_optuna).failed == 0

@@ -1,7 +1,7 @@
-"""What holds for every simulated search, whatever scheduler, faults and times: drawn by Hypothesis.
+"""Properties of all simulated searches. Hypothesis draws the scheduler, the faults and the times.
 
-The same settings give the same events; the events, handed in again, give the same actions; a worker has one trial at a
-time; the seconds of training are those of the attempts; a million trials leave no more behind than a thousand.
+Equal settings give equal events. Equal events give equal actions. A worker runs one trial at a time. The seconds of
+training are the sum over all attempts. Finished trials take no memory.
 """
 
 import itertools
@@ -24,7 +24,7 @@ from fanwise.tune.schedulers import ASHA
 from fanwise.tune.simulate import Faults, FunctionTable, SimulatedSearch, simulate
 
 HISTORY = list[tuple[Event, list[Action]]]
-MOST_EPOCHS = 9
+MAX_EPOCHS = 9
 
 
 def asha(kind: str) -> Scheduler:
@@ -34,7 +34,7 @@ def asha(kind: str) -> Scheduler:
         max_resource_attr="max_epochs",
         grace_period=1,
         reduction_factor=3,
-        type=kind,  # type: ignore[arg-type]  # one of the two
+        type=kind,  # type: ignore[arg-type]  # one of the two literals
     )
 
 
@@ -48,7 +48,7 @@ FAULTS = st.builds(
     crashes_per_hour=st.sampled_from([0.0, 200.0]),
     losses_per_hour=st.sampled_from([0.0, 200.0]),
     repair_s=st.sampled_from([0.0, 7.5]),
-    slowdown=st.sampled_from([None, lambda chance: 1.0 + chance.random()]),
+    slowdown=st.sampled_from([None, lambda rng: 1.0 + rng.random()]),
 )
 SETTINGS = st.fixed_dictionaries(
     {
@@ -69,14 +69,14 @@ STOPS = st.builds(StoppingCriterion, max_num_trials_started=st.integers(1, 25)) 
 
 
 def run(name: str, stop: StoppingCriterion, options: Mapping[str, Any]) -> tuple[SimulatedSearch | None, HISTORY]:
-    """The search, or None if all its trials failed, and its events with their actions."""
+    """Return the search, or None if all trials failed, and the events with their actions."""
     history: HISTORY = []
 
     def note(event: Event, actions: list[Action]) -> None:
         history.append((event, list(actions)))
 
     try:
-        table = curves(MOST_EPOCHS)
+        table = curves(MAX_EPOCHS)
         search = simulate(SCHEDULERS[name](), table, stop, max_equal_failures=None, on_event=note, **options)
     except SearchFailedError:
         return None, history
@@ -85,14 +85,14 @@ def run(name: str, stop: StoppingCriterion, options: Mapping[str, Any]) -> tuple
 
 @given(st.sampled_from(sorted(SCHEDULERS)), STOPS, SETTINGS)
 @settings(max_examples=60, deadline=None)
-def test_equal_settings_give_equal_searches_and_events_the_same_actions(
+def test_equal_settings_give_equal_events_and_equal_events_equal_actions(
     name: str, stop: StoppingCriterion, options: Mapping[str, Any]
 ) -> None:
     first, second = run(name, stop, options), run(name, stop, options)
-    assert shown(first[1]) == shown(second[1])
+    assert as_text(first[1]) == as_text(second[1])
     if first[0] is not None and second[0] is not None:
         assert first[0].incumbents == second[0].incumbents
-    scheduler, table = SCHEDULERS[name](), curves(MOST_EPOCHS)
+    scheduler, table = SCHEDULERS[name](), curves(MAX_EPOCHS)
     scheduler.begin(table.space, options["seed"])
     again = SearchCore(
         scheduler,
@@ -101,13 +101,13 @@ def test_equal_settings_give_equal_searches_and_events_the_same_actions(
         max_equal_failures=None,
         **{key: options[key] for key in ("n_workers", "seed", "retries", "asynchronous", "trial_timeout_s")},
     )
-    assert shown([(event, again.handle(event)) for event, _ in first[1]]) == shown(first[1])
+    assert as_text([(event, again.handle(event)) for event, _ in first[1]]) == as_text(first[1])
 
 
-def shown(history: HISTORY) -> list[str]:
-    """As text: a question is told by its number and the events of a NaN are not equal to themselves."""
+def as_text(history: HISTORY) -> list[str]:
+    """Return the history as text, in which NaN equals NaN, without `Suggest`, whose context has no useful text."""
     return [
-        f"{event} {[order for order in actions if type(order).__name__ != 'Suggest']}" for event, actions in history
+        f"{event} {[action for action in actions if type(action).__name__ != 'Suggest']}" for event, actions in history
     ]
 
 
@@ -150,7 +150,7 @@ def by_worker(attempt: SimulatedAttempt) -> tuple[int, float, float]:
 def test_finished_trials_take_no_memory() -> None:
     table = FunctionTable(lambda config, epoch: ({"loss": 1.0}, 1.0), {"x": 1, "max_epochs": 1})
 
-    def grown(number: int) -> int:
+    def allocated_bytes(number: int) -> int:
         """Return the bytes that a search has allocated and not freed at its end."""
         tracemalloc.start()
         bytes_at = []
@@ -163,5 +163,5 @@ def test_finished_trials_take_no_memory() -> None:
         tracemalloc.stop()
         return bytes_at[-1] - bytes_at[0]
 
-    grown(100)  # what caches take at first
-    assert grown(2000) - grown(200) < 20_000  # 11 bytes for each of 1800 trials
+    allocated_bytes(100)  # fills the caches
+    assert allocated_bytes(2000) - allocated_bytes(200) < 20_000  # 11 bytes for each of 1800 trials

@@ -27,28 +27,27 @@ from fanwise.tune.simulate import (
 
 
 def steps(table: Table, **config: object) -> list[Step]:
-    """All that a trial with this configuration reports; the constants of the space are filled in."""
+    """Return all steps of the curve of a configuration, to which the constants of the space are added."""
     curve = table.curve(table.space.check(config))
-    found: list[Step] = []
-    while (step := curve(len(found) + 1)) is not None:
-        found.append(step)
-    return found
+    result: list[Step] = []
+    while (step := curve(len(result) + 1)) is not None:
+        result.append(step)
+    return result
 
 
-def finals(table: Table, **config: object) -> float:
-    """The last loss."""
+def last_loss(table: Table, **config: object) -> float:
     value = steps(table, **config)[-1][0]["loss"]
     assert isinstance(value, float)
     return value
 
 
 def table_of(space: Mapping[str, object], losses: list[float], **columns: list[object]) -> CurveTable:
-    """One report of each configuration, after a second."""
+    """Return a table with one report of each configuration, after 1 s."""
     array = np.array(losses)[:, None]
     return CurveTable(space, columns, {"loss": array}, np.ones_like(array))
 
 
-def test_a_curve_reports_values_resources_and_the_seconds_between() -> None:
+def test_curve_has_values_resources_and_seconds_of_training() -> None:
     table = CurveTable(
         {"x": uniform(0, 1)}, {"x": [0.5]}, {"loss": [[3.0, 2.0, 1.0]]}, [[1.0, 1.5, 4.0]], resources=[1, 3, 9]
     )
@@ -61,7 +60,7 @@ def test_a_curve_reports_values_resources_and_the_seconds_between() -> None:
     ]
 
 
-def test_a_curve_ends_at_the_configurations_maximum_or_where_it_was_cut_off() -> None:
+def test_curve_ends_at_the_maximum_resource_or_the_first_nan() -> None:
     arrays = ({"loss": [[3.0, 2.0, 1.0]]}, [[1.0, 2.0, math.nan]])
     cut = CurveTable({"x": 1}, {}, {"loss": [[3.0, 2.0, 1.0]]}, [[1.0, 2.0, math.nan]])
     assert len(steps(cut)) == 2
@@ -69,30 +68,30 @@ def test_a_curve_ends_at_the_configurations_maximum_or_where_it_was_cut_off() ->
     assert [len(steps(chosen, max_epochs=last)) for last in (1, 2, 3)] == [1, 2, 3]
 
 
-def test_times_that_run_backwards_stand_still() -> None:
+def test_decreasing_times_are_raised_to_the_running_maximum() -> None:
     table = CurveTable({"x": 1}, {}, {"loss": [[3.0, 2.0, 1.0]]}, [[2.0, 1.0, 3.0]])
     assert [step_s for _, step_s in steps(table)] == [2.0, 0.0, 1.0]
 
 
-def test_the_nearest_configuration_answers_on_the_scale_of_its_domain() -> None:
+def test_distance_is_measured_on_the_scale_of_the_domain() -> None:
     table = table_of({"rate": loguniform(1e-4, 1.0)}, [1.0, 2.0, 3.0], rate=[1e-4, 1e-2, 1.0])
-    assert [finals(table, rate=rate) for rate in (5e-4, 2e-3, 0.09, 0.2)] == [1.0, 2.0, 2.0, 3.0]
+    assert [last_loss(table, rate=rate) for rate in (5e-4, 2e-3, 0.09, 0.2)] == [1.0, 2.0, 2.0, 3.0]
 
 
-def test_another_category_is_as_far_as_the_other_end_of_a_domain() -> None:
+def test_categories_have_the_distance_of_the_ends_of_a_domain() -> None:
     space: dict[str, object] = {"kind": choice(["a", "b", "c"]), "x": uniform(0, 1)}
     table = table_of(space, [1.0, 2.0], kind=["a", "c"], x=[0.1, 0.9])
-    assert finals(table, kind="a", x=0.85) == 1.0
-    assert finals(table, kind="c", x=0.15) == 2.0
-    assert [finals(table, kind="b", x=x) for x in (0.4, 0.6)] == [1.0, 2.0]
+    assert last_loss(table, kind="a", x=0.85) == 1.0
+    assert last_loss(table, kind="c", x=0.15) == 2.0
+    assert [last_loss(table, kind="b", x=x) for x in (0.4, 0.6)] == [1.0, 2.0]
 
 
-def test_a_configuration_of_the_table_answers_itself_and_the_first_of_equals() -> None:
+def test_first_of_equally_near_configurations_is_used() -> None:
     table = table_of({"x": uniform(0, 1)}, [1.0, 2.0, 3.0], x=[0.5, 0.5, 0.7])
-    assert [finals(table, x=x) for x in (0.5, 0.7, 0.6)] == [1.0, 3.0, 1.0]
+    assert [last_loss(table, x=x) for x in (0.5, 0.7, 0.6)] == [1.0, 3.0, 1.0]
 
 
-def test_arrays_that_do_not_fit_are_named() -> None:
+def test_error_names_the_array_with_a_wrong_shape() -> None:
     with pytest.raises(ValueError, match=r"values\['loss'\] has shape \(1, 2\).*must be \(2, 2\)"):
         CurveTable({"x": uniform(0, 1)}, {"x": [0, 1]}, {"loss": [[1.0, 2.0]]}, [[1.0, 2.0], [1.0, 2.0]])
     with pytest.raises(ValueError, match=r"configs\['x'\] has shape \(1,\).*must be \(2,\)"):
@@ -101,32 +100,32 @@ def test_arrays_that_do_not_fit_are_named() -> None:
         table_of({"x": uniform(0, 1), "y": uniform(0, 1)}, [1.0], x=[0.5])
 
 
-def test_a_value_outside_the_space_is_named_when_it_is_needed() -> None:
+def test_error_names_a_value_outside_the_space() -> None:
     table = table_of({"x": uniform(0, 1)}, [1.0], x=[7.0])
     with pytest.raises(ValueError, match=r"configs\['x'\] has 7.0, which is not in the space's uniform\(0.0, 1.0\)"):
-        finals(table, x=0.5)
+        last_loss(table, x=0.5)
 
 
-def test_a_function_needs_to_know_where_trials_end() -> None:
+def test_function_table_needs_a_maximum_resource() -> None:
     with pytest.raises(ValueError, match="the space has no 'max_epochs', the maximum resource of a trial; it has 'x'"):
         FunctionTable(lambda config, epoch: ({}, 1.0), {"x": 1})
 
 
-def test_a_functions_numbers_may_be_numpys() -> None:
+def test_numpy_numbers_of_a_function_become_floats() -> None:
     table = FunctionTable(lambda config, epoch: ({"loss": np.float32(0.5)}, 1.0), {"max_epochs": 1})
     value = steps(table)[0][0]["loss"]
     assert (type(value), value) == (float, 0.5)
 
 
-def test_a_function_gets_objects_and_a_table_finds_their_curves() -> None:
+def test_configurations_may_have_objects_or_their_names() -> None:
     space = {"sizes": choice([[64], [64, 64]]), "max_epochs": 1}
     function = FunctionTable(lambda config, epoch: ({"loss": 1.0 * len(config["sizes"])}, 1.0), space)  # type: ignore[arg-type]
     curves = CurveTable(space, {"sizes": [[64], [64, 64]]}, {"loss": [[1.0], [2.0]]}, [[1.0], [1.0]])
     for table in (function, curves):
-        assert finals(table, sizes="[64, 64]") == finals(table, sizes=[64, 64]) == 2.0
+        assert last_loss(table, sizes="[64, 64]") == last_loss(table, sizes=[64, 64]) == 2.0
 
 
-def test_a_frame_becomes_curves() -> None:
+def test_data_frame_becomes_curves() -> None:
     rows = [
         ("sgd", 0.1, 1, 9.0, 10.0),
         ("sgd", 0.1, 2, 8.0, 20.0),
@@ -148,7 +147,7 @@ def test_a_frame_becomes_curves() -> None:
     assert search.best.value == 5.0
 
 
-def test_a_curve_of_a_frame_ends_at_a_gap_and_one_without_a_begin_is_left_out() -> None:
+def test_curve_of_a_data_frame_ends_at_a_gap_and_one_without_the_first_resource_is_omitted() -> None:
     rows = [(1, 1, 9.0, 1.0), (1, 3, 8.0, 3.0), (1, 2, 8.5, 2.0), (2, 2, 1.0, 2.0), (3, 1, 7.0, 1.0), (3, 3, 6.0, 3.0)]
     frame = pd.DataFrame(rows, columns=["x", "epoch", "loss", "seconds"])
     table = from_frame(frame, {"x": randint(1, 3)}, metrics=["loss"], resource_attr="epoch", elapsed_attr="seconds")
@@ -156,7 +155,7 @@ def test_a_curve_of_a_frame_ends_at_a_gap_and_one_without_a_begin_is_left_out() 
     assert [len(steps(table, x=x)) for x in (1, 2, 3)] == [3, 3, 1]
 
 
-def test_a_frame_without_a_column_or_rows_is_refused() -> None:
+def test_data_frame_without_a_column_or_rows_is_refused() -> None:
     frame, space = pd.DataFrame({"x": [1.0], "epoch": [1], "loss": [1.0]}), {"x": uniform(0, 2)}
     with pytest.raises(ValueError, match="has no column 'seconds'; its columns are 'x', 'epoch', 'loss'"):
         from_frame(frame, space, metrics="loss", resource_attr="epoch", elapsed_attr="seconds")

@@ -13,8 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fanwise.tune import values
-from fanwise.tune.space import domains, parameters
 from fanwise.tune.space.domains import (
     Domain,
     FiniteDomain,
@@ -36,29 +34,7 @@ from fanwise.tune.space.domains import (
     reverseloguniform,
     uniform,
 )
-from fanwise.tune.space.numeric import Interval
 from fanwise.tune.values import Value
-
-UNITS = st.floats(0.0, math.nextafter(1.0, 0.0))
-FINITE = st.floats(-1e300, 1e300)
-POSITIVE = st.floats(5e-324, 1e308)
-
-
-def in_order(numbers: st.SearchStrategy[float]) -> st.SearchStrategy[tuple[float, float]]:
-    return st.tuples(numbers, numbers).filter(lambda pair: pair[0] != pair[1]).map(lambda p: (min(p), max(p)))
-
-
-REALS: st.SearchStrategy[Interval] = in_order(FINITE).map(lambda b: uniform(*b)) | in_order(POSITIVE).map(
-    lambda b: loguniform(*b)
-)
-
-
-@given(REALS, UNITS)
-def test_real_values_never_leave_their_bounds_and_reach_the_lower_one(domain: Interval, u: float) -> None:
-    assert domain.lower <= domain.from_unit(u) <= domain.upper
-    assert domain.from_unit(0.0) == domain.lower
-    for bound in (domain.lower, domain.upper):
-        assert 0.0 <= domain.to_unit(bound) < 1.0
 
 
 @pytest.mark.parametrize(
@@ -370,8 +346,3 @@ def test_an_unknown_kind_of_domain_is_refused() -> None:
         domain_from_json({"domain": "unifrom", "lower": 0, "upper": 1})
     with pytest.raises(ValueError, match="not the JSON form of a domain"):
         domain_from_json({"domain": "uniform", "low": 0, "high": 1})
-
-
-@pytest.mark.parametrize("module", [parameters, domains, values])
-def test_the_examples_run(module: object) -> None:
-    assert doctest.testmod(module).failed == 0  # type: ignore[arg-type]

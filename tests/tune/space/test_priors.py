@@ -85,7 +85,7 @@ BITS = ["0x1.a0e9e376ce43bp-15", "0x1.362966dcad67ep-10", "0x1.3da28ffa44788p-5"
         (0.5, "hihg", ValueError, "'hihg' is not a confidence; did you mean 'high'?"),
         (0.5, 1.0, ValueError, "confidence must be above 0 and below 1, got 1.0"),
         (0.5, math.nan, ValueError, "confidence must be above 0 and below 1, got nan"),
-        (0.5, None, TypeError, "confidence must be a number or text, got None"),
+        (0.5, None, TypeError, "confidence must be a number or a str, got None"),
     ],
 )
 def test_wrong_priors_are_refused_at_once(center: object, confidence: float, error: type[Exception], text: str) -> None:

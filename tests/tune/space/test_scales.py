@@ -1,6 +1,5 @@
 """Powers and logarithms of two, held against decimal arithmetic with 60 digits."""
 
-import doctest
 import math
 from decimal import Context, Decimal, localcontext
 from random import Random
@@ -94,7 +93,3 @@ def test_these_bits_are_the_same_on_every_machine() -> None:
 
 BITS = ["0x1.428a2f98d728bp+0", "0x1.8406003b2ae5cp-2", "0x1.1aa59c4115e7dp+1000"]
 LOGARITHMS = [1916102090242776021049355, -16063858579250272566590230]
-
-
-def test_the_examples_run() -> None:
-    assert doctest.testmod(scales).failed == 0

@@ -2,22 +2,22 @@
 
 torch.load(path)["model"]               state_dict of the model; "model2" for a second run.step
                 ["optimizer"]           state_dict of the optimizer; "optimizer2" for a second run.step
-                ["step"]                counts of the step, and accumulated gradients
+                ["step"]                counts of the step, and gradients that wait for step.update
                 ["kept"][name]          state_dict of an object of run.keep
                 ["run"]                 settings, and position in the data
                 ["rows"]                reported values
                 ["random"]              random state of torch on the CPU
                 ["random_of_device"]    random state of torch on the GPU
 
-A `Writer` writes one checkpoint at a time in a background thread. The thread is not a daemon, so a process that ends
-normally completes its last checkpoint. If the process is killed, either the old file or the new file exists.
+A `Writer` serializes a checkpoint at once and writes the bytes in a background thread. The thread is not a daemon, so a
+process that ends normally completes its last checkpoint. If the process is killed, the file is either the old one or
+the new one.
 """
 
-import copy
+import io
 import logging
 import os
 import pickle
-import tempfile
 import threading
 import traceback
 import weakref
@@ -25,7 +25,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -35,38 +35,55 @@ from .location import Location, StrPath, download, location_of, upload
 
 FORMAT = 1
 
-_CONSTANTS = (int, float, complex, bool, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
-
 _log = logging.getLogger(__name__)
 _writers: "weakref.WeakSet[Writer]" = weakref.WeakSet()  # of this process
 
 
-def write_checkpoint(location: Location, content: Mapping[str, Any]) -> None:
-    """Write a checkpoint. Blocks until it has replaced the file, or the object at the URL.
+def serialize(content: Mapping[str, Any]) -> memoryview:
+    """Return the bytes of a checkpoint. Blocks until tensors of other devices are in main memory.
+
+    Raises errors of torch and pickle for an object that cannot be saved.
+    """
+    buffer = io.BytesIO()
+    torch.save({"format": FORMAT, **_in_main_memory(dict(content))}, buffer)
+    return buffer.getbuffer()
+
+
+def _in_main_memory(value: Any) -> Any:
+    """Copy tensors of other devices in nested containers, so that a machine without such a device can load them."""
+    if isinstance(value, Tensor):
+        return value.detach().cpu()
+    if type(value) in (dict, OrderedDict):
+        copied = type(value)((name, _in_main_memory(member)) for name, member in value.items())
+        if type(value) is OrderedDict:
+            vars(copied).update(vars(value))  # the state_dict of a module has version numbers in `_metadata`
+        return copied
+    if type(value) in (list, tuple):
+        return type(value)(map(_in_main_memory, value))
+    return value
+
+
+def write_checkpoint(location: Location, data: memoryview) -> None:
+    """Write a serialized checkpoint. Blocks until the bytes have replaced the file, or the object at the URL.
 
     Raises:
-        OSError, CheckpointError: it cannot be written there. Errors of torch for an object that cannot be saved.
+        OSError: the file cannot be written.
+        CheckpointError: the file system of the URL refuses.
     """
-    if isinstance(location, Path):
-        _write_file(location, content)
+    if not isinstance(location, Path):
+        upload(data, location)
         return
-    with tempfile.TemporaryFile(prefix="fanwise-checkpoint-") as file:
-        torch.save({"format": FORMAT, **content}, file)
-        upload(file, location)
-
-
-def _write_file(path: Path, content: Mapping[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.unfinished")  # always the same name, so kills leave at most one file
+    location.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = location.with_name(f".{location.name}.unfinished")  # always one name, so kills leave at most one file
     try:
         with unfinished.open("wb") as file:
-            torch.save({"format": FORMAT, **content}, file)
+            file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        unfinished.replace(path)
+        unfinished.replace(location)
     finally:
         unfinished.unlink(missing_ok=True)
-    folder = os.open(path.parent, os.O_RDONLY)
+    folder = os.open(location.parent, os.O_RDONLY)
     try:
         os.fsync(folder)
     finally:
@@ -74,16 +91,18 @@ def _write_file(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def read_checkpoint(path: StrPath, weights_only: bool) -> dict[str, Any]:
-    """Return the content of a checkpoint. Blocks while this process writes one.
+    """Return the content of a checkpoint. Blocks while a `Writer` of this process writes one.
 
     Raises:
-        FileNotFoundError: there is no such file. CheckpointError: the file system of the URL refuses.
-        ValueError: it is not a checkpoint of a run, or needs `weights_only=False`.
+        FileNotFoundError: there is no such file.
+        CheckpointError: the file system of the URL refuses.
+        ValueError: the file is not a checkpoint of a run, or needs `weights_only=False`.
     """
     for writer in list(_writers):
         writer.join()
+    location = location_of(path)
     try:
-        with _open(location_of(path)) as file:
+        with location.open("rb") if isinstance(location, Path) else io.BytesIO(download(location)) as file:
             content = torch.load(file, map_location="cpu", weights_only=weights_only)
     except FileNotFoundError:
         raise
@@ -93,18 +112,6 @@ def read_checkpoint(path: StrPath, weights_only: bool) -> dict[str, Any]:
         raise ValueError(f"{path} was not written by run.save, or was written by an incompatible version of fanwise")
     del content["format"]
     return content
-
-
-def _open(location: Location) -> IO[bytes]:
-    if isinstance(location, Path):
-        return location.open("rb")
-    file = tempfile.TemporaryFile(prefix="fanwise-checkpoint-")
-    try:
-        download(location, file)
-    except BaseException:
-        file.close()
-        raise
-    return file
 
 
 def _explain(path: StrPath, error: Exception) -> str:
@@ -120,12 +127,13 @@ def _explain(path: StrPath, error: Exception) -> str:
 class Writer:
     """Writes checkpoints in the background, one at a time.
 
-    If a checkpoint cannot be written, its error is raised once, by the next `start` or `wait`, or at the end of
-    the `with` block. If none of them is called, the error is logged. A fork of the process cannot write.
+    If a checkpoint cannot be written, its error is raised once: by the next `start` or `wait`, or at the end of the
+    `with` block. If none of these follows, the error is logged. A fork of the process cannot write.
 
     Args:
-        on_writing_changed: called with True before a checkpoint is written, and with False after it.
-        on_written: called with its path or URL when a checkpoint is written. Both are called from any thread.
+        on_writing_changed: called with True before a checkpoint is written, and with False afterwards. Called from any
+            thread.
+        on_written: called in the background with the path or URL of a checkpoint that is written.
     """
 
     def __init__(
@@ -142,11 +150,12 @@ class Writer:
         _writers.add(self)
 
     def start(self, path: StrPath, content: Mapping[str, Any]) -> None:
-        """Copy the content and start to write it. Blocks until the previous checkpoint is written.
+        """Serialize the content and start to write it. Blocks until the previous checkpoint is written.
 
         Raises:
-            The error of the previous checkpoint; this one is then not written.
-            TypeError: the content cannot be copied. ClosedError: in a fork of the process.
+            The error of the previous checkpoint. This one is then not written.
+            Errors of torch and pickle: the content cannot be serialized.
+            ClosedError: called in a fork of the process.
         """
         if os.getpid() != self._pid:
             raise ClosedError(
@@ -155,8 +164,7 @@ class Writer:
             )
         location = location_of(path)  # a relative path belongs to the current folder
         self.wait()
-        snapshot = take_snapshot(content)
-        arguments = (location, snapshot, self._errors, self._on_writing_changed, self._on_written)
+        arguments = (location, serialize(content), self._errors, self._on_writing_changed, self._on_written)
         thread = threading.Thread(target=_write_in_background, args=arguments, name="fanwise-checkpoint", daemon=False)
         self._on_writing_changed(True)
         try:
@@ -167,13 +175,13 @@ class Writer:
         self._thread = thread
 
     def wait(self) -> None:
-        """Block until the last checkpoint is written. Raises its error. Returns at once in a fork."""
+        """Block until the last checkpoint is written. Raise its error. Return at once in a fork."""
         self.join()
         if self._errors and os.getpid() == self._pid:
             raise self._errors.pop()
 
     def join(self) -> None:
-        """Block until the last checkpoint is written."""
+        """Block until the last checkpoint is written, without raising its error."""
         if (thread := self._thread) is not None:  # in a fork, the thread has ended
             thread.join()
 
@@ -194,20 +202,20 @@ class Writer:
 
 def _write_in_background(
     location: Location,
-    content: Mapping[str, Any],
+    data: memoryview,
     errors: list[BaseException],
     on_writing_changed: Callable[[bool], None],
     on_written: Callable[[str], None],
 ) -> None:
     try:
-        write_checkpoint(location, content)
+        write_checkpoint(location, data)
         on_written(os.fspath(location))
     except BaseException as error:
         error.add_note(f"while the checkpoint {location} was written in the background")
-        traceback.clear_frames(error.__traceback__)  # they refer to the content
+        traceback.clear_frames(error.__traceback__)  # they refer to the data
         errors.append(error)
     finally:
-        del content
+        del data
         on_writing_changed(False)
 
 
@@ -219,43 +227,3 @@ def _log_errors(errors: list[BaseException], pid: int) -> None:
     if os.getpid() == pid:
         for error in errors:
             _log.error("a checkpoint could not be written: %s", _describe(error))
-
-
-def take_snapshot(state: Any) -> Any:
-    """Return a copy of nested containers. Blocks until tensors of other devices are in main memory.
-
-    Of a view, only its own elements are copied, not the whole storage. A tensor that occurs twice, such as tied
-    weights, is copied once.
-
-    Raises:
-        TypeError, or an error of the object: an object cannot be copied.
-    """
-    return _copy(state, {})
-
-
-def _copy(value: Any, copies: dict[tuple[object, ...], Tensor]) -> Any:
-    if isinstance(value, Tensor):
-        return _copy_tensor(value, copies)
-    kind = type(value)
-    if kind in _CONSTANTS:
-        return value
-    if kind is dict:
-        return {name: _copy(member, copies) for name, member in value.items()}
-    if kind is OrderedDict:
-        copied = OrderedDict((name, _copy(member, copies)) for name, member in value.items())
-        # a module's state_dict keeps `_metadata`, with its version numbers, as an attribute
-        vars(copied).update(copy.deepcopy(vars(value)))
-        return copied
-    if kind is list or kind is tuple:
-        return kind(_copy(member, copies) for member in value)
-    return copy.deepcopy(value)
-
-
-def _copy_tensor(tensor: Tensor, copies: dict[tuple[object, ...], Tensor]) -> Tensor:
-    if tensor.layout != torch.strided:
-        return tensor.detach().to("cpu", copy=True)
-    # The memory stays allocated until the snapshot is complete, so an address identifies a tensor.
-    view = (tensor.data_ptr(), tensor.device, tensor.dtype, tensor.shape, tensor.stride())
-    if view not in copies or not tensor.numel():
-        copies[view] = tensor.detach().to("cpu", copy=True)
-    return copies[view]

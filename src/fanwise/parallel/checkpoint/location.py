@@ -1,16 +1,14 @@
 """The location of a checkpoint: a path, or a URL of a file system that fsspec knows.
 
-An upload uses fsspec's transaction, which replaces the file at its end. The older file stays until then, also if this
+An upload uses fsspec's transaction, which replaces the file at its end. The old file stays until then, even if this
 process is killed.
 """
 
 import os
-import shutil
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
 
 from ...base.errors import CheckpointError
 from ...base.urls import check_url, filesystem_of, is_url, scheme_of
@@ -22,10 +20,11 @@ _CHUNK_BYTES = 1 << 22
 
 
 def location_of(path: StrPath, name: str = "path") -> Location:
-    """Return the absolute path, or the URL. `name`: the argument, for errors.
+    """Return the absolute path, or the URL. `name`: name of the argument in errors.
 
     Raises:
-        ValueError, NotInstalled: a URL of a file system that fsspec does not have.
+        ValueError: fsspec does not know the scheme of the URL.
+        NotInstalled: fsspec, or the library of this file system, is not installed.
 
     >>> location_of("/tmp/run.pt"), location_of("file:///tmp/run.pt"), location_of("memory://run.pt")
     (PosixPath('/tmp/run.pt'), PosixPath('/tmp/run.pt'), 'memory://run.pt')
@@ -44,11 +43,11 @@ def is_in_process_memory(location: Location) -> bool:
     return is_url(location) and scheme_of(str(location)) == "memory"
 
 
-def upload(file: IO[bytes], url: str) -> None:
-    """Replace the content of a URL. Raises CheckpointError if the file system refuses; then nothing changes."""
-    with _explained(url, "written"):
+def upload(data: memoryview, url: str) -> None:
+    """Replace the content of a URL. Raise CheckpointError if the file system refuses. Then nothing changes."""
+    with _explain_errors(url, "written"):
         try:
-            _upload(file, url)
+            _upload(data, url)
         except FileNotFoundError:
             filesystem, path = filesystem_of(url)
             first, _, rest = path.lstrip("/").partition("/")
@@ -56,32 +55,32 @@ def upload(file: IO[bytes], url: str) -> None:
             if not rest or not filesystem.exists(path[: len(path) - len(rest) - 1] or first):
                 raise
             filesystem.makedirs(path.rpartition("/")[0], exist_ok=True)
-            _upload(file, url)
+            _upload(data, url)
 
 
-def _upload(file: IO[bytes], url: str) -> None:
+def _upload(data: memoryview, url: str) -> None:
     filesystem, path = filesystem_of(url, of_its_own=True)
-    file.seek(0)
     with filesystem.transaction, filesystem.open(path, "wb") as remote:
-        shutil.copyfileobj(file, remote, _CHUNK_BYTES)
+        for start in range(0, len(data), _CHUNK_BYTES):
+            remote.write(data[start : start + _CHUNK_BYTES])
 
 
-def download(url: str, file: IO[bytes]) -> None:
-    """Copy the content of a URL into a file, and seek to its beginning.
+def download(url: str) -> bytes:
+    """Return the content of a URL.
 
     Raises:
-        FileNotFoundError: the URL does not exist. CheckpointError: the file system refuses.
+        FileNotFoundError: the URL does not exist.
+        CheckpointError: the file system refuses.
     """
-    with _explained(url, "read"):
+    with _explain_errors(url, "read"):
         filesystem, path = filesystem_of(url)
         filesystem.invalidate_cache()
-        with filesystem.open(path, "rb") as remote:
-            shutil.copyfileobj(remote, file, _CHUNK_BYTES)
-    file.seek(0)
+        content: bytes = filesystem.cat_file(path)
+        return content
 
 
 @contextmanager
-def _explained(url: str, verb: str) -> Iterator[None]:
+def _explain_errors(url: str, verb: str) -> Iterator[None]:
     """Raise errors of a file system as CheckpointError, because every object store has its own error classes."""
     host = socket.gethostname()
     try:

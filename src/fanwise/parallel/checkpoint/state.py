@@ -1,9 +1,10 @@
 """The content of a checkpoint.
 
-    register(model) ... --state_dict of each, plan, reported rows, random states--> content() --> file
-    file --> adopt(content): restores plan and rows at once, and the state of an object when it is registered
+    content()         collects the state_dict of each registered object, the plan, reported rows and random states
+    adopt(content)    restores plan and rows at once, and the state of each object when it is registered
 
-So `resume=` needs no code in a training function: `run.step` registers the model, which restores its state.
+`run.step` registers its model and optimizer, which restores their state. So `resume=` needs no code in a training
+function.
 """
 
 import os
@@ -24,8 +25,8 @@ class RunState:
     """The state of a run: registered objects, plan, reports and random states.
 
     Args:
-        fixed: names of the settings that the program has set. A checkpoint must have the same values.
-        device: the device whose random states are stored.
+        fixed: names of the settings that the program has set. A checkpoint must have the same values for them.
+        device: device of the run, whose random state is stored.
 
     Attributes:
         rows: reported values, oldest first.
@@ -42,14 +43,22 @@ class RunState:
         self._random: list[torch.Tensor] = []  # restored random states of torch
 
     def register(self, kind: str, registered: Any) -> None:
-        """Register the next object of a kind as "model", "model2", ... An object is registered once."""
+        """Register an object as "model", "model2", ... if its kind is "model". Restore its state from a checkpoint.
+
+        A second call with the same object has no effect.
+        """
         if any(known is registered for known in self._objects.values()):
             return
         number = sum(name.rstrip("0123456789") == kind for name in self._objects)
         self._register(kind if number == 0 else f"{kind}{number + 1}", registered)
 
     def keep(self, name: str, kept: Any) -> None:
-        """Register an object of `run.keep`. Raises TypeError without a state_dict, ValueError if the name is taken."""
+        """Register an object of `run.keep`. Restore its state from a checkpoint.
+
+        Raises:
+            TypeError: the object has no state_dict and load_state_dict.
+            ValueError: another object has this name.
+        """
         if not (hasattr(kept, "state_dict") and hasattr(kept, "load_state_dict")):
             raise TypeError(f"run.keep({name}=...): a {type(kept).__name__} has no state_dict and load_state_dict")
         if _KEPT + name in self._objects:
@@ -65,13 +74,14 @@ class RunState:
                 self._settings[id(registered)] = [
                     {key: value for key, value in group.items() if key != "params"} for group in state["param_groups"]
                 ]
-            # A scheduler that is created after its optimizer was restored has reset the learning rates.
+            # Creating a scheduler after its optimizer was restored has reset the learning rates.
             optimizer = getattr(registered, "optimizer", None)
             settings = self._settings.get(id(optimizer), [])
             for group, stored in zip(getattr(optimizer, "param_groups", []), settings, strict=False):
                 group.update(stored)
 
     def content(self) -> dict[str, Any]:
+        """Return the content of a checkpoint; see file.py."""
         states = {**self._waiting, **{name: registered.state_dict() for name, registered in self._objects.items()}}
         kept = {name.removeprefix(_KEPT): state for name, state in states.items() if name.startswith(_KEPT)}
         parts = {name: state for name, state in states.items() if not name.startswith(_KEPT)}
@@ -81,7 +91,7 @@ class RunState:
         return {"run": self._plan.state(), **parts, "kept": kept, "rows": rows, "random": random_states[0], **of_device}
 
     def adopt(self, content: dict[str, Any], source: StrPath) -> None:
-        """Continue from the content of a checkpoint. `source` names it in errors.
+        """Continue from the content of a checkpoint. `source`: its location for error messages.
 
         Raises:
             ValueError: the program has set other shards=, threads=, seed= or reduce=.
@@ -117,9 +127,10 @@ class RunState:
             torch.set_num_threads(stored["threads"])
 
     def reach(self, *, in_pass: bool) -> None:
-        """Restore the random states if the position of the checkpoint is reached.
+        """Restore the random states if the run has reached the position of the checkpoint.
 
-        They are not restored earlier, because a model that is created before draws its initial weights.
+        Called when an epoch begins, and with `in_pass` when a batch begins. Restoring them earlier would have no effect
+        if the program then draws random numbers, for example to initialize a model.
         """
         resumed = self._plan.position.resumed
         is_in_pass = resumed is not None and not all(state["finished"] for state in resumed["passes"])

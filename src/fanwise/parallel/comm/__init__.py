@@ -1,13 +1,14 @@
 """Communication between the processes of a run.
 
-team            the interface of a step to the other processes: `Team`, and `Alone` for one process
-all_reduce      the interface of an all-reduce of gradients, and the exact one in two phases
-sums            the sums of one step: gradients by an all-reduce, everything else in one gather
-flat_layout     where the parameters of a step lie in flat memory, and who owns which slice
-node_info       the data of a process's nodes of the tree besides gradients
-torch_team      processes with a process group of torch.distributed: `torch_group`, `exact`, `fast`, `neighbors`
-shm_team        CPU ranks of one machine: `shared_memory`, `shm_areas`, `control_block`, `shm_exact`, `shm_one_shot`
-stragglers      which processes are behind, and for how long
-stack_dump      the state and the Python stack of a process
+team            `Team`, the interface that the rest of the package uses, and `Alone`, the team of one process
+sums            the sums of one step over all processes
+all_reduce      `AllReduce`, which adds gradients, and the exact one with its `Transport`s
+flat_layout     parameters in flat memory, divided into slices and buckets
+node_info       what processes send of a node besides its gradients
+torch_team      processes with a process group of torch.distributed; uses torch_group, exact, fast, neighbors
+shm_team        CPU ranks of one machine; uses shared_memory, shm_areas, control_block, futex, shm_one_shot and
+                shm_two_shot
+stragglers      detects which processes hang
+stack_dump      the state and the Python stacks of another process
 pipes           messages from a rank to its supervisor
 """

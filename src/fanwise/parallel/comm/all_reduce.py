@@ -1,11 +1,10 @@
-"""The interface of an all-reduce of gradients over the processes of a team.
+"""All-reduce: adds the gradients of all processes of a team.
 
-    begin -> submit, submit, ... -> finish(make_plan) -> release     or abort before it has finished; then the next one
-                                    |
-                                    make_plan: all processes exchange which nodes of the tree they have
-
-`submit` may be called as soon as backward has computed some gradients of a node, so that they are sent during the rest
-of backward. It does not wait for other processes.
+Terms:
+    node    the sum over a range of shards that one process has executed; see step/tree.py
+    slice   a contiguous part of the gradients; see flat_layout.py
+    owner   the process that adds a slice of all nodes
+    plan    which process has which nodes, and which parameters have a gradient. All processes have the same plan.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,24 +19,26 @@ from .flat_layout import Bucket
 from .node_info import NodeInfo
 from .team import divide
 
+Grads = Sequence[Tensor | None]  # by parameter
+
 
 class RankNode(NamedTuple):
-    """A node with the place of the process that has its gradients, and its index among the nodes of that process."""
+    """A node, the index in the team of the process that has its gradients, and its index among that process's nodes."""
 
-    place: int
+    member_index: int
     node_index: int
     node: NodeInfo
 
 
 @dataclass(frozen=True, slots=True)
 class AllReducePlan:
-    """How one sum is computed, the same in every process.
+    """The operands of one sum, the same in every process.
 
     Attributes:
-        rank_nodes: the nodes of all processes, in the order of the shards.
-        shards: leaves of the tree.
-        has_grad: for each parameter, whether a node has a gradient of it.
-        count: the divisor of the sum; None if it is not divided.
+        rank_nodes: nodes of all processes, in the order of the shards.
+        shards: number of leaves of the tree.
+        has_grad: for each parameter, True if a node has a gradient of it.
+        count: divisor of the sum. None: the sum is not divided.
     """
 
     rank_nodes: Sequence[RankNode]
@@ -51,58 +52,42 @@ class AllReducePlan:
 
 
 class AllReduce(Protocol):
-    """Adds gradients of the parameters of one step; see the module. One sum at a time."""
+    """Adds the gradients of one step's parameters. One sum at a time."""
 
-    def begin(self) -> None:
-        """Begin a sum. It may overwrite the result of the last one."""
+    def all_reduce(self, nodes: Sequence[Grads | None], make_plan: Callable[[], AllReducePlan]) -> Grads:
+        """Return the sum of all nodes; None for parameters without a gradient in any node.
 
-    def submit(self, node_index: int, first_param: int, grads: Sequence[Tensor | None]) -> None:
-        """Hand over final gradients of a node, in any order, each gradient once.
-
-        It does not wait for other processes. The gradients must not change until the sum is finished or aborted.
+        Blocks until every process has the sum. The sum may lie in memory that all processes read. It is valid until the
+        next call. Changes that this process makes to it are not seen by the others.
 
         Args:
-            node_index: of the node among those of this process.
-            first_param: the index of the first of these parameters.
-            grads: of that parameter and the following ones.
+            nodes: gradients of this process's nodes. None: a node without samples.
+            make_plan: called once, after the other processes can read the gradients of this one. Blocks until all
+                processes have called it.
 
         Raises:
             TypeError: a gradient is sparse.
-        """
-
-    def finish(self, make_plan: Callable[[], AllReducePlan]) -> list[Tensor | None]:
-        """Return the sum of all nodes along the tree; None for parameters without a gradient in any node.
-
-        Blocks until every process has the sum. It may lie in memory that all processes read: it is valid until the next
-        sum begins, and what is written into it stays in this process.
-
-        Args:
-            make_plan: returns the plan. Called once, when other processes can read the gradients of this one. Blocks
-                until all have called it.
-
-        Raises:
-            WorkerLostError: a process was lost or did not arrive in time; or the error by which the team repeats a
-            step.
+            WorkerLostError, MembershipChanged: a process was lost.
         """
 
     def release(self) -> None:
-        """Release the finished sum."""
-
-    def abort(self) -> None:
-        """Cancel the sum that was begun. Nothing of it is under way in this process when it returns."""
+        """Drop references to gradients. Called after each step, and after an error of `all_reduce`."""
 
 
 class Transport(Protocol):
-    """Moves slices of gradients between processes: by shared memory (shm_exact.py) or a process group (exact.py)."""
+    """Moves gradients between processes: see exact.py, shm_two_shot.py and shm_one_shot.py.
 
-    def hand_out(self, node_index: int, first_param: int, grads: Sequence[Tensor | None]) -> None:
-        """Send the slices of these gradients of an own node to their owners. Arguments as of `AllReduce.submit`."""
+    Attributes:
+        is_changeable: no other process reads the memory of `operand`, so intermediate sums may be written to it.
+    """
 
-    def wait(self) -> None:
-        """Block until the receivers can use what was sent."""
+    is_changeable: bool
 
-    def bring(self, plan: AllReducePlan) -> list[Bucket]:
-        """Receive this process's slice of all nodes. Return the buckets that are added at once."""
+    def send(self, nodes: Sequence[Grads | None]) -> None:
+        """Make this process's nodes available to the owners of the slices."""
+
+    def receive(self, plan: AllReducePlan) -> list[Bucket]:
+        """Receive this process's slice of all nodes. Return the buckets of the slice."""
 
     def operand(self, rank_node: RankNode, bucket: Bucket) -> Tensor:
         """Return a bucket of a node."""
@@ -110,34 +95,29 @@ class Transport(Protocol):
     def sum(self, bucket: Bucket) -> Tensor:
         """Return the memory for the sum of a bucket of this process's slice."""
 
-    def publish(self) -> None:
-        """Make the sum of this process's slice available to the others."""
-
     def barrier(self) -> None:
-        """Block until every process has published its slice, or updated it."""
+        """Block until every process has added, or updated, its slice. All slices of the sum are then available."""
 
-    def collect(self) -> list[Tensor | None]:
-        """Return the whole sum."""
+    def whole_sum(self) -> Grads:
+        """Return the sum. Called after `barrier`."""
 
     def release(self) -> None:
-        """Release the sum."""
-
-    def abort(self) -> None:
-        """Cancel what was sent. Nothing is under way when it returns."""
+        """Drop references to gradients."""
 
 
-class TwoShot:
-    """The exact `AllReduce`, in two phases: reduce-scatter, then all-gather.
+class ExactAllReduce:
+    """Adds the nodes along the tree: reduce-scatter, then all-gather.
 
-        1  every process sends the slices of its nodes to their owners               make_plan: the nodes of all
-        2  every process adds its slice of all nodes along the tree, and divides it  barrier
+        1  every process sends the slices of its nodes to their owners             make_plan
+        2  every owner adds its slice of all nodes along the tree, and divides it  barrier
         3  every process reads the whole sum
 
-    So each process receives and adds 1/k of the gradients, for any number of shards, and each byte moves once in each
-    direction: the traffic of a ring (D2L 13.5, exercise 3). Every element is added in the order of the tree of
-    `shards`, so the bits depend neither on the owner of an element nor on how slices travel.
+    Each of k processes receives and adds 1/k of the gradients, for any number of shards. Each byte moves once in each
+    direction, which is the traffic of a ring (D2L 13.5, exercise 3). The order of additions is that of the tree, so the
+    bits depend neither on the owner of an element nor on the transport. With the transport of small models, every
+    process owns all gradients.
 
-    Between the phases an optimizer may update this process's slice of the parameters instead of phase 3.
+    Between 2 and 3 an optimizer may update this process's slice of the parameters. Then 3 is left out.
     """
 
     def __init__(self, transport: Transport) -> None:
@@ -145,50 +125,43 @@ class TwoShot:
         self._buckets: list[Bucket] = []
         self._has_grad: Sequence[bool] = ()
 
-    def begin(self) -> None:
-        """A new sum overwrites the last one."""
-
-    def submit(self, node_index: int, first_param: int, grads: Sequence[Tensor | None]) -> None:
-        self._transport.hand_out(node_index, first_param, grads)
-
-    def finish(self, make_plan: Callable[[], AllReducePlan]) -> list[Tensor | None]:
-        self.reduce_scatter(make_plan)
+    def all_reduce(self, nodes: Sequence[Grads | None], make_plan: Callable[[], AllReducePlan]) -> Grads:
+        self.reduce_scatter(nodes, make_plan)
         return self.all_gather()
 
-    def reduce_scatter(self, make_plan: Callable[[], AllReducePlan]) -> None:
-        """Compute this process's slice of the sum. Arguments and errors as of `finish`."""
+    def reduce_scatter(self, nodes: Sequence[Grads | None], make_plan: Callable[[], AllReducePlan]) -> None:
+        """Compute this process's slice of the sum. Arguments and errors as of `all_reduce`."""
         transport = self._transport
-        transport.wait()
+        transport.send(nodes)
         plan = make_plan()
-        buckets = transport.bring(plan)
-        nodes = [Node(each.node.start, each.node.stop, self._operands(each, buckets)) for each in plan.rank_nodes]
-        sums = total_into([transport.sum(bucket) for bucket in buckets], nodes, plan.shards, changes=True)
+        buckets = transport.receive(plan)
+        operands = [
+            Node(rank_node.node.start, rank_node.node.stop, self._operands(rank_node, buckets))
+            for rank_node in plan.rank_nodes
+        ]
+        memory = [transport.sum(bucket) for bucket in buckets]
+        sums = total_into(memory, operands, plan.shards, changes=transport.is_changeable)
         if plan.count is not None:
             divide(sums, plan.count)
-        transport.publish()
         self._buckets, self._has_grad = buckets, plan.has_grad
 
-    def all_gather(self) -> list[Tensor | None]:
-        """Return the whole sum. Blocks until every process has its slice."""
+    def all_gather(self) -> Grads:
+        """Return the whole sum. Blocks until every process has added its slice."""
         self._transport.barrier()
-        whole = zip(self._transport.collect(), self._has_grad, strict=True)
+        whole = zip(self._transport.whole_sum(), self._has_grad, strict=True)
         return [grad if is_present else None for grad, is_present in whole]
 
     def update_slices(
         self, update: Callable[[Sequence[bool], Sequence[Bucket], Callable[[Bucket], Tensor]], None]
     ) -> None:
-        """Call `update(has_grad, buckets, gradient_of_bucket)` for this process's slice. Blocks until all have."""
+        """Call `update(has_grad, buckets, grad_of_bucket)` for this process's slice. Blocks until all have done so."""
         update(self._has_grad, self._buckets, self._transport.sum)
         self._transport.barrier()
 
     def release(self) -> None:
         self._transport.release()
 
-    def abort(self) -> None:
-        self._transport.abort()
-
     def _operands(self, rank_node: RankNode, buckets: Sequence[Bucket]) -> list[Tensor | None] | None:
-        """Return the slice of a node; None if the node has no samples."""
         has_grad = rank_node.node.has_grad
         if not has_grad:
             return None

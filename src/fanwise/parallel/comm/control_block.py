@@ -1,57 +1,59 @@
-"""The control block: numbers and boxes in shared memory for the ranks and the supervisor.
+"""The control block: numbers and mailboxes in shared memory, for the ranks of one machine and their supervisor.
 
-    view        an even number for a set of members, and the next odd one while that changes
-    decided     the last even view, to which the next two belong; 0 while they are written
-    committed   the turn that all members of the view before had arrived at when it ended
-    members     the ranks of the view, ascending
-    ending      0, or the reason why all ranks must end
-    answered    the last request of a rank that the supervisor has answered
+Each exchange between ranks has a sequence number. A *view* is a period with the same members: an even number. While the
+members change, the view is the odd number in between. See shm_team.py for the protocol.
 
-    for each rank:  arrived   view << 32 | turn, its last exchange        agreed   the odd view that it has seen
-                    idle      1 while it does not take part in exchanges, so that nobody waits for it
-                    saves     number of calls of run.save           writing   1 while it writes checkpoints
+    view        current view
+    decided     last even view, to which `members` and `committed` belong; 0 while these are written
+    committed   last exchange that all members of the previous view had reached when that view ended
+    members     ranks that take part, ascending
+    ending      FAILED or STOPPED if all ranks must end, else 0
+    answered    number of the last request that the supervisor has answered
 
-Every number has one writer: the supervisor above, the rank itself below. Numbers of 8 bytes are read and written whole.
-A reader that sees a number sees everything that its writer had written before: a barrier precedes each write on
-machines that may reorder them.
+    per rank:   arrived        view << 32 | sequence number of its last exchange
+                acknowledged   last odd view that it has seen
+                idle           1 after its training function has returned
+                writing        1 while it has checkpoints to write
 
-Waits may wake spuriously and are bounded, because a peer can die between its store and the wake-up. Callers re-check in
-a loop. How views are decided is in `launch/membership.py`.
+Every number has one writer: the supervisor for the upper ones, the rank for its own. Numbers have 8 bytes and are read
+and written as a whole. A process that reads a number also sees everything that the writer wrote before. This takes a
+memory barrier before each write on machines that may reorder writes.
+
+Waits may wake spuriously and are bounded, because a process can die between its write and the wake-up. Callers must
+check their condition in a loop.
 """
 
 from . import futex
 from .shared_memory import SharedMemory
 
 MAX_RANKS = 1024
-NOT_ENDING, FAILED, STOPPED = 0, 1, 2
-FIRST_VIEW = 2  # of launch/membership.py
+FAILED, STOPPED = 1, 2  # values of `ending`
+FIRST_VIEW = 2
 
 _VIEW, _COMMITTED, _COUNT, _ENDING, _ANSWERED, _DECIDED = range(6)
 _MEMBERS = 8
-_LINES = _MEMBERS + MAX_RANKS
-_LINE = 8  # numbers of a rank: 64 bytes, a cache line of its own
-_ARRIVED, _AGREED, _IDLE, _SAVES, _WRITING = range(5)
-_NUMBERS = _LINES + _LINE * MAX_RANKS
+_RANKS = _MEMBERS + MAX_RANKS
+_NUMBERS_PER_RANK = 8  # 64 bytes: a cache line
+_ARRIVED, _ACKNOWLEDGED, _IDLE, _WRITING = range(4)
 
-_BOXES = 1 << 20
-BOX_BYTES = 1 << 28
-SUPERVISOR = MAX_RANKS  # its boxes come after those of the ranks
+_MAILBOXES = 1 << 20  # offset in the shared memory
+MAILBOX_BYTES = 1 << 28
+SUPERVISOR = MAX_RANKS  # owner of the mailboxes after those of the ranks
 
-# A process can die between its store and the wake-up, so nobody sleeps longer.
 _MAX_SLEEP_S = 0.02
 
 
 class ControlBlock:
-    """See the module. All processes map the same numbers."""
+    """See the module. Each process maps the same memory."""
 
     def __init__(self, memory: SharedMemory) -> None:
         self._memory = memory
         futex.register()
-        mapping = memory.map(0, _BOXES)
+        mapping = memory.map(0, _MAILBOXES)
         self._address = mapping.address
         self._numbers = mapping.view.cast("q")
 
-    # -- the supervisor's ------------------------------------------------------------------------------------------
+    # -- written by the supervisor ---------------------------------------------------------------------------------
 
     @property
     def view(self) -> int:
@@ -59,6 +61,10 @@ class ControlBlock:
 
     def set_view(self, view: int) -> None:
         self._set(_VIEW, view)
+
+    def wait_view(self, view: int) -> None:
+        """Sleep while the view is `view`, for 20 ms at most."""
+        self._wait(_VIEW, view)
 
     @property
     def committed(self) -> int:
@@ -70,14 +76,14 @@ class ControlBlock:
 
     @property
     def decided(self) -> int:
-        """The view of `members` and `committed`. Both are complete if it is the same before and after reading them."""
+        """Read this before and after `members` and `committed`: they belong to the view if it is the same number."""
         return self._numbers[_DECIDED]
 
     def decide(self, view: int, members: tuple[int, ...], committed: int) -> None:
-        """Write the next view, before it is shown. No member reads it yet."""
+        """Write the members of the next view. `set_view` begins that view."""
         self._write(_DECIDED, 0)
-        for place, rank in enumerate(members):
-            self._write(_MEMBERS + place, rank)
+        for index, rank in enumerate(members):
+            self._write(_MEMBERS + index, rank)
         self._write(_COUNT, len(members))
         self._write(_COMMITTED, committed)
         self._write(_DECIDED, view)
@@ -87,10 +93,10 @@ class ControlBlock:
         return self._numbers[_ENDING]
 
     def end(self, reason: int, ranks: int) -> None:
-        """Tell all ranks to end, and wake those that sleep."""
+        """Tell ranks 0 to `ranks - 1` to end, and wake those that sleep. `reason`: FAILED or STOPPED."""
         self._write(_ENDING, reason)
-        for place in (_VIEW, _ANSWERED, *(_LINES + _LINE * rank + _ARRIVED for rank in range(ranks))):
-            futex.wake(self._address + 8 * place)
+        for index in (_VIEW, _ANSWERED, *(_index(rank, _ARRIVED) for rank in range(ranks))):
+            futex.wake(self._address + 8 * index)
 
     @property
     def answered(self) -> int:
@@ -99,89 +105,79 @@ class ControlBlock:
     def set_answered(self, request: int) -> None:
         self._set(_ANSWERED, request)
 
-    def wait_answered(self, last: int) -> None:
-        """Sleep until the last answered request is not `last`, or for a moment."""
-        self._wait(_ANSWERED, last)
+    def wait_answered(self, request: int) -> None:
+        """Sleep while `request` is the last answered request, for 20 ms at most."""
+        self._wait(_ANSWERED, request)
 
-    def wait_view(self, view: int) -> None:
-        """Sleep until the view is not `view`, or for a moment."""
-        self._wait(_VIEW, view)
-
-    # -- the ranks' ------------------------------------------------------------------------------------------------
+    # -- written by the ranks --------------------------------------------------------------------------------------
 
     def arrived(self, rank: int) -> tuple[int, int]:
-        """The view and the turn at which this rank has arrived last."""
-        number = self._numbers[_LINES + _LINE * rank + _ARRIVED]
+        """Return the view and the sequence number of the last exchange that the rank has reached."""
+        number = self._numbers[_index(rank, _ARRIVED)]
         return number >> 32, number & 0xFFFFFFFF
 
-    def arrive(self, rank: int, view: int, turn: int) -> None:
-        self._set(_LINES + _LINE * rank + _ARRIVED, view << 32 | turn)
+    def arrive(self, rank: int, view: int, seq: int) -> None:
+        self._set(_index(rank, _ARRIVED), view << 32 | seq)
 
-    def wait_arrived(self, rank: int, turn: int) -> None:
-        """Sleep until this rank has arrived at a turn other than `turn`, or for a moment."""
-        self._wait(_LINES + _LINE * rank + _ARRIVED, turn)
+    def wait_arrived(self, rank: int, seq: int) -> None:
+        """Sleep while `seq` is the last exchange of the rank, for 20 ms at most."""
+        self._wait(_index(rank, _ARRIVED), seq)
 
-    def agreed(self, rank: int) -> int:
-        return self._numbers[_LINES + _LINE * rank + _AGREED]
+    def acknowledged(self, rank: int) -> int:
+        return self._numbers[_index(rank, _ACKNOWLEDGED)]
 
-    def agree(self, rank: int, view: int) -> None:
-        """Note that this rank has seen the odd view `view`."""
-        self._write(_LINES + _LINE * rank + _AGREED, view)
+    def acknowledge(self, rank: int, view: int) -> None:
+        self._write(_index(rank, _ACKNOWLEDGED), view)
 
     def is_idle(self, rank: int) -> bool:
-        """Return True if it does not take part in exchanges, so that nobody waits for it."""
-        return bool(self._numbers[_LINES + _LINE * rank + _IDLE])
+        return bool(self._numbers[_index(rank, _IDLE)])
 
     def set_idle(self, rank: int, is_idle: bool) -> None:
-        self._write(_LINES + _LINE * rank + _IDLE, int(is_idle))
-
-    def saves(self, rank: int) -> int:
-        """The number of its calls of run.save, also of those that another rank writes."""
-        return self._numbers[_LINES + _LINE * rank + _SAVES]
-
-    def set_saves(self, rank: int, saves: int) -> None:
-        self._write(_LINES + _LINE * rank + _SAVES, saves)
+        self._write(_index(rank, _IDLE), int(is_idle))
 
     def is_writing(self, rank: int) -> bool:
-        """Return True if it has checkpoints that are not on the disk yet."""
-        return bool(self._numbers[_LINES + _LINE * rank + _WRITING])
+        return bool(self._numbers[_index(rank, _WRITING)])
 
     def set_writing(self, rank: int, is_writing: bool) -> None:
-        self._write(_LINES + _LINE * rank + _WRITING, int(is_writing))
+        self._write(_index(rank, _WRITING), int(is_writing))
 
-    # -- boxes -----------------------------------------------------------------------------------------------------
+    # -- mailboxes -------------------------------------------------------------------------------------------------
 
     def put(self, owner: int, slot: int, data: bytes) -> None:
-        """Write into one of the two boxes of a rank, before it arrives.
+        """Write into a mailbox. `owner`: a rank, or SUPERVISOR. `slot`: 0 or 1.
 
         Raises:
-            ValueError: the data are too large.
+            ValueError: the message is larger than 256 MiB.
         """
-        if len(data) > BOX_BYTES:
-            raise ValueError(f"a message between the processes of a run has {len(data)} bytes; at most {BOX_BYTES}")
-        self._memory.write(_box(owner, slot), len(data).to_bytes(8, "little") + data)
+        if len(data) > MAILBOX_BYTES:
+            raise ValueError(f"a message between the processes of a run has {len(data)} bytes; at most {MAILBOX_BYTES}")
+        self._memory.write(_offset(owner, slot), len(data).to_bytes(8, "little") + data)
 
     def get(self, owner: int, slot: int) -> bytes:
-        start = _box(owner, slot)
+        start = _offset(owner, slot)
         first = self._memory.read(start, 4096)
         size = int.from_bytes(first[:8], "little")
         return first[8 : 8 + size] if size <= 4088 else self._memory.read(start + 8, size)
 
     def clear(self) -> None:
-        """Release the mapping of this process."""
+        """Unmap the numbers in this process."""
         self._numbers.release()
 
-    def _write(self, place: int, number: int) -> None:
+    def _write(self, index: int, number: int) -> None:
         futex.barrier()
-        self._numbers[place] = number
+        self._numbers[index] = number
 
-    def _set(self, place: int, number: int) -> None:
-        self._write(place, number)
-        futex.wake(self._address + 8 * place)
+    def _set(self, index: int, number: int) -> None:
+        self._write(index, number)
+        futex.wake(self._address + 8 * index)
 
-    def _wait(self, place: int, number: int) -> None:
-        futex.wait(self._address + 8 * place, number, _MAX_SLEEP_S)
+    def _wait(self, index: int, number: int) -> None:
+        futex.wait(self._address + 8 * index, number, _MAX_SLEEP_S)
 
 
-def _box(owner: int, slot: int) -> int:
-    return _BOXES + (2 * owner + slot) * (BOX_BYTES + 4096)
+def _index(rank: int, field: int) -> int:
+    return _RANKS + _NUMBERS_PER_RANK * rank + field
+
+
+def _offset(owner: int, slot: int) -> int:
+    return _MAILBOXES + (2 * owner + slot) * (MAILBOX_BYTES + 4096)

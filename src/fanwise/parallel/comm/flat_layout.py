@@ -1,11 +1,11 @@
-"""The layout of the parameters of a step in flat memory, its division among owners, and into buckets.
+"""The layout of a step's parameters in flat memory, which is divided into slices and buckets.
 
-    | param 0     | param 1   | param 2             |      each at a multiple of 64 bytes
+    | param 0     | param 1   | param 2             |      each begins at a multiple of 64 bytes
     | owner 0           | owner 1           | owner 2 |    slices of the same length, a multiple of 64 bytes
     | bucket | bucket   | b | b   | bucket  | bucket  |    added at once: one parameter, one owner, at most 4 MiB
 
-Slices begin at multiples of 64 bytes, which are 16 elements of float32, so that vectorized kernels treat their elements
-as in the whole. The elements of a parameter are in the order of its own memory.
+64 bytes are 16 elements of float32. At such multiples, vectorized kernels compute the same bits for a slice as for the
+whole parameter. The elements of a parameter are in the order of the parameter's own memory.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,15 +15,15 @@ import torch
 from torch import Tensor, nn
 
 _ALIGNED_BYTES = 64
-# A sum is still in the cache when it is divided.
-_BUCKET_BYTES = 1 << 22
+_BUCKET_BYTES = 1 << 22  # so small that a sum is still in the cache when it is divided
 
 
 class Bucket(NamedTuple):
-    """Bytes `first` to `last` of flat memory, of one type, which are added at once.
+    """Bytes `first` to `last - 1` of flat memory, which are added at once.
 
-    They begin with element `start` of the parameter `param`. In joined buckets, other parameters follow, with unused
-    gaps between them.
+    Attributes:
+        param: index of the parameter to which the first byte belongs. In joined buckets, others follow.
+        start: index of the first element among those of the parameter.
     """
 
     param: int
@@ -33,19 +33,22 @@ class Bucket(NamedTuple):
     dtype: torch.dtype
 
     def of(self, memory: Tensor, begin: int = 0) -> Tensor:
-        """Return its elements in memory with this layout, which starts at byte `begin`."""
+        """Return the bucket's elements. `memory`: has this layout, from byte `begin` on."""
         return memory[self.first - begin : self.last - begin].view(self.dtype)
 
     def of_flat(self, flat: Tensor) -> Tensor:
-        """Return its elements among those of its parameter. Not for joined buckets."""
+        """Return the bucket's elements. `flat`: all elements of the parameter. Not for joined buckets."""
         return flat[self.start : self.start + (self.last - self.first) // self.dtype.itemsize]
 
 
 class Layout:
-    """See the module. `size_bytes`: from the first element to the last.
+    """See the module.
 
     Args:
-        indices: of the parameters that have memory in it; None: all.
+        indices: indices of the parameters that the layout contains. None: all.
+
+    Attributes:
+        size_bytes: size of the memory.
     """
 
     def __init__(self, params: Sequence[nn.Parameter], indices: Iterable[int] | None = None) -> None:
@@ -62,11 +65,11 @@ class Layout:
         return self.params[index].numel() * self.params[index].element_size()
 
     def slice_bytes(self, owners: int) -> int:
-        """Return the size of a slice. The last owners may have less, or nothing."""
+        """Return the size of a slice. The slices of the last owners may reach beyond the end of the memory."""
         return _aligned(-(-self.size_bytes // owners))
 
     def owned(self, owner: int, owners: int) -> list[Bucket]:
-        """Return the slice of one owner in buckets, in order."""
+        """Return the buckets of an owner's slice, in order."""
         if (owner, owners) not in self._owned:
             size = self.slice_bytes(owners)
             self._owned[owner, owners] = list(self._buckets(owner * size, (owner + 1) * size))
@@ -82,25 +85,25 @@ class Layout:
                 first = stop
 
     def whole(self, memory: Tensor, index: int) -> Tensor:
-        """Return the values of a parameter in flat memory, in its shape."""
+        """Return the part of `memory` that holds this parameter, in the parameter's shape."""
         param, flat = self.params[index], self.flat(memory, index)
         return flat.as_strided(param.shape, param.stride()) if is_dense(param) else flat.view(param.shape)
 
     def flat(self, memory: Tensor, index: int) -> Tensor:
-        """Return the values of a parameter in flat memory, in their order there."""
+        """Return the part of `memory` that holds this parameter, with one axis."""
         start = self._starts[index]
         return memory[start : start + self._bytes_of(index)].view(self.params[index].dtype)
 
     def shaped(self, memory: Tensor) -> list[Tensor | None]:
-        """Return all parameters in their shapes, None for those without memory in the layout."""
+        """Return the parts of `memory` for all parameters, in their shapes; None for those not in the layout."""
         return [self.whole(memory, index) if index in self._starts else None for index in range(len(self.params))]
 
 
 def joined(buckets: Iterable[Bucket], flags: Sequence[Sequence[int]], max_bytes: int = _BUCKET_BYTES) -> list[Bucket]:
-    """Join adjacent buckets of one type with gradients of the same nodes. Buckets without gradients are left out.
+    """Join adjacent buckets of the same type to which the same nodes contribute. Omit buckets without gradients.
 
     Args:
-        flags: for each node with samples and each parameter, whether it has a gradient.
+        flags: for each node with samples, a sequence that tells which parameters have a gradient.
     """
     result: list[Bucket] = []
     previous: list[int] = []
@@ -115,12 +118,20 @@ def joined(buckets: Iterable[Bucket], flags: Sequence[Sequence[int]], max_bytes:
     return result
 
 
-def flat_gradient(param: nn.Parameter, grad: Tensor) -> Tensor:
-    """Return the elements of a gradient in the order of the parameter's memory.
+def flat_gradients(
+    params: Sequence[nn.Parameter], nodes: Sequence[Sequence[Tensor | None] | None]
+) -> dict[tuple[int, int], Tensor]:
+    """Return `flat_gradient` of all gradients of the nodes, by node index and index of the parameter."""
+    return {
+        (node_index, index): flat_gradient(params[index], grad)
+        for node_index, grads in enumerate(nodes)
+        for index, grad in enumerate(grads or ())
+        if grad is not None
+    }
 
-    Raises:
-        TypeError: it is sparse.
-    """
+
+def flat_gradient(param: nn.Parameter, grad: Tensor) -> Tensor:
+    """Return the elements of a gradient in the order of the parameter's memory. Raises TypeError if it is sparse."""
     check_strided(grad)
     if grad.is_contiguous() and param.is_contiguous() and grad.dtype == param.dtype:
         return grad.view(-1)
@@ -139,12 +150,12 @@ def check_strided(grad: Tensor) -> None:
 
 
 def in_order(tensor: Tensor) -> Tensor:
-    """Return its elements in the order of its memory, without a copy if they fill a range of it."""
+    """Return the elements in the order of the tensor's memory, without a copy if they are dense."""
     return tensor.detach().as_strided((tensor.numel(),), (1,)) if is_dense(tensor) else tensor.detach().reshape(-1)
 
 
 def is_dense(tensor: Tensor) -> bool:
-    """Return True if its elements fill a range of memory, in any order of the axes."""
+    """Return True if the elements fill a range of memory without gaps, in any order of the axes."""
     expected = 1
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if size != 1:

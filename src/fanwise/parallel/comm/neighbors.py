@@ -1,12 +1,10 @@
-"""Detection of processes of this machine that are late for an exchange, with their stacks.
+"""Finds the processes of this machine that are late for an exchange, for teams without a supervisor.
 
-Each process publishes a `ProcessInfo` once, and writes the number of each exchange into a file in memory. Others read
-that file through /proc, which also works while the process is stopped. The state of processes on other machines is not
-known.
+Each process publishes a `ProcessInfo` once, and writes the number of each exchange into a file in memory. The others
+read the file through /proc, also while the process is stopped. Processes on other machines cannot be inspected.
 """
 
 import os
-import signal
 from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
@@ -16,7 +14,7 @@ from .stack_dump import StackFile, describe_process, install_stack_dump
 
 @dataclass(frozen=True, slots=True)
 class ProcessInfo:
-    """A process, and the path and name of its file."""
+    """A process, with the path and the name of its stack file."""
 
     host: str
     pid: int
@@ -24,18 +22,19 @@ class ProcessInfo:
     name: str
 
 
-# Kept as long as this process lives: a signal that asks for its stacks after the end of a run would kill it otherwise.
+# Never closed: after a run another process may still request a stack dump, and the signal kills a process that has no
+# handler for it.
 _own: StackFile | None = None
 _pid = 0
 
 
 def process_info() -> ProcessInfo:
-    """Return that of this process, which answers requests for its stacks from now on."""
-    own = _stacks()
+    """Return the info of this process. Installs its stack dump."""
+    own = _stack_file()
     return ProcessInfo(os.uname().nodename, os.getpid(), own.path, own.name)
 
 
-def _stacks() -> StackFile:
+def _stack_file() -> StackFile:
     global _own, _pid
     if _own is None or _pid != os.getpid():
         _own, _pid = StackFile.create(), os.getpid()
@@ -44,46 +43,43 @@ def _stacks() -> StackFile:
 
 
 class Neighbors:
-    """The processes of a run, as one of them sees them. `processes`: all of them, by place."""
+    """The processes of a run.
 
-    def __init__(self, place: int, processes: Sequence[ProcessInfo]) -> None:
-        self._place = place
+    Args:
+        index: index of this process.
+        processes: infos of all processes, by index.
+    """
+
+    def __init__(self, index: int, processes: Sequence[ProcessInfo]) -> None:
+        self._index = index
         self._processes = list(processes)
-        self._own = _stacks()
+        self._own = _stack_file()
         self._own.write_progress(0)
 
-    def note(self, number: int) -> None:
-        """This process is at an exchange. All processes number them alike."""
-        self._own.write_progress(number)
+    def arrive(self, seq: int) -> None:
+        """Publish that this process has reached the exchange `seq`. All processes number exchanges alike."""
+        self._own.write_progress(seq)
 
-    def late(self, number: int) -> tuple[list[str], list[str]]:
-        """Return the processes that are not at this exchange yet, with their stacks, and those of unknown state."""
+    def late(self, seq: int) -> tuple[list[str], list[str]]:
+        """Return descriptions of the processes that have not reached this exchange, and names of those not inspected.
+
+        Blocks for half a second at most for each late process.
+        """
         late, unknown = [], []
-        for place, process in enumerate(self._processes):
-            if place == self._place:
+        for index, process in enumerate(self._processes):
+            if index == self._index:
                 continue
-            name = f"process {place} of {len(self._processes)} (pid {process.pid} on {process.host})"
+            name = f"process {index} of {len(self._processes)} (pid {process.pid} on {process.host})"
             stacks = StackFile.open(process.path, process.name)
             if stacks is None:
                 unknown.append(name)
                 continue
             with closing(stacks):
-                if stacks.read_progress() < number:
-                    late.append(f"{name} hangs.\n{_doing(process, stacks)}")
+                if stacks.read_progress() < seq:
+
+                    def send(number: int, pid: int = process.pid) -> None:
+                        with suppress(ProcessLookupError):
+                            os.kill(pid, number)
+
+                    late.append(f"{name} hangs.\n{describe_process(process.pid, stacks, send)}")
         return late, unknown
-
-
-def _doing(process: ProcessInfo, stacks: StackFile) -> str:
-    try:
-        pidfd = os.pidfd_open(process.pid)
-    except ProcessLookupError:
-        return "It is gone."
-
-    def send(number: int) -> None:
-        with suppress(ProcessLookupError):
-            signal.pidfd_send_signal(pidfd, number)
-
-    try:
-        return describe_process(process.pid, stacks, send)
-    finally:
-        os.close(pidfd)

@@ -1,13 +1,10 @@
-"""The data of a process's nodes of the tree besides the gradients, as it is sent to the others.
+"""The parts of a node besides its gradients, as one process sends them to the others.
 
-    nodes --encode_nodes--> plain tuples --pickle, another process--> decode_nodes --> a NodeInfo for each
-
-Every process sends this once in each step, so it consists of types that are pickled quickly.
+Every process sends them in each step, so `NodeInfo` consists of types that are pickled quickly.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy.typing as npt
 import torch
@@ -17,18 +14,15 @@ from ..data.batch import copy_to_device
 from ..step.gradients import BufferUpdate, Partial, Rule
 from ..step.tree import Node
 
-Plain = list[tuple[Any, ...]]  # Any: the fields of a NodeInfo
 
-
-@dataclass(slots=True)
-class NodeInfo:
-    """A node over the shards from `start` to before `stop`, without its gradients.
+class NodeInfo(NamedTuple):
+    """A node over the shards `start` to `stop - 1`, without its gradients. Other fields as of `Partial`.
 
     Attributes:
-        has_grad: which parameters have a gradient; empty: none of the shards had samples.
-        loss_type: the name of its torch.dtype.
-        buffers: index, value, and the other fields of a `BufferUpdate`.
-        sparse: the parts of sparse gradients.
+        has_grad: for each parameter, 1 if the node has a gradient of it, else 0. Empty: no shard had samples.
+        loss_type: name of the loss's torch.dtype.
+        loss_count: `Partial.count`.
+        buffers: index, value and the other fields of each `BufferUpdate`.
     """
 
     start: int
@@ -36,65 +30,57 @@ class NodeInfo:
     has_grad: bytes = b""
     loss: float = 0.0
     loss_type: str = "float32"
-    count: float = 0
+    loss_count: float = 0
     samples: int = 0
     buffers: Sequence[tuple[int, npt.NDArray[Any], int, Rule, bool]] = ()
     executed: int = 0
-    sparse: Sequence[tuple[int, Tensor, Tensor, tuple[int, ...], bool]] = ()
+    sparse: Sequence[tuple[int, Tensor]] = ()
 
     def node(self) -> Node[Partial]:
+        """Return the node, with an empty list of gradients."""
         if not self.has_grad:
             return Node(self.start, self.stop, None)
         loss = torch.tensor(self.loss, dtype=getattr(torch, self.loss_type))
         buffers = {
-            index: BufferUpdate(torch.from_numpy(buffer), samples, rule, is_same)
-            for index, buffer, samples, rule, is_same in self.buffers
+            index: BufferUpdate(torch.from_numpy(value), samples, rule, is_same)
+            for index, value, samples, rule, is_same in self.buffers
         }
-        sparse = dict(map(_sparse_gradient, self.sparse))
-        return Node(self.start, self.stop, Partial([], loss, self.count, self.samples, buffers, self.executed, sparse))
+        partial = Partial([], loss, self.loss_count, self.samples, buffers, self.executed, dict(self.sparse))
+        return Node(self.start, self.stop, partial)
 
 
-def encode_nodes(nodes: Sequence[Node[Partial]]) -> Plain:
-    """Return these nodes without gradients, in main memory. Waits for the device once for each type of tensor."""
+def infos_of(nodes: Sequence[Node[Partial]]) -> list[NodeInfo]:
+    """Return the infos of these nodes. Waits for the device once for each type of tensor."""
     values = [node.value for node in nodes if node.value is not None]
     tensors = [value.loss for value in values]
     tensors += [update.value for value in values for update in value.buffers.values()]
     on_host = in_main_memory(tensors)
     losses, buffers = iter(on_host[: len(values)]), iter(on_host[len(values) :])
     return [
-        (node.start, node.stop)
+        NodeInfo(node.start, node.stop)
         if node.value is None
-        else (node.start, node.stop, *_encode(node.value, next(losses), buffers))
+        else _info(node.start, node.stop, node.value, next(losses), buffers)
         for node in nodes
     ]
 
 
-def _encode(value: Partial, loss: Tensor, host_buffers: Iterator[Tensor]) -> tuple[Any, ...]:  # Any: of a NodeInfo
-    has_grad = bytes([grad is not None for grad in value.grads])
-    buffers = [(index, next(host_buffers).numpy(), *update[1:]) for index, update in value.buffers.items()]
-    loss_type = str(loss.dtype).removeprefix("torch.")
-    count = value.count.item() if isinstance(value.count, Tensor) else value.count
-    fields = has_grad, loss.item(), loss_type, count, value.samples, buffers, value.executed
-    return (*fields, [_parts(index, grad.cpu()) for index, grad in value.sparse.items()]) if value.sparse else fields
-
-
-def _parts(index: int, grad: Tensor) -> tuple[int, Tensor, Tensor, tuple[int, ...], bool]:
-    """The parts of a sparse gradient. Entries for the same element are not added yet."""
-    return index, grad._indices(), grad._values(), tuple(grad.shape), grad.is_coalesced()
-
-
-def _sparse_gradient(parts: tuple[int, Tensor, Tensor, tuple[int, ...], bool]) -> tuple[int, Tensor]:
-    index, indices, values, shape, is_coalesced = parts
-    grad = torch.sparse_coo_tensor(indices, values, shape, is_coalesced=is_coalesced, check_invariants=False)
-    return index, grad
-
-
-def decode_nodes(nodes: Plain) -> list[NodeInfo]:
-    return [NodeInfo(*fields) for fields in nodes]
+def _info(start: int, stop: int, value: Partial, loss: Tensor, host_buffers: Iterator[Tensor]) -> NodeInfo:
+    return NodeInfo(
+        start,
+        stop,
+        bytes([grad is not None for grad in value.grads]),
+        loss.item(),
+        str(loss.dtype).removeprefix("torch."),
+        value.count.item() if isinstance(value.count, Tensor) else value.count,
+        value.samples,
+        [(index, next(host_buffers).numpy(), *update[1:]) for index, update in value.buffers.items()],
+        value.executed,
+        [(index, grad.cpu()) for index, grad in value.sparse.items()],
+    )
 
 
 def to_device(result: Partial, device: torch.device) -> Partial:
-    """Copy all values but the gradients back to the device."""
+    """Copy all values but the gradients to the device, in place. Return `result`."""
     if device.type != "cpu":
         result.loss = copy_to_device(result.loss, device)
         result.buffers = {
@@ -106,7 +92,7 @@ def to_device(result: Partial, device: torch.device) -> Partial:
 
 
 def in_main_memory(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Return the same values in main memory, by one copy for each type, because each copy waits for the device."""
+    """Return the tensors in main memory, by one copy for each type, because a copy waits for the device."""
     indices_by_type: dict[torch.dtype, list[int]] = {}
     for index, tensor in enumerate(tensors):
         if not tensor.is_cpu:

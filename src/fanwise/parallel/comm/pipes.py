@@ -1,36 +1,29 @@
-"""Messages from a rank to its supervisor, on a pipe, in order, also from several threads.
+"""A pipe for messages from a rank to its supervisor.
 
-    rank: MessageSender.say("out", "epoch 1\n")     supervisor: MessageReceiver.read() -> [("out", "epoch 1\n"), ...]
+    rank: MessageSender.send("out", "epoch 1\n")    supervisor: MessageReceiver.read() -> [("out", "epoch 1\n"), ...]
 
-The rank opens the pipe through the supervisor's entry in /proc, so only processes of the same user can write to it. The
-supervisor answers through the control block.
+The rank opens the pipe through the supervisor's entry in /proc, so only processes of the same user can write to it.
 """
 
 import os
 import pickle
 import threading
-from typing import Any, Protocol
+from typing import Any
 
 _LENGTH_BYTES = 8
 _READ_BYTES = 1 << 20
 
 
-class MessageSink(Protocol):
-    """Takes the messages of a rank, in order. Implemented by `MessageSender` and by simulated runs."""
-
-    def say(self, *message: Any) -> None: ...
-
-
 class MessageSender:
-    """The end of a rank."""
+    """Called from any thread. `path`: attribute `path` of the receiver."""
 
     def __init__(self, path: str) -> None:
         self._fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-        self._lock = threading.RLock()  # reentrant, because a signal handler of the same thread may print
+        self._lock = threading.RLock()  # reentrant, because a signal handler may print while this thread sends
         self._pid = os.getpid()
 
-    def say(self, *message: Any) -> None:  # Any: what can be pickled
-        """Send a message. Blocks while the pipe is full. Does nothing in a fork of the rank."""
+    def send(self, *message: Any) -> None:
+        """Send a message. Blocks while the pipe is full. Does nothing in a process that the rank has forked."""
         if os.getpid() != self._pid:
             return
         data = pickle.dumps(message, protocol=5)
@@ -41,14 +34,14 @@ class MessageSender:
 
 
 class MessageReceiver:
-    """The supervisor's end, for one rank. Its sender opens `path`."""
+    """The supervisor's end of the pipe of one rank. `fd` is readable when there are messages."""
 
     def __init__(self) -> None:
         self.fd, self._write_fd = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        self.path = f"/proc/{os.getpid()}/fd/{self._write_fd}"  # who opens it gets a blocking descriptor
+        self.path = f"/proc/{os.getpid()}/fd/{self._write_fd}"  # opening it gives a blocking descriptor
         self._data = bytearray()
 
-    def read(self) -> list[tuple[Any, ...]]:  # Any: as sent
+    def read(self) -> list[tuple[Any, ...]]:
         """Return the messages that have arrived since the last call. Does not block."""
         try:
             while data := os.read(self.fd, _READ_BYTES):

@@ -1,12 +1,12 @@
-"""The memory that the processes of a run share: one file without a name, which ends with the last of them.
+"""The memory that the CPU ranks of one machine and their supervisor share: one anonymous file.
 
-    0           the control block: a few numbers for each process    control_block.py
-    1 MiB ...   two boxes for each process, for messages             control_block.py
-    1 TiB ...   gradients, as the steps of the run ask for them      shm_areas.py
+    0           the control block: a few numbers for each rank       control_block.py
+    1 MiB ...   two mailboxes for each rank                          control_block.py
+    1 TiB ...   gradients, parameters and optimizer state of steps   shm_areas.py
 
-The file is 1 EiB long and sparse: only written pages take memory. It is made by the process that starts the others,
-and they open it through that process's entry in /proc, which the system allows to the same user only. There is no name
-that could be left behind, and nothing to clean up after a kill.
+The file is 1 EiB long and sparse: only written pages take memory. The supervisor creates it, and the ranks open it
+through the supervisor's entry in /proc, which the system allows only to processes of the same user. The file has no
+name, and its memory is freed when the last process ends.
 """
 
 import mmap
@@ -20,16 +20,12 @@ from ...base.huge_pages import HUGE_PAGE_BYTES, FileMap
 
 _SIZE_BYTES = 1 << 60
 
-# Each process adds everything, or only its slice; "auto" takes whichever is quicker for the model.
+# The transport for gradients: shm_one_shot.py or shm_two_shot.py. "auto" chooses by the size of the model.
 AllReduceKind = Literal["auto", "one-shot", "two-shot"]
 
 
 class SharedMemory:
-    """See the module. `create` in the process that starts the others, `open` in these.
-
-    Attributes:
-        all_reduce: how gradients go through it.
-    """
+    """See the module."""
 
     def __init__(self, fd: int, path: str, all_reduce: AllReduceKind = "auto") -> None:
         self.path = path
@@ -44,42 +40,46 @@ class SharedMemory:
 
     @classmethod
     def open(cls, path: str, all_reduce: AllReduceKind = "auto") -> "SharedMemory":
-        """Raises OSError when the process that made it is gone."""
+        """Open the memory of another process. Raises OSError if that process has ended."""
         return cls(os.open(path, os.O_RDWR | os.O_CLOEXEC), path, all_reduce)
 
-    def read(self, offset: int, size: int) -> bytes:
-        return os.pread(self._fd, size, offset)
+    def read(self, offset: int, size_bytes: int) -> bytes:
+        return os.pread(self._fd, size_bytes, offset)
 
     def write(self, offset: int, data: bytes) -> None:
         view = memoryview(data)
-        while view:  # a write of more than 2 GiB comes in parts
+        while view:  # one system call writes at most 2 GiB
             written = os.pwrite(self._fd, view, offset)
             offset, view = offset + written, view[written:]
 
-    def map(self, offset: int, size: int, *, private: bool = False) -> FileMap:
-        """Map a range that starts at a page. With `private`, writes into it stay in this process.
+    def map(self, offset: int, size_bytes: int, *, private: bool = False) -> FileMap:
+        """Map a range.
+
+        Args:
+            offset: a multiple of the page size.
+            private: keep writes of this process in this process.
 
         Raises:
             MemoryError: the range is beyond the end of the file.
         """
-        if offset + size > _SIZE_BYTES:
+        if offset + size_bytes > _SIZE_BYTES:
             raise MemoryError(
                 f"the steps of this run need more than {_SIZE_BYTES >> 40} TiB of addresses for their gradients.\n"
                 f"Use fewer processes, or call run.step once and not in every epoch."
             )
-        return FileMap(self._fd, size, offset, private=private)
+        return FileMap(self._fd, size_bytes, offset, private=private)
 
     def close(self) -> None:
-        """Mappings stay."""
+        """Close the file. Ranges that are mapped stay mapped."""
         os.close(self._fd)
 
 
 def bytes_of(mapping: FileMap) -> Tensor:
-    """A mapping as a tensor of bytes, which holds it."""
+    """Return a tensor of the mapped bytes. The range stays mapped as long as the tensor exists."""
     return torch.frombuffer(mapping.view, dtype=torch.uint8)
 
 
-def pages(size: int) -> int:
-    """`size` rounded up to whole pages: huge ones, if it is that long."""
-    page = HUGE_PAGE_BYTES if size >= HUGE_PAGE_BYTES else mmap.PAGESIZE
-    return -(-size // page) * page
+def pages(size_bytes: int) -> int:
+    """Round up to whole pages, or to whole huge pages if the size is at least one of these."""
+    page = HUGE_PAGE_BYTES if size_bytes >= HUGE_PAGE_BYTES else mmap.PAGESIZE
+    return -(-size_bytes // page) * page

@@ -1,10 +1,11 @@
-"""Areas of the shared memory with the gradients, parameters and optimizer state of one step, in one layout.
+"""Areas of the shared memory for the gradients, parameters and optimizer state of one step. All have the same layout.
 
-    sum          the gradients of all shards            new params   parameters that their owners have updated
-    state        of a sharded optimizer, each key in two versions
-    nodes        a few nodes of the tree for each rank, in one or two versions
+    sum          the sum of the gradients
+    new params   parameters that the owners of the slices have updated
+    state        of a sharded optimizer: each key in two versions
+    nodes        a few nodes of each rank, in one or two versions
 
-Areas are mapped on first use. Parts that nobody writes take no memory.
+An area is mapped when it is first used. Pages that no process writes take no memory.
 """
 
 from collections.abc import Iterator
@@ -16,46 +17,38 @@ from ...base.huge_pages import HUGE_PAGE_BYTES, FileMap
 from .flat_layout import Bucket, Layout
 from .shared_memory import SharedMemory, bytes_of, pages
 
-_FIRST = 1 << 40  # the offset of the first area in the shared memory
+_FIRST = 1 << 40  # offset of the first area in the shared memory
 _MAX_NODES = 22  # a range of shards is at most two nodes for each level of the tree
 _MAX_KEYS = 3
 _SUM, _NEW, _STATE, _NODES = 0, 1, 2, 2 + 2 * _MAX_KEYS
 
 
 class MemoryTeam(Protocol):
-    """The interface of a team that these areas need.
-
-    Attributes:
-        rank: the number of this process for the whole run. ranks: their number at the beginning.
-    """
+    """The parts of `SharedMemoryTeam` that the areas need. A Protocol, because shm_team.py imports this file."""
 
     rank: int
     ranks: int
     memory: SharedMemory
 
     @property
-    def members(self) -> tuple[int, ...]:
-        """The ranks that take part now, by place."""
-
+    def members(self) -> tuple[int, ...]: ...
     @property
-    def place(self) -> int: ...
-
+    def index(self) -> int: ...
     @property
-    def next_turn(self) -> int:
-        """The turn of the next exchange. Nobody reads memory of the last but one any more."""
-
-    def barrier(self) -> None:
-        """Block until all members make this call. They can then read each other's writes from before it."""
+    def next_seq(self) -> int: ...
+    def barrier(self) -> None: ...
 
 
 class Areas:
     """See the module.
 
     Args:
-        offset: bytes that the areas of other steps take. versions: of each node.
+        offset: size of the areas of earlier steps.
+        versions: number of versions of each node.
 
     Attributes:
-        area_bytes: size of one area, in whole pages. size_bytes: of all of them, mostly untouched.
+        area_bytes: size of one area, in whole pages.
+        size_bytes: size of all areas.
     """
 
     def __init__(self, team: MemoryTeam, layout: Layout, offset: int, versions: int = 1) -> None:
@@ -69,12 +62,13 @@ class Areas:
         self._views: dict[tuple[int, Bucket], Tensor] = {}
 
     def own_slice(self) -> list[Bucket]:
-        return self.layout.owned(self.team.place, len(self.team.members))
+        return self.layout.owned(self.team.index, len(self.team.members))
 
-    def slices_of_others(self) -> Iterator[list[Bucket]]:
-        """The slices of the other processes."""
+    def slices_of_others(self) -> Iterator[Bucket]:
         size = len(self.team.members)
-        return (self.layout.owned(place, size) for place in range(size) if place != self.team.place)
+        for index in range(size):
+            if index != self.team.index:
+                yield from self.layout.owned(index, size)
 
     # -- buckets of areas ------------------------------------------------------------------------------------------
 
@@ -87,8 +81,11 @@ class Areas:
     def state(self, key: int, version: int, bucket: Bucket) -> Tensor:
         return self._view(_STATE + 2 * key + version, bucket)
 
-    def node(self, rank: int, number: int, bucket: Bucket) -> Tensor:
-        return self._view(_NODES + rank * self._areas_per_rank + number, bucket)
+    def node(self, rank: int, node_index: int, bucket: Bucket, version: int = 0) -> Tensor:
+        return self._view(self._node_area(rank, node_index, version), bucket)
+
+    def _node_area(self, rank: int, node_index: int, version: int) -> int:
+        return _NODES + rank * self._areas_per_rank + version * _MAX_NODES + node_index
 
     def _view(self, area: int, bucket: Bucket) -> Tensor:
         view = self._views.get((area, bucket))
@@ -106,8 +103,8 @@ class Areas:
 
     # -- whole areas -----------------------------------------------------------------------------------------------
 
-    def whole_node(self, rank: int, number: int, version: int = 0) -> Tensor:
-        return self._area(_NODES + rank * self._areas_per_rank + version * _MAX_NODES + number)[1]
+    def whole_node(self, rank: int, node_index: int, version: int) -> Tensor:
+        return self._area(self._node_area(rank, node_index, version))[1]
 
     def whole_state(self, key: int, version: int, index: int) -> Tensor:
         return self.layout.whole(self._area(_STATE + 2 * key + version)[1], index)
@@ -116,5 +113,5 @@ class Areas:
         return self.layout.whole(self._area(_NEW)[1], index)
 
     def private_sum(self) -> FileMap:
-        """Map the sum so that writes stay in this process."""
+        """Map the sum such that writes of this process are not seen by the others."""
         return self.team.memory.map(self._offset + _SUM, self.area_bytes, private=True)

@@ -1,97 +1,72 @@
-"""Gradients of small models: every rank writes all of its nodes into shared memory, and adds all nodes of all ranks.
+"""The transport between CPU ranks of one machine for small models: every rank adds all nodes, and none sends a sum.
 
-This needs k times the additions of all_reduce.py, where each of k ranks adds a slice, and k/2 times the bytes,
-but one exchange for each step instead of two. So it is for sums that take less time than an exchange. The tree is the
-same, and so are the bits.
+With k ranks this needs k times the additions of shm_two_shot.py and k/2 times the bytes, but one exchange for each step
+instead of two. So it pays if an addition takes less time than an exchange. The bits are the same.
 
-A node has two versions, one for even and one for odd turns, like the boxes of the control block: a rank that overwrites
-a version has seen all others arrive at the turn between, and so finish reading it.
+A node has two versions, one for even and one for odd sequence numbers, like the mailboxes of the control block: before
+a rank overwrites a version, all other ranks have arrived at the exchange between, and so have finished reading.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from ..step.gradients import total_into
-from ..step.tree import Node
-from .all_reduce import AllReducePlan, RankNode
-from .flat_layout import check_strided, joined
+from .all_reduce import AllReducePlan, Grads, RankNode
+from .flat_layout import Bucket, check_strided, joined
 from .shm_areas import Areas
-from .team import divide
 
 
-class OneShot:
-    """The `AllReduce` of small models. `areas`: with two versions of each node."""
+class OneShotTransport:
+    """See the module. `areas`: with two versions of each node."""
+
+    is_changeable = False
 
     def __init__(self, areas: Areas) -> None:
         self._areas = areas
         self._version = 0
         self._sum = torch.zeros(areas.layout.size_bytes, dtype=torch.uint8)
         self._grads = areas.layout.shaped(self._sum)
-        self._own: dict[tuple[int, int], list[Tensor | None]] = {}  # by node and version
-        self._buckets = _Buckets(areas, self._sum, frozenset())
+        self._own: dict[tuple[int, int], list[Tensor | None]] = {}  # memory of own nodes, by node index and version
+        self._flags: list[bytes] = []
+        self._buckets: list[Bucket] = []  # for these flags
 
-    def begin(self) -> None:
-        self._version = self._areas.team.next_turn % 2
-
-    def submit(self, node_index: int, first_param: int, grads: Sequence[Tensor | None]) -> None:
-        own = self._own.get((node_index, self._version))
-        if own is None:
-            memory = self._areas.whole_node(self._areas.team.rank, node_index, self._version)
-            own = self._own[node_index, self._version] = self._areas.layout.shaped(memory)
+    def send(self, nodes: Sequence[Grads | None]) -> None:
+        areas = self._areas
+        self._version = areas.team.next_seq % 2
         copies: list[Tensor] = []
         sources: list[Tensor] = []
-        for index, grad in enumerate(grads, first_param):
-            if grad is not None and (copy := own[index]) is not None:
-                check_strided(grad)
-                copies.append(copy)
-                sources.append(grad)
+        for node_index, grads in enumerate(nodes):
+            if grads is None:
+                continue
+            key = node_index, self._version
+            if key not in self._own:
+                self._own[key] = areas.layout.shaped(areas.whole_node(areas.team.rank, *key))
+            for copy, grad in zip(self._own[key], grads, strict=True):
+                if grad is not None and copy is not None:
+                    check_strided(grad)
+                    copies.append(copy)
+                    sources.append(grad)
         if copies:
             torch._foreach_copy_(copies, sources)
 
-    def finish(self, make_plan: Callable[[], AllReducePlan]) -> list[Tensor | None]:
-        plan = make_plan()
-        has_grad = frozenset(plan.flags())
-        if self._buckets.has_grad != has_grad:
-            self._buckets = _Buckets(self._areas, self._sum, has_grad)
-        nodes = [
-            Node(rank_node.node.start, rank_node.node.stop, self._buckets.operands(rank_node, self._version))
-            for rank_node in plan.rank_nodes
-        ]
-        sums = total_into(self._buckets.sums, nodes, plan.shards, changes=False)
-        if plan.count is not None:
-            divide(sums, plan.count)
-        return [grad if is_present else None for grad, is_present in zip(self._grads, plan.has_grad, strict=True)]
+    def receive(self, plan: AllReducePlan) -> list[Bucket]:
+        if (flags := plan.flags()) != self._flags:
+            self._flags, self._buckets = flags, joined(self._areas.layout.owned(0, 1), flags)
+        return self._buckets
+
+    def operand(self, rank_node: RankNode, bucket: Bucket) -> Tensor:
+        rank = self._areas.team.members[rank_node.member_index]
+        return self._areas.node(rank, rank_node.node_index, bucket, self._version)
+
+    def sum(self, bucket: Bucket) -> Tensor:
+        return bucket.of(self._sum)
+
+    def barrier(self) -> None:
+        """Every process has the whole sum."""
+
+    def whole_sum(self) -> Grads:
+        return self._grads
 
     def release(self) -> None:
-        """The sum is in memory of this process."""
-
-    def abort(self) -> None:
-        """Nobody reads the nodes of a turn at which this rank has not arrived."""
-
-
-class _Buckets:
-    """The memory of the sum and of the nodes, in parts that are added at once.
-
-    Args:
-        has_grad: the distinct flags of the nodes, which tell the parameters that have gradients.
-    """
-
-    def __init__(self, areas: Areas, total: Tensor, has_grad: frozenset[bytes]) -> None:
-        self.has_grad = has_grad
-        self._areas = areas
-        self._buckets = joined(areas.layout.owned(0, 1), sorted(has_grad))
-        self._operands: dict[tuple[int, int, int, bytes], list[Tensor | None]] = {}
-        self.sums = [bucket.of(total) for bucket in self._buckets]
-
-    def operands(self, rank_node: RankNode, version: int) -> list[Tensor | None] | None:
-        """Return the gradients of a node in each bucket, None where it has none. None: the node has no samples."""
-        flags, rank = rank_node.node.has_grad, self._areas.team.members[rank_node.place]
-        if not flags:
-            return None
-        key = (rank, rank_node.node_index, version, flags)
-        if key not in self._operands:
-            memory = self._areas.whole_node(rank, rank_node.node_index, version)
-            self._operands[key] = [bucket.of(memory) if flags[bucket.param] else None for bucket in self._buckets]
-        return self._operands[key]
+        """The sum is memory of this process."""

@@ -1,20 +1,21 @@
-"""The team of CPU ranks of one machine, which share memory and survive the loss of a rank.
+"""The team of CPU ranks of one machine. They share memory and survive the loss of a rank.
 
-    together(body) --gather, gather ...--> committed, or repeated by the ranks that are left
+All ranks number their exchanges alike. In an exchange each rank writes into its mailbox, marks that it has arrived at
+the sequence number, and waits until all members have arrived.
 
-Every exchange has a turn, a number that all ranks count up alike. A rank writes into a box, arrives at the turn, and
-waits until all members of the view have arrived. When one dies, the supervisor makes the view odd. All ranks
-acknowledge that as soon as they see it, and arrive nowhere from then on. Once all have, the last turn at which all
-members had arrived is committed. Ranks that had not seen the change complete that turn, because the boxes of the dead
-are still there, and everything after it is repeated in the next view.
+When a rank dies, the supervisor makes the view odd. The other ranks acknowledge the odd view when they see it, and
+arrive at no exchange from then on. After all have acknowledged, the supervisor commits the last exchange at which all
+members, also the dead ones, had arrived, and begins the next view. Ranks that had not yet noticed the change complete
+the committed exchange, because the mailboxes of the dead ranks are still readable. The ranks that are left repeat
+everything after it.
 
-A box is used for every second turn: a rank that writes into it again has seen all others arrive at the turn between,
-and so finish reading it.
+Mailboxes alternate: exchange n uses mailbox n % 2. Before a rank overwrites a mailbox, all others have arrived at the
+exchange in between, and so have read the old content.
 """
 
 import os
 import pickle
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -22,50 +23,47 @@ import torch
 from torch import nn
 
 from ...base.errors import TrialStopped
-from ...pool.contract import Decision
 from ..optim.step_optimizer import StepOptimizer
-from .all_reduce import AllReduce, TwoShot
+from .all_reduce import ExactAllReduce
 from .control_block import FAILED, STOPPED, SUPERVISOR, ControlBlock
 from .flat_layout import Layout
-from .pipes import MessageSink
 from .shared_memory import SharedMemory
 from .shm_areas import Areas
-from .shm_exact import Direct
-from .shm_one_shot import OneShot
+from .shm_one_shot import OneShotTransport
+from .shm_two_shot import TwoShotTransport
 from .sums import TeamSums
-from .team import Attempt, OwnSums, Sums, divergence
+from .team import Attempt, LocalSums, Sums, check_same_operation
 
 T = TypeVar("T")
 
-# Number of polls, some 20 us, before a rank sleeps, if each has a CPU. Waking up takes longer.
+# Number of polls, about 20 us, before a rank sleeps. Used if each rank has a CPU, because waking up takes longer.
 _POLLS = 40
 _CPUS = os.cpu_count() or 1
-# Up to this size of the gradients of all ranks together, each rank adds everything instead of its slice: about where
-# the two ways took equal time with two ranks.
+# Up to this size of the gradients of all ranks together, the one-shot transport is used: about where both took the same
+# time with two ranks.
 _ONE_SHOT_BYTES = 1 << 21
 _CPU = torch.device("cpu")
 
 
-class Again(BaseException):
-    """The view has changed, so the attempt is repeated.
+class MembershipChanged(BaseException):
+    """The view has changed, so the attempt must be repeated.
 
     Derives from BaseException so that `except Exception` in user code does not swallow it.
     """
 
 
-class Over(BaseException):
-    """The run has failed, or ended, elsewhere."""
+class RunEnded(BaseException):
+    """The run has ended in another process. Derives from BaseException for the same reason."""
 
 
 class SharedMemoryTeam:
     """See the module.
 
     Args:
-        rank: the number of this process for the whole run. ranks: their number at the beginning.
-        reduce: "exact", or "fast" for one operand of each process.
-
-    Attributes:
-        num_reports: number of reports so far, also by earlier attempts of the run.
+        rank: number of this process. It stays the same when other ranks are lost.
+        ranks: number of processes at the beginning.
+        send: sends a message to the supervisor.
+        reduce: "exact" or "fast".
     """
 
     def __init__(
@@ -74,7 +72,7 @@ class SharedMemoryTeam:
         control: ControlBlock,
         rank: int,
         ranks: int,
-        sender: MessageSink,
+        send: Callable[..., None],
         *,
         reduce: str = "exact",
     ) -> None:
@@ -82,28 +80,28 @@ class SharedMemoryTeam:
         self.memory = memory
         self._reduce = reduce
         self._control = control
-        self._sender = sender
+        self._send = send
         self._view = 0
         self._members: tuple[int, ...] = ()
         self._next: tuple[int, tuple[int, ...]] | None = None  # the next view and its members
-        self._turn = 0
+        self._seq = 0
         self._is_within = self._has_stepped = False
-        self._area_bytes = self.num_reports = self._num_saves = 0
+        self._area_bytes = 0
         self._enter_first_view()
 
     def _enter_first_view(self) -> None:
         control = self._control
         while True:
-            shown, view, members, turn = control.view, control.decided, control.members, control.committed
-            # The view may have ended already. The next one then waits for the acknowledgment of this rank.
+            shown, view, members, seq = control.view, control.decided, control.members, control.committed
+            # If this view has already ended, the next one does not begin before this rank acknowledges the end.
             if self.rank in members and control.decided == view:
                 break
             check_ending(control)
             control.wait_view(shown)
-        self._view, self._members, self._turn = view, members, turn
+        self._view, self._members, self._seq = view, members, seq
 
     @property
-    def place(self) -> int:
+    def index(self) -> int:
         return self._members.index(self.rank)
 
     @property
@@ -112,15 +110,15 @@ class SharedMemoryTeam:
 
     @property
     def members(self) -> tuple[int, ...]:
-        """The ranks that take part, by place."""
+        """The ranks that take part, by index."""
         return self._members
 
     @property
-    def next_turn(self) -> int:
-        """The turn of the next exchange. Memory that is used for every second turn may be written before it."""
-        return self._turn + 1
+    def next_seq(self) -> int:
+        """Sequence number of the next exchange. Memory that alternates like the mailboxes may be written before it."""
+        return self._seq + 1
 
-    # -- together --------------------------------------------------------------------------------------------------
+    # -- exchanges -------------------------------------------------------------------------------------------------
 
     def together(self, body: Callable[[], T]) -> T:
         while True:
@@ -135,176 +133,150 @@ class SharedMemoryTeam:
         if self._is_within:
             yield attempt
             return
-        self._take_next_view()
+        self._enter_next_view()
         self._is_within = True
         try:
             yield attempt
-        except Again:
-            # Not further back: others may still read the boxes of the last turn at which all had arrived.
-            self._turn = self._control.committed
+        except MembershipChanged:
+            # Not to an earlier exchange: other ranks may still read the mailboxes of the committed one.
+            self._seq = self._control.committed
             attempt.is_void = True
         finally:
             self._is_within = False
 
-    def gather(self, operation: str, content: Any) -> list[Any]:  # Any: anything that can be pickled
+    def gather(self, operation: str, content: Any) -> list[Any]:
         assert self._is_within, "an exchange is part of an attempt"
-        slot = self.next_turn % 2
+        slot = self.next_seq % 2
         self._control.put(self.rank, slot, pack((operation, content)))
         self.barrier()
         contents = [unpack(self._control.get(rank, slot)) for rank in self._members]
-        error = divergence(self.rank, self._members, operation, [peer_operation for peer_operation, _ in contents])
-        if error is not None:
-            raise error
+        check_same_operation(self.rank, self._members, operation, [peer_operation for peer_operation, _ in contents])
         return [content for _, content in contents]
 
     def barrier(self) -> None:
-        """Block until all members make this call. They can then read each other's writes from before it."""
-        check_ending(self._control)
-        if self._next is not None or self._control.view != self._view:
-            self._leave_view()
-            raise Again
-        self._turn += 1
-        self._control.arrive(self.rank, self._view, self._turn)
+        """Block until all members call it. Afterwards, each can read what the others wrote to shared memory before."""
+        self.check_members()
+        self._seq += 1
+        self._control.arrive(self.rank, self._view, self._seq)
         for rank in self._members:
             if rank != self.rank and not self._wait_for(rank):
                 return
 
     def _wait_for(self, rank: int) -> bool:
-        """Wait until this rank is at our turn. Return False if all had arrived when one of them died."""
-        control, turn = self._control, self._turn
+        """Wait until the rank arrives at this exchange. Return False if a member died after all had arrived."""
+        control, seq = self._control, self._seq
         polls = _POLLS if self.size <= _CPUS else 0
         while True:
             view, arrived = control.arrived(rank)
-            if view == self._view and arrived >= turn:
+            if view == self._view and arrived >= seq:
                 return True
             if polls:
                 polls -= 1
                 continue
             if control.view != self._view:
                 self._leave_view()
-                if control.committed >= turn:
+                if control.committed >= seq:
                     return False
-                raise Again
+                raise MembershipChanged
             check_ending(control)
             control.wait_arrived(rank, arrived)
 
     def _leave_view(self) -> None:
-        """Acknowledge the change of the view and learn the next one, which is entered after the attempt."""
+        """Acknowledge the odd view, and wait for the next even one, which the next attempt enters."""
         if self._next is not None:
             return
         control = self._control
         while (view := control.view) % 2:
-            if control.agreed(self.rank) != view:
-                control.agree(self.rank, view)
-                self._sender.say("agreed", view)
+            if control.acknowledged(self.rank) != view:
+                control.acknowledge(self.rank, view)
+                self._send("acknowledged", view)
             check_ending(control)
             control.wait_view(view)
-        self._next = (view, control.members)  # even if it has ended by now: then all acknowledge that, too
+        self._next = (view, control.members)  # if this view has ended, too, the next attempt notices it
 
-    def _take_next_view(self) -> None:
+    def _enter_next_view(self) -> None:
         if self._next is not None:
             self._view, self._members = self._next
             self._next = None
 
-    def look(self) -> None:
-        """Raise if an exchange cannot complete, because a member is gone or the run has ended."""
+    def check_members(self) -> None:
+        """Raise MembershipChanged, RunEnded or TrialStopped if the next exchange cannot complete."""
         check_ending(self._control)
-        if self._control.view != self._view:
+        if self._next is not None or self._control.view != self._view:
             self._leave_view()
-            raise Again
+            raise MembershipChanged
 
     # -- steps -----------------------------------------------------------------------------------------------------
 
     def sums(self, params: Sequence[nn.Parameter], step_optimizer: StepOptimizer) -> Sums:
         if self.ranks == 1:
-            return OwnSums()
+            return LocalSums()
         all_reduce, memory = self.all_reduce(params)
         if memory is not None:
             step_optimizer.enable_slices(memory)
-        return TeamSums(self, all_reduce, step_optimizer, _CPU, by_process=self._reduce == "fast")
+        return TeamSums(self, all_reduce, step_optimizer, _CPU, is_fast=self._reduce == "fast")
 
-    def all_reduce(self, params: Sequence[nn.Parameter]) -> tuple[AllReduce, Areas | None]:
-        """Return what adds their gradients, and the memory in which each process may update its slice, if any."""
+    def all_reduce(self, params: Sequence[nn.Parameter]) -> tuple[ExactAllReduce, Areas | None]:
+        """Return the all-reduce of a step, and the memory in which each rank may update its slice of the parameters.
+
+        The memory is None for small models, whose gradients are not divided into slices.
+        """
         layout, kind = Layout(params), self.memory.all_reduce
         if kind == "auto":
             kind = "one-shot" if self.ranks * layout.size_bytes <= _ONE_SHOT_BYTES else "two-shot"
         areas = Areas(self, layout, self._area_bytes, versions=2 if kind == "one-shot" else 1)
         self._area_bytes += areas.size_bytes
-        return (OneShot(areas), None) if kind == "one-shot" else (TwoShot(Direct(areas)), areas)
+        if kind == "one-shot":
+            return ExactAllReduce(OneShotTransport(areas)), None
+        return ExactAllReduce(TwoShotTransport(areas)), areas
 
     def step_ends(self) -> None:
         if not self._has_stepped:
             self._has_stepped = True
-            self._sender.say("stepped")
-
-    # -- reports, checkpoints and the end --------------------------------------------------------------------------
-
-    def report(self, values: Mapping[str, Any]) -> Decision:  # Any: numbers
-        self.num_reports += 1
-        return self.together(lambda: self._report(values))
-
-    def _report(self, values: Mapping[str, Any]) -> Decision:  # Any: numbers
-        answer = None
-        if self.place == 0:
-            answer = self.ask("report", self.num_reports, dict(values))
-        decision: Decision | BaseException = self.gather("reports", answer)[0]
-        if isinstance(decision, BaseException):
-            raise decision
-        return decision
-
-    def ask(self, name: str, number: int, *content: Any) -> Any:  # Any: plain values
-        """Send a numbered request to the supervisor and return its answer. Blocks until that is there."""
-        control = self._control
-        self._sender.say(name, number, *content)
-        while (answered := control.answered) < number:
-            self.look()
-            control.wait_answered(answered)
-        return unpack(control.get(SUPERVISOR, number % 2))
-
-    def saved(self) -> None:
-        self._num_saves += 1
-        self._control.set_saves(self.rank, self._num_saves)
-
-    def set_writing(self, is_writing: bool) -> None:
-        self._control.set_writing(self.rank, is_writing)
-
-    def checkpoint_written(self, path: str) -> None:
-        self._sender.say("checkpoint", path)
+            self._send("stepped")
 
     def finish(self) -> bool:
-        """Block until the training function has returned everywhere. Return True if its result here is the run's.
+        """Block until the training function has returned in all processes. Return True if this is the first member.
 
-        The other ranks block until the result of the first one has arrived, and then raise `Over`. They return when
-        they have become the first, because those before them were lost.
+        The supervisor takes the result of the first member. The others block until it has the result, and then raise
+        `RunEnded`. If earlier members are lost meanwhile, the first of the others returns.
         """
         self.together(lambda: self.gather("has returned", None))
-        self._take_next_view()
+        self._enter_next_view()
         control = self._control
-        self._control.set_idle(self.rank, self.place != 0)
-        # All have returned, so nothing is exchanged anymore: some may know of a change that others have not seen yet.
-        while self.place != 0:
+        control.set_idle(self.rank, self.index != 0)
+        # No exchange follows, so ranks enter new views at different times.
+        while self.index != 0:
             if control.ending:
-                raise Over
+                raise RunEnded
             if control.view != self._view:
                 self._leave_view()
-                self._take_next_view()
+                self._enter_next_view()
             else:
                 control.wait_view(self._view)
-        self._control.set_idle(self.rank, False)
+        control.set_idle(self.rank, False)
         return True
 
 
 def check_ending(control: ControlBlock) -> None:
-    """Raise `Over` or TrialStopped if the supervisor is ending the run."""
+    """Raise `RunEnded` or TrialStopped if the supervisor ends the run."""
     if control.ending == FAILED:
-        raise Over
+        raise RunEnded
     if control.ending == STOPPED:
         raise TrialStopped("the run was stopped")
 
 
-def pack(content: Any) -> bytes:  # Any: anything that can be pickled
+def wait_for_answer(control: ControlBlock, request: int, check: Callable[[], None]) -> Any:
+    """Block until the supervisor has answered the request. Return the answer. `check`: raises to stop waiting."""
+    while (answered := control.answered) < request:
+        check()
+        control.wait_answered(answered)
+    return unpack(control.get(SUPERVISOR, request % 2))
+
+
+def pack(content: Any) -> bytes:
     return pickle.dumps(content, protocol=5)
 
 
-def unpack(data: bytes) -> Any:  # Any: the content
+def unpack(data: bytes) -> Any:
     return pickle.loads(data)

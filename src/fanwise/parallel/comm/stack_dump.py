@@ -1,9 +1,9 @@
-"""Describes what a process is doing: its state in the kernel, and its Python stack.
+"""Describes what another process is doing: its state in the kernel, and its Python stacks.
 
-    process       install_stack_dump(path): a signal writes the stacks of all threads into a file of the supervisor
-    supervisor    describe_process(pid, stacks, send): "It waits." and the stack
+    in the process    install_stack_dump(path): a signal makes the process write the stacks of all threads into a file
+    from outside      describe_process(pid, stacks, send): "It waits." and the stacks
 
-The signal handler is faulthandler's, in C, so it works while native code holds the interpreter's lock.
+The signal handler is that of faulthandler, in C, so it also works while native code holds the interpreter lock.
 """
 
 import faulthandler
@@ -19,7 +19,7 @@ _TIMEOUT_S = 0.5
 _SETTLE_S = 0.03  # a dump is complete if the file has not grown for this time
 _MAX_LINES = 60
 _NUMBER_BYTES = 8
-# Stack frames of these files, and those below them, are not shown: they are the same in every process.
+# The frames of these files and their callers are omitted, because they are the same in every process.
 _LIBRARY_FILES = (
     "/fanwise/parallel/launch/worker.py",
     "/fanwise/parallel/run.py",
@@ -38,11 +38,11 @@ _STATES = {
 
 
 class StackFile:
-    """A file in memory, into which one process writes its stacks.
+    """A file in memory, into which one process writes its stacks and the number of its last exchange.
 
     Attributes:
-        path: with which other processes open it.
-        name: distinguishes it from the file of a later process that has the same path.
+        path: path with which other processes open the file.
+        name: unique name. If a later process reuses the pid, its file has the same path but another name.
     """
 
     def __init__(self, fd: int, path: str, name: str) -> None:
@@ -58,7 +58,7 @@ class StackFile:
 
     @classmethod
     def open(cls, path: str, name: str) -> "StackFile | None":
-        """Open the file of another process. None: the process has ended, or is on another machine."""
+        """Open the file of another process. Return None if the process has ended, or is on another machine."""
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
@@ -68,15 +68,14 @@ class StackFile:
             return None
         return cls(fd, path, name)
 
-    def write_progress(self, number: int) -> None:
-        """Store a number that other processes can read."""
-        os.pwrite(self._fd, number.to_bytes(_NUMBER_BYTES, "little"), 0)
+    def write_progress(self, seq: int) -> None:
+        os.pwrite(self._fd, seq.to_bytes(_NUMBER_BYTES, "little"), 0)
 
     def read_progress(self) -> int:
         return int.from_bytes(os.pread(self._fd, _NUMBER_BYTES, 0), "little")
 
     def request_dump(self, send: Callable[[int], None]) -> str:
-        """Send the signal and return the stacks, or "" after half a second."""
+        """Send the signal and return the stacks. Return "" if there are none after half a second."""
         before = os.fstat(self._fd).st_size
         send(STACK_SIGNAL)
         deadline_s = time.monotonic() + _TIMEOUT_S
@@ -92,16 +91,16 @@ class StackFile:
 
 
 def install_stack_dump(path: str) -> None:
-    """Install the signal handler in this process."""
+    """Install the signal handler in this process. `path`: path of the file for its stacks."""
     fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
     faulthandler.register(STACK_SIGNAL, file=fd, all_threads=True)
 
 
 def describe_process(pid: int, stacks: StackFile, send: Callable[[int], None]) -> str:
-    """Return the state and the stack of a process. Blocks for half a second at most.
+    """Return the state of a process in a sentence, and its stacks. Blocks for half a second at most.
 
     Args:
-        send: sends a signal to the process, but not to a later process with the same pid.
+        send: sends a signal to the process. Not called if the process is stopped or has ended.
     """
     state, sentence = _state(pid)
     if state not in ("R", "S", "D"):
@@ -114,20 +113,20 @@ def describe_process(pid: int, stacks: StackFile, send: Callable[[int], None]) -
 
 
 def user_frames(lines: Sequence[str]) -> list[str]:
-    """Return the lines of stacks, most recent call first, without those of this library below the user's function."""
-    kept, is_kept = [], True
+    """Omit the library's frames that called the user's function. `lines`: of faulthandler, most recent call first."""
+    result, is_shown = [], True
     for line in lines:
         if not line.startswith("  File"):
-            is_kept = True  # another thread
+            is_shown = True  # another thread
         elif any(file in line for file in _LIBRARY_FILES):
-            is_kept = False
-        if is_kept and line.strip():
-            kept.append(line)
-    return kept
+            is_shown = False
+        if is_shown and line.strip():
+            result.append(line)
+    return result
 
 
 def _state(pid: int) -> tuple[str, str]:
-    """Return the letter of the state of a process or thread ("" if it has ended), and a sentence."""
+    """Return the letter of the state in /proc, or "" if the process has ended, and a sentence about the state."""
     state = wait_channel = ""
     with suppress(OSError, IndexError), open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
         state = file.read().rpartition(")")[2].split()[0]

@@ -1,21 +1,21 @@
-"""Detects which processes of a run hang, from the progress of each. A state machine: it is given progress and time.
+"""Detects the processes of a run that hang, from the progress of each process. A state machine without a clock.
 
-Progress is the sequence number of the last collective operation that a process has reached. The other processes wait
-for those that are furthest behind. Their time is measured from when the last process reached that number, so time in
-which other processes compute or wait does not count. Of the time between two updates at most a second counts, because
-the detecting process may have been stopped.
+Progress is the sequence number of the last exchange that a process has reached. Processes that are ahead wait for those
+with the lowest number, the stragglers. A straggler's time counts from the moment at which the last process reached the
+lowest number, so a process is not blamed for time in which it waited for others. Between two updates at most one second
+counts, because the detecting process may have been stopped itself.
 
-If all processes have the same progress, none waits for another, but all may hang, for example on one file system. Then
-all are behind, except for the `idle` ones, which wait for something other than a collective operation.
+If all processes have the same number, none waits for another, but all of them may hang, for example on one file system.
+Then all count as stragglers, except for idle ones, which have returned from the training function.
 """
 
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
 # The first step loads and compiles, so its limit is longer.
-FIRST_STEP_LEAST_S = 60.0
-FIRST_STEP_FACTOR = 10
-# Without a limit, a warning comes after this time, and again whenever it is ten times as long.
+_FIRST_STEP_LEAST_S = 60.0
+_FIRST_STEP_FACTOR = 10
+# A warning is due after this time, and again each time that the time has become ten times as long.
 WARN_S = 60.0
 _WARN_FACTOR = 10
 _MAX_UPDATE_S = 1.0
@@ -23,13 +23,13 @@ _MAX_UPDATE_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Stragglers:
-    """The processes that are furthest behind.
+    """The stragglers at one time.
 
     Attributes:
-        ranks: their ranks, ascending.
-        late_s: time since the last of them reached its progress.
+        ranks: ranks of the stragglers, ascending.
+        late_s: time since the last of them reached its number.
         num_waiting: number of processes that wait for them.
-        waiting_s: time since the first of these has been waiting.
+        waiting_s: time since the first of these began to wait.
         should_warn: True once when a warning is due.
     """
 
@@ -42,7 +42,7 @@ class Stragglers:
 
 @dataclass(slots=True)
 class StragglerDetector:
-    _key: tuple[int, int] | None = None
+    _key: tuple[int, int] | None = None  # generation and lowest number
     _updated_s: float = 0.0
     _late_s: float = 0.0
     _waiting_s: float = 0.0
@@ -54,14 +54,15 @@ class StragglerDetector:
         """Return the stragglers at this time.
 
         Args:
-            generation: changes with the set of processes. Progress of different generations is not comparable.
-            progress: of each rank that takes part. Empty: no process is late.
+            generation: changes with the set of processes. Numbers of different generations are not comparable.
+            progress: the last exchange of each rank that takes part. Empty: no process is late.
+            idle: ranks that have returned from the training function.
         """
         if not progress:
             self._key = None
             return Stragglers(())
         lowest = min(progress.values())
-        behind = [rank for rank, number in progress.items() if number == lowest]
+        behind = [rank for rank, seq in progress.items() if seq == lowest]
         num_waiting = len(progress) - len(behind)
         elapsed_s = min(max(0.0, now_s - self._updated_s), _MAX_UPDATE_S)
         self._updated_s = now_s
@@ -82,9 +83,9 @@ class StragglerDetector:
 
 
 def limit_s(step_timeout_s: float, *, has_stepped: bool) -> float:
-    """Return the time for which a process may be late.
+    """Return the time for which a process may be late. `has_stepped`: the process has completed its first step.
 
     >>> limit_s(3, has_stepped=True), limit_s(3, has_stepped=False), limit_s(100, has_stepped=False)
     (3, 60.0, 1000)
     """
-    return step_timeout_s if has_stepped else max(FIRST_STEP_LEAST_S, FIRST_STEP_FACTOR * step_timeout_s)
+    return step_timeout_s if has_stepped else max(_FIRST_STEP_LEAST_S, _FIRST_STEP_FACTOR * step_timeout_s)

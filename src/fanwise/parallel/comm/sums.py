@@ -1,10 +1,10 @@
-"""The sums of one step over several processes: gradients by an `AllReduce`, everything else in one gather.
+"""`TeamSums`: the sums of one step over several processes. An `AllReduce` adds gradients, one gather all other values.
 
     exact   shards 0 1 2 | 3 4 5   nodes (0+1) (2) | (3) (4+5)   four operands, in the order of the tree over 6 shards
     fast    shards 0 1 2 | 3 4 5   0+1+2           | 3+4+5       two operands, in the order of the processes
 
-With reduce="fast" fewer bytes are sent and added if the shards of a process are not one node of the tree. The order of
-additions, and so the last bits of the result, then depends on the number of processes.
+With reduce="fast" a process sends one node even if its shards are several nodes of the tree. The order of additions,
+and so the last bits of the result, then depends on the number of processes.
 """
 
 import functools
@@ -17,41 +17,35 @@ from torch import Tensor
 from ..optim.step_optimizer import StepOptimizer
 from ..step.gradients import Partial, add
 from ..step.tree import Node, total
-from .all_reduce import AllReduce, AllReducePlan, RankNode, TwoShot
-from .node_info import decode_nodes, encode_nodes, to_device
+from .all_reduce import AllReduce, AllReducePlan, ExactAllReduce, Grads, RankNode
+from .node_info import infos_of, to_device
 from .team import Team, check_total
 
 
 class TeamSums:
-    """See the module.
+    """See the module. The methods are those of `Sums`.
 
     Args:
-        device: of the gradients.
-        by_process: each process first adds its own shards, as with reduce="fast".
+        device: device of the gradients.
+        is_fast: add the shards of each process first, as with reduce="fast".
     """
 
     def __init__(
-        self,
-        team: Team,
-        all_reduce: AllReduce,
-        step_optimizer: StepOptimizer,
-        device: torch.device,
-        *,
-        by_process: bool,
+        self, team: Team, all_reduce: AllReduce, step_optimizer: StepOptimizer, device: torch.device, *, is_fast: bool
     ) -> None:
         self._team = team
         self._all_reduce = all_reduce
         self._step_optimizer = step_optimizer
         self._device = device
-        self._by_process = by_process
+        self._is_fast = is_fast
         self._mean = False
-        self._grads: list[Tensor | None] | None = None  # if the all-reduce gave the whole sum at once
+        self._grads: Grads | None = None  # None: `gather_grads` must gather the slices
         self._has_grad: Sequence[bool] = ()
 
     def reduce(self, operation: str, nodes: Sequence[Node[Partial]], shards: int, *, mean: bool) -> Partial:
         num_leaves = shards
-        if self._by_process:
-            nodes, num_leaves = [one_node(nodes, self._team.place)], self._team.size
+        if self._is_fast:
+            nodes, num_leaves = [_one_node(nodes, self._team.index)], self._team.size
         result: list[Partial] = []
 
         def make_plan() -> AllReducePlan:
@@ -61,62 +55,59 @@ class TeamSums:
             return plan
 
         self._mean, self._grads = mean, None
-        all_reduce = self._all_reduce
-        with self._aborting():
-            all_reduce.begin()
-            for node_index, node in enumerate(nodes):
-                if node.value is not None:
-                    all_reduce.submit(node_index, 0, node.value.grads)
-            if isinstance(all_reduce, TwoShot):
-                all_reduce.reduce_scatter(make_plan)
+        grads = [None if node.value is None else node.value.grads for node in nodes]
+        with self._releasing_on_error():
+            if isinstance(self._all_reduce, ExactAllReduce):
+                self._all_reduce.reduce_scatter(grads, make_plan)
             else:
-                self._grads = all_reduce.finish(make_plan)
+                self._grads = self._all_reduce.all_reduce(grads, make_plan)
         return to_device(result[0], self._device)
 
     def gather_grads(self) -> list[Tensor | None]:
         grads = self._grads
         if grads is None:
-            assert isinstance(self._all_reduce, TwoShot), "any other gave the whole sum"
-            with self._aborting():
+            assert isinstance(self._all_reduce, ExactAllReduce), "the fast one returns the whole sum"
+            with self._releasing_on_error():
                 grads = self._all_reduce.all_gather()
-        return grads if self._mean else [None if grad is None else grad.clone() for grad in grads]
+        return list(grads) if self._mean else [None if grad is None else grad.clone() for grad in grads]
 
     def release(self) -> None:
         self._all_reduce.release()
 
     def update_slices(self) -> None:
-        assert isinstance(self._all_reduce, TwoShot), "any other has no slices"
-        with self._aborting():
+        assert isinstance(self._all_reduce, ExactAllReduce), "the fast one has no slices"
+        with self._releasing_on_error():
             self._all_reduce.update_slices(self._step_optimizer.update)
             self._step_optimizer.commit(self._has_grad)
 
     @contextmanager
-    def _aborting(self) -> Iterator[None]:
+    def _releasing_on_error(self) -> Iterator[None]:
         try:
             yield
         except BaseException:
-            self._all_reduce.abort()
+            self._all_reduce.release()
             raise
 
     def _exchange_infos(
         self, operation: str, nodes: Sequence[Node[Partial]], num_leaves: int, *, mean: bool
     ) -> tuple[AllReducePlan, Partial]:
-        """Exchange everything but the gradients. Return how they are added, and the sum of the rest."""
+        """Exchange all values but the gradients. Return the plan for the gradients, and the sum of the other values."""
         step_optimizer = self._step_optimizer
-        messages = self._team.gather(operation, (step_optimizer.status(), encode_nodes(nodes)))
+        messages = self._team.gather(operation, (step_optimizer.can_update_slices, infos_of(nodes)))
         rank_nodes = [
-            RankNode(place, node_index, node)
-            for place, (_, infos) in enumerate(messages)
-            for node_index, node in enumerate(decode_nodes(infos))
+            RankNode(index, node_index, node)
+            for index, (_, infos) in enumerate(messages)
+            for node_index, node in enumerate(infos)
         ]
         result = total([node.node() for _, _, node in rank_nodes], num_leaves, add)
         check_total(result)
         has_grad = list(map(any, zip(*(node.has_grad for _, _, node in rank_nodes if node.has_grad), strict=True)))
-        step_optimizer.on_statuses([status for status, _ in messages], is_sparse=bool(result.sparse))
+        if result.sparse or not all(can_update_slices for can_update_slices, _ in messages):
+            step_optimizer.unshard()
         return AllReducePlan(rank_nodes, num_leaves, has_grad, result.count if mean else None), result
 
 
-def one_node(nodes: Sequence[Node[Partial]], place: int) -> Node[Partial]:
-    """Return the sum of this process's nodes as a leaf of a tree over the processes. It uses up the nodes."""
+def _one_node(nodes: Sequence[Node[Partial]], index: int) -> Node[Partial]:
+    """Return the sum of this process's nodes as leaf `index` of a tree over the processes. Changes the nodes."""
     values = [node.value for node in nodes if node.value is not None]
-    return Node(place, place + 1, functools.reduce(add, values) if values else None)
+    return Node(index, index + 1, functools.reduce(add, values) if values else None)

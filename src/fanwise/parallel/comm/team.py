@@ -1,7 +1,8 @@
-"""`Team`: the interface through which steps, means and reports see the other processes of a run.
+"""`Team`: the interface through which steps, means and reports communicate with the other processes of a run.
 
-Every exchange is part of a function that is passed to `together`. All processes complete it, or none does. If a process
-is lost in it, and the team survives that, the others repeat it and take over the share of the lost one.
+Every exchange happens inside a function that is passed to `together`. Either all processes complete the function, or
+none does. If a process is lost meanwhile, and the team survives that, the others repeat the function and take over the
+shards of the lost process.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,7 +13,8 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
-from ...pool.contract import Decision
+from ...base.errors import TrialStopped
+from ...links.codec import pack_error, unpack_error
 from ...pool.reporting import report
 from ..optim.step_optimizer import StepOptimizer
 from ..step.gradients import Partial, add, divided
@@ -23,7 +25,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Attempt:
-    """One attempt of a block. `is_void`: a process was lost during it, so it must be repeated."""
+    """One attempt of a block. `is_void`: a process was lost during the attempt, so the block must be repeated."""
 
     is_void: bool = False
 
@@ -31,95 +33,132 @@ class Attempt:
 class Stateful(Protocol):
     """An object whose state is part of a checkpoint."""
 
-    def state_dict(self) -> Any: ...  # Any: of its own making
-
-    def load_state_dict(self, state_dict: Any, /) -> Any: ...  # Any: as state_dict gives
+    def state_dict(self) -> Any: ...
+    def load_state_dict(self, state_dict: Any, /) -> Any: ...
 
 
 class Sums(Protocol):
-    """Adds the shards of one step over all processes. Call it only inside `together` or `attempt`."""
+    """Adds the shards of one step over all processes. All methods but `release` are called inside `together`."""
 
     def reduce(self, operation: str, nodes: Sequence[Node[Partial]], shards: int, *, mean: bool) -> Partial:
-        """Add the nodes of all processes. Blocks until this process has its slice of the gradients.
+        """Add the nodes of all processes. Blocks until this process has its slice of the summed gradients.
 
-        Then call `gather_grads` for the whole gradients, or `update_slices`.
+        Call `gather_grads` or `update_slices` afterwards.
 
         Args:
-            operation: of this process, as "makes step 0 of batch 17"; it must be the same in all processes.
-            nodes: of the shards that this process executed. They are used up.
-            mean: divide the gradients by the count.
+            operation: what this process does, for messages, such as "makes step 0 of batch 17". It must be the same in
+                all processes.
+            nodes: nodes of the shards that this process has executed. They are changed.
+            mean: divide the gradients by the count of the losses.
 
         Returns:
             The sums over all shards, without gradients.
 
         Raises:
             ValueError: the counts of the losses sum to 0.
+            NotSame: a buffer differs between shards.
         """
 
     def gather_grads(self) -> list[Tensor | None]:
-        """Return the whole sum of the gradients. Blocks until every process has it.
+        """Return the sums of the gradients. Blocks until all processes call it.
 
-        With `mean` they may lie in memory that all processes read: they are valid until the next `reduce`, and what is
-        written into them stays in this process.
+        If `mean` was True, the gradients may lie in memory that all processes read. They are valid until the next
+        `reduce`, and changes that this process makes to them are not seen by the others.
         """
 
     def update_slices(self) -> None:
-        """Update this process's slice of the parameters, instead of `gather_grads`. Blocks until all have."""
+        """Update this process's slice of the parameters, instead of `gather_grads`. Blocks until all processes have."""
 
     def release(self) -> None:
-        """Release the gradients of the last `reduce`."""
+        """Drop references to the gradients of the last `reduce`."""
 
 
 class Team(Protocol):
     """See the module."""
 
     @property
-    def place(self) -> int:
-        """The position of this process among those that take part, from 0."""
+    def index(self) -> int:
+        """Index of this process among the members of the team, from 0. It decreases when an earlier member is lost."""
 
     @property
     def size(self) -> int:
-        """The number of processes that take part."""
+        """Number of members."""
 
     def together(self, body: Callable[[], T]) -> T:
-        """Call `body` in all processes, again if one of them was lost during it, and return its result."""
+        """Call `body` in all processes and return its result. Calls it again if a process was lost meanwhile."""
 
     def attempt(self) -> AbstractContextManager[Attempt]:
-        """Run a block as one attempt. The caller runs it again while the attempt is void.
+        """Run a block like `together`, except that the caller repeats it while the attempt is void.
 
-        A loss leaves the block without an exception. The block must undo its changes in that case.
+        A loss leaves the block without an exception. The caller must then undo the changes of the block.
         """
 
-    def gather(self, operation: str, content: Any) -> list[Any]:  # Any: anything that can be pickled
-        """Return the contents of all processes, by place. Blocks until all have given theirs. Only inside `together`.
+    def gather(self, operation: str, content: Any) -> list[Any]:
+        """Return the contents of all members, by index. Blocks until all members call it. Only inside `together`.
 
         Args:
-            operation: as "measures". It must be the same in all processes.
+            operation: what this process does, for messages, such as "measures". It must be the same in all processes.
+            content: any value that can be pickled.
         """
 
     def sums(self, params: Sequence[nn.Parameter], step_optimizer: StepOptimizer) -> Sums:
-        """Return the sums of one step with these parameters. Its optimizer may then be divided among the processes."""
+        """Return the sums of a step with these parameters. May divide its optimizer among the processes."""
 
     def step_ends(self) -> None:
-        """Note that a step has ended. The first one may take longer than those after it."""
+        """Tell the supervisor that a step has ended. The first step has a longer time limit."""
 
-    def report(self, values: Mapping[str, Any]) -> Decision:  # Any: numbers
-        """Report once for all processes and return the decision. Blocks until it is made. May raise TrialStopped."""
 
-    def saved(self) -> None:
-        """Note that this process has called `run.save`, whether it writes the file itself or not."""
+def _ignore(argument: object) -> None: ...
 
-    def set_writing(self, is_writing: bool) -> None:
-        """Note whether this process is writing checkpoints. Called from any thread."""
 
-    def checkpoint_written(self, path: str) -> None:
-        """Note that the checkpoint is on the disk. Called from any thread."""
+@dataclass(frozen=True, slots=True)
+class Monitor:
+    """Functions with which a process tells its supervisor what happens. The defaults are for runs without one.
+
+    Attributes:
+        report: makes the report of this number, from 1. Returns after the decision. Raises TrialStopped.
+        set_writing: called when this process begins, or ends, to write checkpoints. From any thread.
+        checkpoint_written: called with the path of each complete checkpoint. From any thread.
+    """
+
+    report: Callable[[int, Mapping[str, Any]], object] = lambda number, values: report(**values)
+    set_writing: Callable[[bool], None] = _ignore
+    checkpoint_written: Callable[[str], None] = _ignore
+
+
+def report_together(team: Team, monitor: Monitor, number: int, values: Mapping[str, Any]) -> None:
+    """Report once for all processes. Blocks until the decision.
+
+    Raises:
+        TrialStopped: the run must stop. The error of the report. Both are raised in all processes.
+    """
+    if team.size == 1:
+        monitor.report(number, values)
+        return
+
+    def body() -> bytes | None:
+        error: bytes | None = b""
+        if team.index == 0:
+            try:
+                monitor.report(number, values)
+            except TrialStopped:
+                error = None
+            except Exception as exception:
+                error = pack_error(exception)
+        first: bytes | None = team.gather("reports", error)[0]
+        return first
+
+    error = team.together(body)
+    if error is None:
+        raise TrialStopped("the tuner stopped this trial")
+    if error:
+        raise unpack_error(error)
 
 
 class Alone:
     """The team of a single process."""
 
-    place, size = 0, 1
+    index, size = 0, 1
 
     def together(self, body: Callable[[], T]) -> T:
         return body()
@@ -128,31 +167,17 @@ class Alone:
     def attempt(self) -> Iterator[Attempt]:
         yield Attempt()
 
-    def gather(self, operation: str, content: Any) -> list[Any]:  # Any: as given
+    def gather(self, operation: str, content: Any) -> list[Any]:
         return [content]
 
     def sums(self, params: Sequence[nn.Parameter], step_optimizer: StepOptimizer) -> Sums:
-        return OwnSums()
+        return LocalSums()
 
-    def step_ends(self) -> None:
-        pass
-
-    def report(self, values: Mapping[str, Any]) -> Decision:  # Any: numbers
-        report(**values)
-        return "CONTINUE"
-
-    def saved(self) -> None:
-        pass
-
-    def set_writing(self, is_writing: bool) -> None:
-        pass
-
-    def checkpoint_written(self, path: str) -> None:
-        pass
+    def step_ends(self) -> None: ...
 
 
-class OwnSums:
-    """The sums of a single process."""
+class LocalSums:
+    """The `Sums` of a single process."""
 
     def __init__(self) -> None:
         self._grads: list[Tensor | None] = []
@@ -169,36 +194,35 @@ class OwnSums:
         return self._grads
 
     def update_slices(self) -> None:
-        raise AssertionError("a single process owns all slices")
+        raise AssertionError("the optimizer of a single process is not divided")
 
     def release(self) -> None:
         self._grads = []
 
 
 class NotSame(ValueError):
-    """A buffer that must be equal after every shard is not. `index`: of the buffer."""
+    """A buffer that must be equal after every shard is not. `index`: index of the buffer."""
 
     def __init__(self, index: int) -> None:
         super().__init__(f"buffer {index} is not the same after every shard of the batch")
         self.index = index
 
 
-def divergence(own: int, ranks: Sequence[int], operation: str, operations: Sequence[str]) -> RuntimeError | None:
-    """Return the error for rank `own` if the operations of the ranks differ from its own."""
+def check_same_operation(own_rank: int, ranks: Sequence[int], operation: str, operations: Sequence[str]) -> None:
+    """Raise RuntimeError if an operation differs from `operation`, which is that of `own_rank`."""
     for rank, peer_operation in zip(ranks, operations, strict=True):
         if peer_operation != operation:
-            return RuntimeError(
-                f"the processes of the run do different things: rank {own} {operation}, rank {rank} {peer_operation}.\n"
-                f"The training function must take the same way in every process; run.rank may decide only what is "
-                f"printed or written."
+            raise RuntimeError(
+                f"the processes of the run do different things: rank {own_rank} {operation}, rank {rank} "
+                f"{peer_operation}.\nThe training function must make the same calls of `run` in every process. Use "
+                f"run.rank only to decide what is printed or written."
             )
-    return None
 
 
 def check_total(result: Partial) -> None:
-    """Raise ValueError if the count is 0, and NotSame for a buffer that differs between shards.
+    """Raise ValueError if the count is 0, and NotSame if a buffer differs between shards.
 
-    A count on an accelerator is not checked, because that would wait for the device.
+    A count on a GPU is not checked, because that would wait for the GPU.
     """
     if not isinstance(result.count, Tensor) and not result.count > 0:
         raise ValueError(
@@ -211,7 +235,7 @@ def check_total(result: Partial) -> None:
 
 
 def divide(grads: Sequence[Tensor | None], count: float | Tensor) -> None:
-    """Divide each gradient by `count`, in place. A tensor gives the bits of the number that it holds."""
+    """Divide each gradient by `count`, in place. A tensor gives the same bits as the number that it holds."""
     present = [grad for grad in grads if grad is not None]
     if not isinstance(count, Tensor):
         if present:

@@ -1,72 +1,42 @@
-"""The team of processes that share a process group of torch.distributed. The loss of one ends the run of all.
+"""The team of processes that share a process group of torch.distributed. The loss of one process ends the run of all.
 
-launchers   joined(world, ...)   an error of one process is raised by all
-ranks of a supervisor   opened(world, ...)   errors are the supervisor's to collect
+open_team    for ranks of a supervisor, which collects the errors of all ranks
+join_team    for processes of a launcher: if one process fails, all raise its error
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
-from ...base.errors import TrialStopped, WorkerLostError
+from ...base.errors import WorkerLostError
 from ...links.codec import pack_error, unpack_error
-from ...pool.contract import Decision
-from ...pool.reporting import report
 from ..config import Plan
 from ..optim.step_optimizer import StepOptimizer
 from ..process_settings import comparable_settings
 from ..validation.fingerprints import first_difference
-from .all_reduce import AllReduce, TwoShot
+from .all_reduce import AllReduce, ExactAllReduce
 from .exact import GroupTransport
 from .fast import FastAllReduce
 from .neighbors import Neighbors, process_info
 from .sums import TeamSums
-from .team import Attempt, Sums, divergence
+from .team import Attempt, Sums, check_same_operation
 from .torch_group import TorchBackend, TorchGroup, World
 
 T = TypeVar("T")
 
-# Time for which a process waits for the others to hear of its error before it raises it.
-_TELL_S = 10.0
+# Time to wait for the other processes to learn of an error, and again to write their checkpoints.
+_LEAVING_S = 10.0
 
 _FAILS = "has failed"
 _RETURNS = "has returned"
 _LEAVES = "leaves the run"
 
 
-class Monitor(Protocol):
-    """The interface of a supervisor to a process. The methods return at once, except `report`."""
-
-    def report(self, number: int, values: Mapping[str, Any]) -> None:  # Any: numbers
-        """Make a report for all processes. Blocks until it is decided. Raises TrialStopped if the run is to stop."""
-
-    def exchange(self, number: int) -> None:
-        """This process comes to an exchange."""
-
-    def step_ends(self) -> None: ...
-    def saved(self) -> None: ...
-    def set_writing(self, is_writing: bool) -> None: ...
-    def checkpoint_written(self, path: str) -> None: ...
-
-
-class NoMonitor:
-    """The `Monitor` of processes that a launcher has started: only reports go anywhere, to the job of the process."""
-
-    def report(self, number: int, values: Mapping[str, Any]) -> None:  # Any: numbers
-        report(**values)
-
-    def exchange(self, number: int) -> None: ...
-    def step_ends(self) -> None: ...
-    def saved(self) -> None: ...
-    def set_writing(self, is_writing: bool) -> None: ...
-    def checkpoint_written(self, path: str) -> None: ...
-
-
 class TorchTeam:
-    """See the module. `device`: of this process. `reduce`: "exact" or "fast"."""
+    """See the module. `reduce`: "exact" or "fast"."""
 
     def __init__(
         self,
@@ -74,25 +44,16 @@ class TorchTeam:
         device: torch.device,
         reduce: str,
         step_timeout_s: float | None = None,
-        monitor: Monitor | None = None,
+        on_first_step: Callable[[], None] | None = None,
     ) -> None:
         self.device = device
-        self.place, self.size = group.place, group.size
+        self.index, self.size = group.index, group.size
         self.members = tuple(range(group.size))
-        self.num_reports = 0
         self._group = group
         self._reduce = reduce
         self._step_timeout_s = step_timeout_s
-        self._monitor: Monitor = NoMonitor() if monitor is None else monitor
-        self._end: BaseException | None = None
-        self.saved = self._monitor.saved
-        self.set_writing = self._monitor.set_writing
-        self.checkpoint_written = self._monitor.checkpoint_written
-
-    @property
-    def is_broken(self) -> bool:
-        """An exchange has failed."""
-        return self._group.is_broken
+        self._on_first_step = on_first_step
+        self._error: BaseException | None = None  # all processes raise this error
 
     def together(self, body: Callable[[], T]) -> T:
         return body()
@@ -100,57 +61,49 @@ class TorchTeam:
     def attempt(self) -> AbstractContextManager[Attempt]:
         return nullcontext(Attempt())
 
-    def gather(self, operation: str, content: Any) -> list[Any]:  # Any: anything that can be pickled
-        if self._end is not None:
-            raise self._end
+    def gather(self, operation: str, content: Any) -> list[Any]:
+        if self._error is not None:
+            raise self._error
         contents = self._group.gather((operation, content))
-        for place, (peer_operation, packed) in enumerate(contents):
+        for index, (peer_operation, packed) in enumerate(contents):
             if peer_operation == _FAILS:
-                self._end = unpack_error(packed)
-                self._end.add_note(f"raised in process {place} of {self.size}")
-                raise self._end
-        self._end = divergence(
-            self.place, range(self.size), operation, [peer_operation for peer_operation, _ in contents]
-        )
-        if self._end is not None:  # all processes raise this, so nobody needs to be told
-            raise self._end
+                self._error = unpack_error(packed)
+                self._error.add_note(f"raised in process {index} of {self.size}")
+                raise self._error
+        try:
+            check_same_operation(
+                self.index, self.members, operation, [peer_operation for peer_operation, _ in contents]
+            )
+        except RuntimeError as error:
+            self._error = error
+            raise
         return [content for _, content in contents]
 
     def sums(self, params: Sequence[nn.Parameter], step_optimizer: StepOptimizer) -> Sums:
-        return TeamSums(self, self.all_reduce(params), step_optimizer, self.device, by_process=self._reduce == "fast")
+        is_fast = self._reduce == "fast"
+        return TeamSums(self, self.all_reduce(params), step_optimizer, self.device, is_fast=is_fast)
 
     def all_reduce(self, params: Sequence[nn.Parameter]) -> AllReduce:
         if self._reduce == "fast":
             return FastAllReduce(self._group, params, self.device)
-        return TwoShot(GroupTransport(self._group, params, self.device))
+        return ExactAllReduce(GroupTransport(self._group, params, self.device))
 
     def step_ends(self) -> None:
-        self._group.has_stepped = True
-        self._monitor.step_ends()
-
-    def report(self, values: Mapping[str, Any]) -> Decision:  # Any: numbers
-        """The process at place 0 reports. All get its decision, or raise its error."""
-        self.num_reports += 1
-        outcome: Decision | bytes = "CONTINUE"
-        if self.place == 0:
-            try:
-                self._monitor.report(self.num_reports, values)
-            except TrialStopped:
-                outcome = "STOP"
-            except Exception as error:
-                outcome = pack_error(error)
-        decision: Decision | bytes = self.gather("reports", outcome)[0]
-        if isinstance(decision, bytes):
-            raise unpack_error(decision)
-        return decision
+        if not self._group.has_stepped:
+            self._group.has_stepped = True
+            if self._on_first_step is not None:
+                self._on_first_step()
 
     # -- beginning and end -----------------------------------------------------------------------------------------
 
     def agree_on(self, plan: Plan, fixed: frozenset[str]) -> None:
-        """Use the seed of place 0 if none was given. `fixed`: names of arguments that the user gave.
+        """Check that all processes have the same plan and settings of torch. Use the seed of process 0.
+
+        Args:
+            fixed: names of the arguments that the user has given. If the seed is one, it must be the same everywhere.
 
         Raises:
-            ValueError: the processes were given different arguments or settings of torch.
+            ValueError: an argument or a setting differs.
         """
         arguments = {name: getattr(plan, name) for name in sorted({"shards", "threads"} | fixed)}
         arguments |= {"reduce": self._reduce, "step_timeout_s": self._step_timeout_s}
@@ -159,84 +112,88 @@ class TorchTeam:
         if different is not None:
             raise ValueError(
                 f"the processes were given different runs: {different[0]} is {different[1]}.\n"
-                f"Call fanwise.run with the same arguments in all, and make torch's settings the same before."
+                f"Call fanwise.run with the same arguments, and with the same settings of torch, in all processes."
             )
         plan.position.seed = contents[0][1]
         self.limit_exchanges()
 
     def limit_exchanges(self) -> None:
-        """Let exchanges that take longer than `step_timeout_s` fail, and name the late processes."""
+        """From now on, let exchanges that take longer than `step_timeout_s` fail, and name the late processes."""
         if self._step_timeout_s is not None:
             processes = self.gather("says where it is", process_info())
-            self._group.limit_exchanges(Neighbors(self.place, processes), self._step_timeout_s)
+            self._group.limit_exchanges(Neighbors(self.index, processes), self._step_timeout_s)
 
     def finish(self) -> bool:
-        """Block until the training function has returned everywhere. Return True if its result here is the run's."""
+        """Block until the training function has returned in all processes. Return True in process 0."""
         self.gather(_RETURNS, None)
-        return self.place == 0
+        return self.index == 0
 
     def send_error(self, error: BaseException, within_s: float) -> None:
-        """Have the others raise this error. Blocks until they know, or for this time."""
-        if self._end is None and not self._group.is_broken:
+        """Make the other processes raise this error. Blocks until they have received it, for `within_s` at most."""
+        if self._error is None and not self._group.is_broken:
             with suppress(WorkerLostError):
                 self._group.gather((_FAILS, pack_error(error)), within_s)
 
     def leave(self, within_s: float) -> None:
-        """Block until the others, who know of an error, have written their checkpoints, or for this time."""
+        """Block until all processes have written their checkpoints and call this, for `within_s` seconds at most."""
         if not self._group.is_broken:
             with suppress(WorkerLostError):
                 self._group.gather((_LEAVES, None), within_s)
 
 
 @contextmanager
-def opened(
+def open_team(
     world: World,
     device: torch.device,
     *,
     reduce: str,
     backend: TorchBackend | None = None,
     step_timeout_s: float | None = None,
-    monitor: Monitor | None = None,
+    on_exchange: Callable[[int], None] | None = None,
+    on_first_step: Callable[[], None] | None = None,
 ) -> Iterator[TorchTeam]:
-    """A team for one run, whose connections are closed at the end of the block.
+    """Connect the processes of a run, and close the connections at the end of the block.
+
+    Args:
+        step_timeout_s: applies after `limit_exchanges`.
+        on_exchange: called with the sequence number of each exchange when it begins.
+        on_first_step: called when the first step has ended.
 
     Raises:
-        WorkerLostError: not all processes came.
+        WorkerLostError: a process did not come.
     """
     with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
-        group = TorchGroup(world, device, backend)
+        group = TorchGroup(world, device, backend, on_exchange)
         try:
-            if monitor is not None:
-                group.on_exchange(monitor.exchange)
-            yield TorchTeam(group, device, reduce, step_timeout_s, monitor)
+            yield TorchTeam(group, device, reduce, step_timeout_s, on_first_step)
         finally:
             group.close()
 
 
 @contextmanager
-def joined(
+def join_team(
     world: World,
     device: torch.device,
     *,
     reduce: str,
     step_timeout_s: float | None = None,
-    tell_s: float = _TELL_S,
+    leaving_s: float = _LEAVING_S,
 ) -> Iterator[TorchTeam]:
-    """The same for processes without a supervisor, which all raise the error of one.
+    """Connect processes that a launcher has started. If the block raises in one process, it raises in all.
 
-    A launcher ends all processes as soon as one has failed, so they wait for each other before they raise it.
+    A launcher ends all processes as soon as one has failed. So the processes wait for each other before they raise.
 
     Args:
-        step_timeout_s: limit of an exchange once the processes have agreed on a plan.
-        tell_s: how long to wait for the others to hear of an error, and again for their checkpoints.
+        step_timeout_s: applies after `agree_on`.
+        leaving_s: time to wait for the other processes to receive an error, and again for their checkpoints.
     """
-    with opened(world, device, reduce=reduce, step_timeout_s=step_timeout_s) as team:
+    with open_team(world, device, reduce=reduce, step_timeout_s=step_timeout_s) as team:
         try:
             yield team
             team.finish()
         except GeneratorExit:
             raise
-        except BaseException as error:  # also sys.exit and ctrl-c
-            team.send_error(error, tell_s)
-            team.leave(tell_s)
+        except BaseException as error:  # also SystemExit and KeyboardInterrupt
+            team.send_error(error, leaving_s)
+            team.leave(leaving_s)
             raise

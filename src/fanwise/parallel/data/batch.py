@@ -1,10 +1,13 @@
 """Batches of nested tensors, which are cut into shards and joined again.
 
 The content of a batch is a tensor, or a list, tuple or dict of tensors and of such containers. The first axis of every
-tensor is the sample. A list of numbers or strings, as torch's `default_collate` returns it, has one value per sample.
+tensor is the sample. A list or tuple of numbers or strings, as torch's `default_collate` returns it, is called a
+column: it has one value per sample.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,17 +17,17 @@ from torch import Tensor
 from ..step.tree import cut
 
 _ALIGNED_BYTES = 64
-_NOT_NUMBERS = "OSUMmV"  # kinds of NumPy types that torch does not have
+_NOT_NUMBERS = "OSUMmV"  # kinds of NumPy types that have no counterpart in torch
 
 Content = Any
 
 
 class Rows(NamedTuple):
-    """Samples of a data set on an accelerator.
+    """The samples of a batch, as rows of the tensors of a data set.
 
     Attributes:
-        indices: of the samples in `tensors`; also on the accelerator.
-        is_single: the content is one tensor instead of a tuple.
+        indices: indices of the rows, on the device of the tensors.
+        is_single: the content of the batch is one tensor instead of a tuple.
     """
 
     tensors: tuple[Tensor, ...]
@@ -37,6 +40,24 @@ class Rows(NamedTuple):
         return rows[0] if self.is_single else rows
 
 
+@dataclass(frozen=True, slots=True)
+class LoadedBatch:
+    """Some shards of a batch, by index, as they are read from a data set.
+
+    The other attributes are set only for an iterable data set, whose length is unknown.
+
+    Attributes:
+        num_samples: number of samples of the whole batch. 0 if the stream ended before it.
+        is_last: True for the last batch of the stream.
+        state: state of the data set after the batch. None if it has no state.
+    """
+
+    shards: Mapping[int, Any]
+    num_samples: int = 0
+    is_last: bool = False
+    state: Any = None
+
+
 class Batch:
     """One global batch, in shards. Iterates like the list of tensors of a DataLoader: `x, y = batch`.
 
@@ -45,7 +66,7 @@ class Batch:
     Attributes:
         sizes: number of samples of each shard.
         last: True for the last batch of a pass.
-        rows: its samples in a data set on an accelerator; None if they are read from elsewhere.
+        rows: the samples of the batch, if the data set is on an accelerator. None otherwise.
     """
 
     __slots__ = ("_contents", "_read", "last", "rows", "sizes")
@@ -60,7 +81,7 @@ class Batch:
         self._contents: dict[int, Content] = {}
 
     def shard(self, index: int) -> Content | None:
-        """Return the content of a shard on the device of the run. None: it has no samples."""
+        """Return the content of a shard, on the device of the run. Return None if the shard has no samples."""
         if not self.sizes[index]:
             return None
         if index not in self._contents:
@@ -68,7 +89,7 @@ class Batch:
         return self._contents[index]
 
     def whole(self) -> Content:
-        """Return the content of all shards as one."""
+        """Return the content of the whole batch, on the device of the run."""
         return join([self.shard(index) for index, size in enumerate(self.sizes) if size])
 
     def __len__(self) -> int:
@@ -79,19 +100,22 @@ class Batch:
 
 
 def discard_contents(batch: Batch) -> None:
-    """Read the shards again when the step is repeated."""
+    """Let the next use of each shard read it again. Called before a step is repeated."""
     batch._contents.clear()
 
 
 def as_batch(content: Content, shards: int, device: torch.device) -> Batch:
-    """Cut a batch that the program made into shards. Raises as `num_samples`, and ValueError without samples."""
+    """Return a batch in shards. `content`: a `Batch`, which is returned as it is, or a tree of tensors.
+
+    Raises:
+        TypeError, ValueError: the errors of `num_samples`.
+        ValueError: there are no samples.
+    """
     if isinstance(content, Batch):
         return content
     size = num_samples(content)
     if size == 0:
         raise ValueError("the batch has no samples")
-    if shards == 1:
-        return Batch((size,), lambda index: copy_to_device(content, device))
     ranges = cut(size, shards)
     return Batch(tuple(map(len, ranges)), lambda index: copy_to_device(select(content, ranges[index]), device))
 
@@ -100,11 +124,12 @@ def num_samples(content: Content) -> int:
     """Return the number of samples.
 
     Raises:
-        TypeError: a part has no axis for samples. ValueError: parts have different lengths.
+        TypeError: a part has no axis for samples.
+        ValueError: parts have different lengths, or there are no parts.
     """
     lengths = list(_lengths(content, "batch"))
     if not lengths:
-        raise ValueError("the batch contains no tensor, so its number of samples is unknown")
+        raise ValueError("the batch contains no tensors, so its number of samples is unknown")
     if len({length for _, length in lengths}) > 1:
         parts = ", ".join(f"{path} {length}" for path, length in lengths)
         raise ValueError(f"the first axis of all parts of a batch must have the same length, got {parts}")
@@ -136,17 +161,15 @@ def select(content: Content, samples: range) -> Content:
 
     def select_rows(tensor: Tensor) -> Tensor:
         rows = tensor[samples.start : samples.stop]
-        # Kernels may choose the order of additions by the address, so it must not depend on the position in the batch.
+        # Kernels may choose the order of additions by the address, so it must not depend on the offset in the batch.
         return rows if rows.data_ptr() % _ALIGNED_BYTES == 0 else rows.clone()
 
     return _map(content, select_rows, on_column=lambda column: column[samples.start : samples.stop])
 
 
 def align(content: Content) -> Content:
-    """Copy tensors on the CPU whose address is not aligned, because the result of a kernel may depend on it."""
-    if all(map(_is_aligned, tensors_in(content))):
-        return content
-    return _map(content, Tensor.clone)
+    """Return content with aligned addresses on the CPU, because the result of a kernel may depend on the address."""
+    return content if all(map(_is_aligned, tensors_in(content))) else _map(content, Tensor.clone)
 
 
 def _is_aligned(tensor: Tensor) -> bool:
@@ -156,7 +179,10 @@ def _is_aligned(tensor: Tensor) -> bool:
 
 
 def copy_to_device(content: Content, device: torch.device, *, pin: bool = True) -> Content:
-    """Copy to an accelerator, by default over pinned memory and then without blocking. No copy for a CPU device."""
+    """Return a copy on an accelerator, or the content itself if the device is a CPU.
+
+    Does not wait for the copy if `pin` is True: then main memory is copied through pinned memory.
+    """
     if device.type == "cpu":
         return content
 
@@ -170,38 +196,42 @@ def copy_to_device(content: Content, device: torch.device, *, pin: bool = True) 
 
 
 class DeviceCopy:
-    """Copies to one device, if it is no CPU device. `start` copies ahead of the step, on a stream of its own.
-
-    Args:
-        pin: copy to a GPU over pinned memory.
-    """
+    """Copies content to one device. `pin`: see `copy_to_device`."""
 
     def __init__(self, device: torch.device, *, pin: bool = True) -> None:
         self._device = device
         self._pin = pin
-        self._module: Any = None if device.type == "cpu" else torch.get_device_module(device)
         self._stream: Any = None
-
-    @property
-    def is_needed(self) -> bool:
-        return self._module is not None
 
     def copy(self, content: Content) -> Content:
         """Copy on the current stream."""
         return copy_to_device(content, self._device, pin=self._pin)
 
-    def start(self, content: Content) -> Callable[[], Content]:
+    def ahead(self, loaded: Iterator[LoadedBatch]) -> Iterator[LoadedBatch]:
+        """Yield the batches, with functions in place of the shards. A function returns its shard on the device.
+
+        Copies to an accelerator begin one batch before the loop needs them, on a stream of their own.
+        """
+        pending: deque[LoadedBatch] = deque()
+        for batch in loaded:
+            pending.append(replace(batch, shards={index: self._start(shard) for index, shard in batch.shards.items()}))
+            if self._device.type == "cpu" or len(pending) > 1:
+                yield pending.popleft()
+        yield from pending
+
+    def _start(self, content: Content) -> Callable[[], Content]:
         """Start a copy beside the kernels of the current stream. The returned function makes later kernels wait."""
-        if self._module is None:
+        if self._device.type == "cpu":
             return lambda: content
+        module: Any = torch.get_device_module(self._device)
         if self._stream is None:
-            self._stream = self._module.Stream(self._device)
-        with self._module.stream(self._stream):
-            copied = copy_to_device(content, self._device, pin=self._pin)
+            self._stream = module.Stream(self._device)
+        with module.stream(self._stream):
+            copied = self.copy(content)
             finished = self._stream.record_event()
 
         def wait() -> Content:
-            current = self._module.current_stream(self._device)
+            current = module.current_stream(self._device)
             current.wait_event(finished)
             for tensor in tensors_in(copied):
                 tensor.record_stream(current)  # otherwise its memory could be reused while a kernel reads it
@@ -233,7 +263,7 @@ def _map(
 
 
 def join(contents: Sequence[Content]) -> Content:
-    """Return one batch of the contents of its shards."""
+    """Return the content of a batch, given the contents of its shards."""
     first = contents[0]
     if len(contents) == 1:
         return first
@@ -273,7 +303,7 @@ def is_array(value: object) -> bool:
 
 
 def as_tensor(array: Any) -> Tensor:
-    """Return a tensor, or a NumPy array as a read-only tensor, over the same memory if torch supports it."""
+    """Return a tensor itself, or a NumPy array as a tensor: in the same memory if torch supports it, or copied."""
     if isinstance(array, Tensor):
         return array
     if array.flags.writeable:

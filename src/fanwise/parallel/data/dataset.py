@@ -1,9 +1,9 @@
-"""Reads the samples of a data set and collates each shard of a batch by itself.
+"""Reads the samples of a map-style data set and collates each shard of a batch by itself.
 
-Tensors, NumPy arrays and torch's TensorDataset are read with one indexing operation per shard. Any other map-style data
-set is read sample by sample. Each sample has random streams that are derived from (seed, epoch, index), so augmentation
-does not depend on which process or worker reads it. To find other sources of randomness, the first shard of a data set
-is read twice and compared.
+Tensors, NumPy arrays and torch's TensorDataset are read with one indexing operation per shard. Any other data set is
+read sample by sample. The random numbers of a sample are derived from (seed, epoch, index), so augmentation does not
+depend on which process or worker reads the sample. To detect other randomness, the first shard of a data set is read
+twice, and both results must be equal.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,8 +24,12 @@ from .batch import Content, Rows, align, as_tensor, is_array, num_samples
 Data = Dataset[Any] | Sequence[Any] | tuple[Any, ...] | Tensor | npt.NDArray[Any]
 Collate = Callable[[list[Any]], Content]
 
+_CPU = torch.device("cpu")
+
 
 class TensorReader:
+    """Reads tensors or NumPy arrays, which have one row per sample. `is_single`: see `Rows`."""
+
     def __init__(self, arrays: Sequence[Any], *, is_single: bool) -> None:
         self._tensors = tuple(map(as_tensor, arrays))
         self._is_single = is_single
@@ -39,21 +43,24 @@ class TensorReader:
     def rows(self, indices: Tensor) -> Rows:
         return Rows(self._tensors, indices, self._is_single)
 
-    def place_order(self, indices: Tensor) -> Tensor:
-        """Return the order of the samples on the device from which `read` wants its indices."""
-        # Indexing a tensor of a GPU with indices on the CPU would block in every batch.
+    @property
+    def device(self) -> torch.device:
+        """The device of the tensors, or the CPU if they are on several devices."""
         devices = {tensor.device for tensor in self._tensors}
-        return indices.to(devices.pop()) if len(devices) == 1 else indices
+        return devices.pop() if len(devices) == 1 else _CPU
 
 
 class SampleReader:
-    """Reads a map-style data set, which has `len(data)` and `data[index]`.
+    """Reads a data set that has `len(data)` and `data[index]`.
 
     Samples are read with one thread of torch, because sums depend on the number of threads.
 
     Attributes:
-        is_checked: the next shard is read twice and compared.
+        device: device of the indices.
+        is_checked: read the next shard twice and compare the results.
     """
+
+    device = _CPU
 
     def __init__(self, data: Any, collate_fn: Collate) -> None:
         self._data = data
@@ -64,7 +71,11 @@ class SampleReader:
         return len(self._data)
 
     def read(self, indices: Tensor, key: Key) -> Content:
-        """Return these samples as the content of one shard. Random numbers are derived from `key` and the indices."""
+        """Return these samples as one shard. Their random numbers are derived from `key` and the indices.
+
+        Raises:
+            ValueError: `is_checked` is set, and the data set returned other samples when they were read again.
+        """
         content = self._read(indices, key)
         if self.is_checked:
             self.is_checked = False
@@ -81,15 +92,12 @@ class SampleReader:
             seed_generators(key.fold_in("collate").fold_in(int(indices[0])))
             return collate(self._collate_fn, samples)
 
-    def place_order(self, indices: Tensor) -> Tensor:
-        return indices
-
 
 Reader = TensorReader | SampleReader
 
 
 def collate(collate_fn: Collate, samples: list[Any]) -> Content:
-    """Collate the samples of a shard. Raises TypeError if `collate_fn` returns None."""
+    """Collate the samples of a shard. Raise TypeError if `collate_fn` returns None."""
     content = collate_fn(samples)
     if content is None:
         raise TypeError(
@@ -104,9 +112,9 @@ def _check_equal(first: Content, second: Content) -> None:
     if once == twice:
         return
     error = ValueError(
-        "the data set returned different samples when the same indices were read twice. Samples may depend only on "
-        "their index and on the global random numbers of torch, numpy and Python, not on a generator or counter of the "
-        "data set, or on the time: the result would depend on the number of devices and workers.\n"
+        "the data set returned different samples when the same indices were read twice. A sample may depend only on "
+        "its index and on random numbers from the global functions of torch, numpy and random. It must not depend on a "
+        "generator or counter of the data set, or on the time.\n"
         "  wrong:  self.rng = np.random.default_rng(0)       # in __init__; then, in __getitem__: self.rng.normal()\n"
         "  right:  np.random.normal(), torch.randn(1)        # in __getitem__ and collate_fn: from (seed, epoch, index)"
     )
@@ -117,6 +125,7 @@ def _check_equal(first: Content, second: Content) -> None:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
+    """Let torch use one thread in this block."""
     threads = torch.get_num_threads()
     if threads > 1:
         torch.set_num_threads(1)
@@ -129,7 +138,7 @@ def one_thread() -> Iterator[None]:
 
 @contextmanager
 def note_sample(index: int) -> Iterator[None]:
-    """Add the index of the sample to exceptions from this block."""
+    """Add a note with the index of the sample to exceptions from this block."""
     try:
         yield
     except Exception as error:
@@ -138,24 +147,26 @@ def note_sample(index: int) -> Iterator[None]:
 
 
 class PassReader:
-    """Reads ranges of one pass over a data set.
+    """Reads the samples of one pass, given ranges in the order of the pass.
 
     Args:
-        key: random numbers of the samples are derived from it.
-        order_key: determines the order of the samples. None: the order of the data set.
+        length: number of samples.
+        key: the key from which the random numbers of the samples are derived.
+        order_key: determines the order of the samples. None keeps the order of the data set.
     """
 
     def __init__(self, reader: Reader, length: int, key: Key, order_key: Key | None) -> None:
         self.reader = reader
         self.key = key
         order_N = torch.arange(length) if order_key is None else permutation(order_key, length, engine="torch")
-        self._order_N = reader.place_order(order_N)
+        # Indexing a tensor on a GPU with indices on the CPU would wait for the GPU in every batch.
+        self._order_N = order_N.to(reader.device)
 
     def read(self, samples: range) -> Content:
         return self.reader.read(self._order_N[samples.start : samples.stop], self.key)
 
     def rows(self, samples: range) -> Rows | None:
-        """Return where the samples are on an accelerator; None if they are elsewhere."""
+        """Return the samples as rows of tensors on an accelerator. Return None if they are elsewhere."""
         if not isinstance(self.reader, TensorReader) or self._order_N.device.type == "cpu":
             return None
         return self.reader.rows(self._order_N[samples.start : samples.stop])
@@ -169,13 +180,14 @@ def reader_of(data: Data, collate_fn: Collate | None) -> Reader:
     """Return a reader of `data`.
 
     Raises:
-        TypeError: `data` has no length or cannot be indexed. ValueError: it is empty, or tensors differ in length.
+        TypeError: `data` has no length, cannot be indexed, or is indexed by names.
+        ValueError: `data` is empty, or its tensors differ in length.
     """
     expected = "the data must be a map-style data set, with len(data) and data[index], or a tuple of tensors"
     if isinstance(data, IterableDataset) or not hasattr(data, "__getitem__") or not hasattr(data, "__len__"):
         raise TypeError(
             f"{expected}; got {type(data).__name__}.\n"
-            f"Pass the data set of a DataLoader, and its options. Only run.batches takes an IterableDataset."
+            f"Instead of a DataLoader, pass its data set and its options. Only run.batches takes an IterableDataset."
         )
     if isinstance(data, Mapping):
         raise TypeError(

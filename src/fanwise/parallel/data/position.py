@@ -1,15 +1,15 @@
 """The position of a training in its data, and the order of the samples.
 
-    phase 0: before the first loop over run.epochs    phase 1: in it    phase 2: after it    phase 3: in the next one
-      epoch 0, 1, 2 ...                               0 outside of a loop
-        pass 0, 1 ...                                 one per call of run.batches in this epoch
-          number of samples that steps have used
+    phase     0 before the first loop over run.epochs, 1 inside that loop, 2 after it, 3 inside the next loop, ...
+    epoch     number of the epoch in its loop; 0 outside of a loop
+    pass      number of the call of run.batches in this epoch
+    done      number of samples of this pass that steps have used
 
-The order of a pass is drawn from (seed, phase, epoch, pass). A checkpoint stores these numbers, and a resumed run
-continues with the next sample without repeating the earlier ones.
+The order of a pass is drawn from (seed, phase, epoch, pass). A checkpoint stores the position, and a resumed run
+continues with the next sample without reading the earlier ones again.
 
-A batch counts as done when a step has used it, or when the loop asks for the next batch. A checkpoint that is saved in
-the body of the loop therefore contains the batch if it is saved after the step.
+The samples of a batch are done when a step has used the batch, or when the loop asks for the next batch. So a
+checkpoint that is saved in the body of a loop contains the batch if it is saved after the step.
 """
 
 from collections.abc import Iterator, Mapping
@@ -21,13 +21,13 @@ from ...tensor.random.keys import Key
 
 @dataclass(slots=True)
 class Pass:
-    """One pass over a data set, which is one call of `run.batches`.
+    """One pass over a data set: one call of `run.batches`.
 
     Args:
-        length: number of samples. None: a stream, whose length is unknown.
+        length: number of samples. None for a stream, whose length is unknown.
         key: determines the order of the samples.
         done: number of samples that are done.
-        stream: state of the stream after these samples.
+        stream: state of the stream after these samples. None if it has none.
     """
 
     length: int | None
@@ -35,9 +35,8 @@ class Pass:
     done: int = 0
     stream: Any = None
     is_finished: bool = False
-    is_used: bool = False  # a step has used the current batch
-    current_end: int | None = None  # end of the batch that the loop body has. None: no batch
-    current_stream: Any = None  # state of the stream after this batch
+    next_done: int | None = None  # `done` after the batch that the loop body has. None before the first batch
+    next_stream: Any = None  # `stream` after that batch
 
     def ranges(self, batch_size: int, drop_last: bool) -> Iterator[range]:
         """Yield the range of each batch in the order of the samples."""
@@ -48,39 +47,35 @@ class Pass:
                 return
             self.start_batch(batch.stop)
             yield batch
-            self.finish_batch()
+            self.advance()
 
     def start_batch(self, end: int, stream: Any = None) -> None:
-        """The loop body gets the batch that ends at `end`."""
-        self.current_end, self.current_stream, self.is_used = end, stream, False
+        """Note that the loop body gets the batch that ends at `end`. `stream`: state of the stream after the batch."""
+        self.next_done, self.next_stream = end, stream
 
-    def finish_batch(self) -> None:
-        """The loop asks for the next batch."""
-        assert self.current_end is not None, "no batch was started"
-        self.done, self.stream, self.current_end, self.current_stream = (
-            self.current_end,
-            self.current_stream,
-            None,
-            None,
-        )
+    def advance(self) -> None:
+        """Note that a step has used the batch of the loop body, or that the loop asks for the next batch."""
+        if self.next_done is not None:
+            self.done, self.stream = self.next_done, self.next_stream
 
     def range_at(self, start: int, batch_size: int, drop_last: bool) -> range | None:
-        """Return the range of the batch that begins at `start`. None: the pass has no such batch."""
+        """Return the range of the batch that begins at `start`. Return None if the pass has no such batch."""
         assert self.length is not None, "a stream has no length"
         stop = min(start + batch_size, self.length)
         return None if stop <= start or (drop_last and stop - start < batch_size) else range(start, stop)
 
     def state(self) -> dict[str, Any]:
-        done, stream = self.done, self.stream
-        if self.is_used and self.current_end is not None:
-            done, stream = self.current_end, self.current_stream
-        state = {"length": self.length, "done": done, "finished": self.is_finished}
-        return state if stream is None else state | {"stream": stream}
+        state = {"length": self.length, "done": self.done, "finished": self.is_finished}
+        return state if self.stream is None else state | {"stream": self.stream}
 
 
 @dataclass(slots=True)
 class DataPosition:
-    """The position of a training in its data. `resumed`: the position of a checkpoint, as `state` returns it."""
+    """The position of a training in its data.
+
+    Args:
+        resumed: the position of the checkpoint from which the run continues, as `state` returned it.
+    """
 
     seed: int
     phase: int = 0
@@ -89,7 +84,7 @@ class DataPosition:
     resumed: Mapping[str, Any] | None = None
 
     def epochs(self, count: int) -> Iterator[int]:
-        """Yield the epochs of one loop, from the position of the checkpoint."""
+        """Yield the epochs of one loop. A resumed run begins with the epoch of the checkpoint."""
         self._enter(self.phase + 1)
         first = 0
         if self.resumed is not None and self.resumed["phase"] >= self.phase:
@@ -108,7 +103,7 @@ class DataPosition:
         passes = resumed["passes"]
         is_complete = bool(passes) and all(state["finished"] for state in passes)
         if is_complete:
-            self.resumed = None  # the next epoch starts at its beginning
+            self.resumed = None  # begin the next epoch with its first sample
         return int(resumed["epoch"]) + int(is_complete)
 
     def begin_pass(self, length: int | None) -> Pass:
@@ -139,9 +134,9 @@ class DataPosition:
             started.done, started.is_finished, started.stream = state["done"], state["finished"], state.get("stream")
 
     def mark_used(self) -> None:
-        """A step has used the current batches."""
+        """Note that a step has used the batches of the loop bodies."""
         for started in self.passes:
-            started.is_used = started.current_end is not None
+            started.advance()
 
     @property
     def is_in_epochs(self) -> bool:
@@ -150,7 +145,7 @@ class DataPosition:
 
     @property
     def has_started(self) -> bool:
-        """True after the first loop or pass has started, when it is too late to resume."""
+        """True once a loop over epochs or a pass has started. Then it is too late to resume."""
         return self.phase > 0 or bool(self.passes)
 
     def state(self) -> dict[str, Any]:

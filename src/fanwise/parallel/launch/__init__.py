@@ -1,9 +1,9 @@
-"""Starting the processes of a run.
+"""Starts the processes of a run.
 
-local, worker         supervises ranks of this machine; what runs in each of them
-ray, ray_worker       the same for ranks that are jobs on a Ray cluster
-external              ranks that torchrun, SLURM or MPI have started
-membership (quiet)    which CPU ranks take part after a loss, and which exchanges are committed
-settings              settings of all ranks
-jobs, pools, gpus     ranks as jobs of a pool, the pool of a run, the GPUs of its ranks
+local, worker      supervisor of the ranks on this machine; the main function of a rank
+ray, ray_worker    the same for ranks that are jobs on a Ray cluster
+external           ranks that torchrun, SLURM or MPI has started
+membership         members and committed exchanges of CPU ranks, after a loss
+settings           settings that the supervisor and all ranks share
+jobs, pools        the job of a rank; the pool of a run
 """

@@ -1,9 +1,9 @@
-"""Processes that a launcher has started: whether there are any, which of them this is, and its device.
+"""Processes that a launcher has started: `launched` returns which of them this one is.
 
-torch.distributed is initialized                      its world
-torchrun, srun or mpirun has started this process     the launcher's world (pool/launchers.py)
-neither, or a world of one process                    None: `fanwise.run` starts the processes it needs
-a job of a pool                                       None, since it may have inherited a launcher's variables
+torch.distributed is initialized                         its processes
+torchrun, SLURM or MPI has started this process          the launcher's processes; see pool/launchers.py
+neither, or there is only one process                    None: `fanwise.run` starts the processes that it needs
+in a job of a pool                                       None, because the job may have inherited a launcher's variables
 """
 
 import os
@@ -19,20 +19,20 @@ from ...pool.current import in_job
 from ..comm.torch_group import TorchGroup, World
 from ..devices import Devices, devices_of, gpus_here
 
-# The launcher's rendezvous, and how many runs have used it. The process of rank 0 may serve it, so it is kept open for
-# the next run: a process that connected again could reach it while it closes.
+# The launcher's store and the number of runs that have used it. The store stays open for the next run: rank 0 may serve
+# it, and a process that connects again could reach it while it closes.
 _store: Store | None = None
 _runs = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """This process among those that were started: `rank` of `size`.
+    """This process among those that a launcher has started.
 
     Attributes:
-        local_rank: among those of its machine; None: not known.
-        is_joined: torch.distributed is initialized already.
-        init_method: where torch.distributed finds the others.
+        local_rank: rank among the processes of this machine. None: unknown.
+        is_joined: the program has initialized torch.distributed.
+        init_method: URL for the rendezvous of torch.distributed.
     """
 
     rank: int
@@ -50,17 +50,16 @@ class Launched:
         if _store is None:
             _store, _, _ = next(iter(rendezvous(self.init_method, self.rank, self.size)))
         _runs += 1
-        # A run must not find the addresses of the run before.
-        return PrefixStore(f"fanwise/{_runs}", _store)
+        return PrefixStore(f"fanwise/{_runs}", _store)  # separate keys for each run
 
 
 def launched() -> Launched | None:
     """See the module.
 
     Raises:
-        ValueError: the variables of a launcher are incomplete, contradict each other, or are no numbers.
+        ValueError: the variables of a launcher are incomplete or contradict each other, or one is not a number.
     """
-    is_own_rank = in_job() and TorchGroup.is_open  # a run inside a rank has processes of its own
+    is_own_rank = in_job() and TorchGroup.is_open  # a rank of a run, which itself calls fanwise.run
     if distributed.is_available() and distributed.is_initialized() and not is_own_rank:
         rank, size = distributed.get_rank(), distributed.get_world_size()
         local_rank = os.environ.get("LOCAL_RANK", "")
@@ -69,45 +68,39 @@ def launched() -> Launched | None:
 
 
 def launched_as(process: LaunchedProcess) -> Launched | None:
-    """Return the place of this process in the launcher's world; None if it is alone in it."""
     if process.world_size == 1:
         return None
-    # torchrun may serve the address itself, which torch reads from other variables.
+    # With torchrun, torch reads from other variables whether torchrun itself serves the address.
     method = "env://" if process.launcher == "torchrun" else process.init_method
     return Launched(process.rank, process.world_size, process.local_rank, is_joined=False, init_method=method)
 
 
-def check_fits(
-    launched: Launched, devices: Devices, processes: int | None, *, has_pool: bool = False, restarts: int = 0
-) -> None:
+def check_arguments(launched: Launched, devices: Devices, *, has_pool: bool, restarts: int) -> None:
     """Raise ValueError if the arguments of `fanwise.run` contradict the launcher."""
     count = None if isinstance(devices, str) else devices if isinstance(devices, int) else len(devices)
     if count not in (None, launched.size):
-        _contradict(f"devices={devices!r} asks for {count} of them", launched)
-    if processes not in (None, launched.size):
-        _contradict(f"processes={processes!r} asks for another number", launched)
-    if has_pool:
-        _contradict("pool= asks for jobs of a pool", launched)
-    if restarts:
-        _contradict(f"restarts={restarts} cannot start them again, which the launcher must do", launched)
-
-
-def _contradict(wish: str, launched: Launched) -> None:
+        conflict = f"devices={devices!r} asks for {count}"
+    elif has_pool:
+        conflict = "pool= asks for jobs of a pool"
+    elif restarts:
+        conflict = f"restarts={restarts} cannot start them again, which is up to the launcher"
+    else:
+        return
     source = "torch.distributed was initialized with" if launched.is_joined else "a launcher has set"
     raise ValueError(
-        f"{source} WORLD_SIZE={launched.size}, and each of these processes is one device of the run; {wish}.\n"
-        f"Leave it out, or start the program without the launcher. fanwise.here() trains in this process alone."
+        f"{source} WORLD_SIZE={launched.size}, and each of these processes is one device of the run, but {conflict}.\n"
+        f"Leave the argument out, or start the program without the launcher. fanwise.here() trains in one process."
     )
 
 
 def device_of(launched: Launched, devices: Devices, gpus: int | None = None) -> torch.device:
-    """Return the device that `devices` names for this process, else a GPU of its own, or the CPU if there is none.
+    """Return the device of this process: the one that `devices` names, else its own GPU, or the CPU without GPUs.
 
     Args:
-        gpus: how many GPUs this process sees; None: look.
+        gpus: number of GPUs that this process sees. None: count them.
 
     Raises:
-        ValueError: there is no device of that name, or there are more processes than GPUs.
+        ValueError: the device does not exist, or there are more processes than GPUs.
     """
     gpus = len(gpus_here()) if gpus is None else gpus
     if isinstance(devices, str) and devices not in ("auto", "cuda"):
@@ -120,9 +113,8 @@ def device_of(launched: Launched, devices: Devices, gpus: int | None = None) -> 
 
 
 def _own_gpu(launched: Launched, gpus: int) -> int:
-    """Return the number of the GPU of this process among those that it sees."""
     if gpus <= 1:
-        return 0  # a batch system has shown each process its own
+        return 0  # a batch system may show each process only its own GPU
     number = launched.rank % gpus if launched.local_rank is None else launched.local_rank
     if number >= gpus:
         raise ValueError(

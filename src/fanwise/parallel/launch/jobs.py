@@ -1,82 +1,53 @@
-"""The job of a rank, in a pool of this process or, inside a job, in the pool of that job."""
+"""`RankJob`: the job of a rank, in a pool of this process or, inside a job, in the pool of that job."""
 
-from dataclasses import dataclass
 from typing import Any
 
-from ...base.errors import DeadlineExceeded, TrialStopped, WorkerLostError
+from ...base.errors import DeadlineExceeded, TrialStopped
 from ...pool.current import NestedHandle
 from ...pool.handles import JobHandle
 
-_POLL_S = 0.002  # a handle inside a job learns of ends only while it waits
+_POLL_S = 0.002  # a `NestedHandle` receives the end of its job only while it waits
 _NUM_OUTPUT_LINES = 20
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """The end of a job, with its `value` or an error.
+class RankJob:
+    """See the module.
 
     Attributes:
-        text: how its process died. is_crash: by itself, as far as is known.
+        value: result of the job's function. Valid after `is_over` has returned True, like `error`.
+        error: error with which the job has ended. None: it has returned.
     """
 
-    value: Any = None  # Any: the function's result
-    error: BaseException | None = None
-    text: str = ""
-    is_crash: bool = False
-
-    @property
-    def is_returned(self) -> bool:
-        return self.error is None
-
-    @property
-    def is_lost(self) -> bool:
-        return isinstance(self.error, WorkerLostError)
-
-
-class RankJob:
     def __init__(self, handle: JobHandle | NestedHandle) -> None:
         self._handle = handle
-        self._ended: Ended | None = None
-        self._is_killed = False
+        self._is_over = self._is_killed = False
+        self.value: Any = None
+        self.error: BaseException | None = None
 
     def is_over(self, *, is_dead: bool = False) -> bool:
-        """Return True if its process is gone and the pool knows how it ended.
-
-        Args:
-            is_dead: its process is gone, so wait a moment for the pool to notice.
-        """
-        if self._ended is None:
-            self._ended = self._poll(_POLL_S if is_dead else 0.0)
-        return self._ended is not None
-
-    def ended(self) -> Ended:
-        """Return its end. Only after `is_over`."""
-        assert self._ended is not None, "asked before it is over"
-        return self._ended
-
-    def _poll(self, within_s: float) -> Ended | None:
-        handle, is_crash = self._handle, False
+        """Return True if the job's process has ended and the pool knows how. `is_dead`: the process has ended."""
+        if self._is_over:
+            return True
         try:
-            if isinstance(handle, JobHandle):
-                outcome = handle.outcome(within_s)
-                is_crash = outcome.kind in ("signal", "exit") and not outcome.text.startswith("ended by SIGKILL")
-            return Ended(handle.result(_POLL_S))
+            self.value = self._handle.result(_POLL_S if is_dead else 0.0)
         except DeadlineExceeded:
-            return None
+            return False
         except TrialStopped as stopped:
-            # A job that is killed before it begins ends so. Otherwise it is this process that is to stop.
-            if not (self._is_killed and handle.done()):
+            # A job that is killed before it begins raises this. Otherwise this process itself must stop.
+            if not (self._is_killed and self._handle.done()):
                 raise
-            return Ended(error=stopped, text=str(stopped))
+            self.error = stopped
         except Exception as error:
-            return Ended(error=error, text=str(error), is_crash=is_crash)
+            self.error = error
+        self._is_over = True
+        return True
 
-    def is_queued(self) -> bool | None:
-        """Return True if it waits for resources of the pool. None: unknown, as inside a job."""
-        return self._handle.queued() if isinstance(self._handle, JobHandle) else None
+    def is_queued(self) -> bool:
+        """Return True if the job waits for resources of the pool. False inside a job, where this is unknown."""
+        return isinstance(self._handle, JobHandle) and self._handle.queued()
 
     def kill(self) -> None:
-        """End it, also before it has begun."""
+        """End the job, also before it begins."""
         self._is_killed = True
         if isinstance(self._handle, JobHandle):
             self._handle.kill()
@@ -84,7 +55,7 @@ class RankJob:
             self._handle.stop(0.0)
 
     def output(self) -> str:
-        """Return the last lines of its output for the note of an error; empty: none, or unknown."""
+        """Return a text with the last lines of the job's output, for messages; "" if there is none, or inside a job."""
         if not isinstance(self._handle, JobHandle):
             return ""
         lines = "".join(self._handle.output()).rstrip().split("\n")[-_NUM_OUTPUT_LINES:]

@@ -1,14 +1,15 @@
-"""The members of a run on shared memory, as the supervisor keeps them: views, acknowledgments, the committed turn.
+"""Decides which ranks of a run on shared memory are members, and which exchanges are committed. A state machine.
 
-    events:  lost(rank), agreed(rank, view)
-    input:   arrived(rank) -> (view, turn), read when a view ends
-    actions: Pause(view)                          an odd view: every rank acknowledges it
-             Decide(view, members, committed)     all have: the next view begins
+    events:  lost(rank), acknowledged(rank, view)
+    input:   arrived(rank) -> (view, seq), read when a view ends
+    actions: Pause(view)                         begin an odd view, which every rank acknowledges
+             Decide(view, members, committed)    begin the next even view
 
-A view ends when a member is lost. It ends in two steps, because a member that has not seen the end yet may still arrive
-at turns. Once all living members have acknowledged it, nothing moves, and the last turn at which all members of the old
-view had arrived, the dead included, is committed. It stays committed in later views, because a member may see only
-the last of several changes.
+A view with the same members has an even number. When a member is lost, the view becomes odd. It does not become even at
+once, because ranks that have not noticed the odd view may still arrive at exchanges. After all living members have
+acknowledged the odd view, no rank arrives anywhere. Then the last exchange at which all members of the old view had
+arrived, also the dead ones, is committed. It stays committed, because some ranks may notice only the last of several
+views.
 """
 
 from collections.abc import Callable
@@ -17,14 +18,14 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Show this odd view."""
+    """Show this odd view to the ranks."""
 
     view: int
 
 
 @dataclass(frozen=True, slots=True)
 class Decide:
-    """Write down the members and the committed turn, then show this even view."""
+    """Write the members and the sequence number of the committed exchange, then show this even view to the ranks."""
 
     view: int
     members: tuple[int, ...]
@@ -39,8 +40,8 @@ class Membership:
     """See the module.
 
     Args:
-        members: the ranks of the first view.
-        arrived: returns the view and the turn at which a rank has arrived last.
+        members: ranks of the first view.
+        arrived: returns the view and the sequence number of the last exchange that a rank has reached.
     """
 
     members: tuple[int, ...]
@@ -48,7 +49,7 @@ class Membership:
     view: int = 2
     committed: int = 0
     living: set[int] = field(default_factory=set)
-    _agreed: set[int] = field(default_factory=set)
+    _acknowledged: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.living = set(self.members)
@@ -62,29 +63,29 @@ class Membership:
         if rank not in self.living:
             return []
         self.living.discard(rank)
-        return self._decided() if self.is_changing else self._pause()
+        return self._decide_if_complete() if self.is_changing else self._pause()
 
-    def agreed(self, rank: int, view: int) -> list[Order]:
-        """This rank has acknowledged the odd view, and arrives nowhere until the next one."""
+    def acknowledged(self, rank: int, view: int) -> list[Order]:
+        """This rank has seen the odd view, and arrives at no exchange before the next view."""
         if view != self.view or rank not in self.living:
             return []
-        self._agreed.add(rank)
-        return self._decided()
+        self._acknowledged.add(rank)
+        return self._decide_if_complete()
 
     def _pause(self) -> list[Order]:
         self.view += 1
-        self._agreed.clear()
+        self._acknowledged.clear()
         return [Pause(self.view)]
 
-    def _decided(self) -> list[Order]:
-        if not self.living or not self._agreed >= self.living:
+    def _decide_if_complete(self) -> list[Order]:
+        if not self.living or not self._acknowledged >= self.living:
             return []
-        self.committed = max(self.committed, self._committed())
+        self.committed = max(self.committed, self._last_complete())
         self.members = tuple(sorted(self.living))
         self.view += 1
         return [Decide(self.view, self.members, self.committed)]
 
-    def _committed(self) -> int:
-        """Return the last turn at which all members of the view that ends had arrived. 0: none, in this view."""
-        places = (self.arrived(rank) for rank in self.members)
-        return min(turn if view == self.view - 1 else 0 for view, turn in places)
+    def _last_complete(self) -> int:
+        """Return the last exchange at which all members of the old view had arrived. 0: none in that view."""
+        arrivals = (self.arrived(rank) for rank in self.members)
+        return min(seq if view == self.view - 1 else 0 for view, seq in arrivals)

@@ -1,15 +1,14 @@
-"""The pools whose jobs the ranks of a run are, and the GPUs that the ranks lease from them.
+"""The pool whose jobs the ranks of a run are, and the GPUs that they lease.
 
-Runs without `pool=` use pools of this process, made at the first run and kept for the next: one for CPU devices, and
-one for each choice of GPUs, which offers only these. Each GPU rank leases one GPU and sees it alone, as cuda:0. A pool
-of the user's, or the job in which `fanwise.run` is called, chooses itself which GPUs the ranks get.
+Runs without `pool=` use pools that this process keeps for its next run: one for CPU devices, and one for each selection
+of GPUs. Each GPU rank leases one GPU and sees only that one, as cuda:0. A pool of the user, or the job in which
+`fanwise.run` is called, chooses the GPUs of the ranks itself.
 """
 
 import atexit
 import os
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 
@@ -18,36 +17,37 @@ from ...pool import Pool
 from ...pool.current import in_job
 from ..devices import gpus_here
 
-_PLACES = 1 << 16  # more CPUs than anybody asks for, so that ranks of several runs never wait for each other's places
+_CPUS = 1 << 16  # more than any run needs, so that runs never wait for each other's CPUs
 
-_pools: dict[tuple[str, ...], Pool] = {}
+_pools: dict[tuple[str, ...], Pool] = {}  # by GPUs
 _pid = 0
-_making = threading.Lock()
+_lock = threading.Lock()
 
 
 def own_pool(gpus: tuple[str, ...] = ()) -> Pool:
-    """Return the pool of this process; in a job, the job's own, because a run may use only its lease.
+    """Return a pool of this process. In a job, return the job's own, because a run may use only the job's lease.
 
     Args:
-        gpus: that its jobs may lease, as CUDA_VISIBLE_DEVICES names them. Runs on the same GPUs wait for each other.
+        gpus: GPUs that the pool may lease, by their names in CUDA_VISIBLE_DEVICES. Runs on the same GPUs wait for each
+            other.
     """
     global _pid
     if in_job():
         return Pool()
-    with _making:
+    with _lock:
         if _pid != os.getpid():
-            _pools.clear()  # those of the process from which this one was forked
+            _pools.clear()  # this process was forked from the one to which the pools belong
             _pid = os.getpid()
         if gpus not in _pools:
             if not _pools:
                 atexit.register(close_own_pool)
-            _pools[gpus] = Pool(seed=0, cpus=_PLACES, gpus=gpus)
+            _pools[gpus] = Pool(seed=0, cpus=_CPUS, gpus=gpus)
         return _pools[gpus]
 
 
 def close_own_pool() -> None:
-    """End the processes that are kept for the next run. Blocks until they have ended."""
-    with _making:
+    """Close the pools that are kept for the next run. Blocks until their processes have ended."""
+    with _lock:
         if _pid == os.getpid():
             for pool in _pools.values():
                 pool.close()
@@ -55,59 +55,47 @@ def close_own_pool() -> None:
     atexit.unregister(close_own_pool)
 
 
-@dataclass(frozen=True, slots=True)
-class Lease:
-    """The source of the devices of a run.
-
-    Attributes:
-        pool: whose jobs they are.
-        names: of the devices, for people; "cuda" where the pool chooses.
-        gpus: how many each rank leases.
-        gpu_names: names of GPUs for people, by what CUDA_VISIBLE_DEVICES calls them.
-    """
-
-    pool: Pool
-    names: tuple[str, ...]
-    gpus: int = 0
-    gpu_names: tuple[tuple[str, str], ...] = ()
-
-
-def lease_for(devices: Sequence[torch.device], *, is_named: bool, pool: Pool | None) -> Lease:
-    """Return the lease of a run in several processes.
+def pool_for(
+    devices: Sequence[torch.device], *, is_named: bool, pool: Pool | None
+) -> tuple[Pool, tuple[str, ...], tuple[tuple[str, str], ...]]:
+    """Return the pool of a run, and the fields `devices` and `gpu_names` of its `Settings`.
 
     Args:
-        devices: of all ranks, of one kind. is_named: the user has named each of them. pool: of the user's.
+        devices: one for each rank, all of one type.
+        is_named: the user has named each device.
+        pool: pool that the user has given.
 
     Raises:
-        LeaseError, ValueError: as `check_leased`.
+        LeaseError, ValueError: as `check_leasable`.
     """
     names = tuple(map(str, devices))
     if devices[0].type != "cuda":
-        return Lease(own_pool() if pool is None else pool, names)
+        return own_pool() if pool is None else pool, names, ()
     if pool is not None and pool.cluster is not None:
-        return Lease(pool, ("cuda:0",) * len(devices), 1)
+        return pool, ("cuda:0",) * len(devices), ()
     visible_gpus = gpus_here()
     gpu_names = tuple((visible, f"cuda:{number}") for number, visible in enumerate(visible_gpus))
     numbers = [device.index for device in devices]
     if pool is None and not in_job():
-        return Lease(own_pool(tuple(visible_gpus[number] for number in numbers)), names, 1, gpu_names)
-    used = own_pool() if pool is None else pool
-    check_leased(numbers if is_named else None, len(numbers), len(visible_gpus) if in_job() else len(used.machine.gpus))
-    return Lease(used, ("cuda",) * len(devices), 1, gpu_names)
+        return own_pool(tuple(visible_gpus[number] for number in numbers)), names, gpu_names
+    pool = own_pool() if pool is None else pool
+    available = len(visible_gpus) if in_job() else len(pool.machine.gpus)
+    check_leasable(numbers if is_named else None, len(numbers), available)
+    return pool, ("cuda",) * len(devices), gpu_names
 
 
-def check_leased(named: Sequence[int] | None, count: int, available: int) -> None:
-    """Check that a pool or job with `available` GPUs can lease `count`. `named`: the numbers that the user gave.
+def check_leasable(named: Sequence[int] | None, count: int, available: int) -> None:
+    """Check that a pool or job with `available` GPUs can lease `count`. `named`: GPUs that the user has named.
 
     Raises:
-        LeaseError: it has fewer, so that ranks which got one would wait forever.
-        ValueError: GPUs were named, and the pool chooses which ones are leased.
+        LeaseError: it has fewer GPUs, so the ranks that got one would wait forever for the others.
+        ValueError: not all GPUs were named, and the pool chooses which ones it leases.
     """
     if count > available:
         raise LeaseError(f"{count} GPUs are needed at once, one for each process, and the pool has {available}")
     if named is not None and set(named) != set(range(available)):
         names = [f"cuda:{number}" for number in named]
         raise ValueError(
-            f"devices={names!r}: which of its {available} GPUs the processes get is decided by the pool, or the job, "
-            f"whose GPUs others may use too.\nGive a number: devices={count}."
+            f"devices={names!r}: the pool, or the job, decides which of its {available} GPUs the processes get, "
+            f"because others may use its GPUs, too.\nGive a number: devices={count}."
         )

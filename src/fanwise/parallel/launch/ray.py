@@ -1,9 +1,9 @@
-"""The supervisor of a run on a Ray cluster: it submits a job for each rank and trains nothing.
+"""The supervisor of a run on a Ray cluster: it submits a job for each rank. It does not train itself.
 
-    submit --> "store" of rank 0 --> its address to all --> "joined" from each --> they train --> the first one's result
+    jobs --> "store" from each rank --> address of rank 0 to all --> "joined" from each --> they train --> result
 
-The ranks exchange gradients by a process group of torch.distributed, so the loss of one ends the attempt. Events come
-on the pool's thread and are put into a queue. Everything is decided in the thread that called `run`.
+The ranks exchange gradients through a process group of torch.distributed, so the loss of one rank ends the attempt.
+Events arrive in the thread of the pool, which puts them into a queue. The thread that has called `run` handles them.
 """
 
 import logging
@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 from ...base.errors import LeaseError, WorkerLostError
@@ -27,7 +28,7 @@ from ...pool.outcomes import value_of
 from ...pool.reporting import begin_report
 from ..context import Run
 from ..process_settings import read_settings
-from ..progress import RankStatus, Screen, StatusScreen, function_name, open_screen
+from ..progress import Display, RankStatus, function_name
 from .ray_worker import main
 from .settings import Settings
 from .worker import RankTask
@@ -35,10 +36,11 @@ from .worker import RankTask
 _log = logging.getLogger(__name__)
 
 _POLL_S = 0.5
+# Time until a warning that processes wait for CPUs or GPUs of the cluster.
 _QUEUED_S = 2.0
-# Time to learn why a rank has lost the connection to another one.
+# Time in which the cause of a lost connection must show.
 _CAUSE_S = 10.0
-# Time for checkpoints that were requested before the run failed.
+# Time for writing checkpoints after the run has failed.
 _SAVING_S = 30.0
 # Time for killed or finished processes to end.
 _LEAVING_S = 10.0
@@ -48,10 +50,15 @@ _Kind = Literal["ready", "report", "ended", "free"]
 
 @dataclass(slots=True, eq=False)
 class _Rank:
-    """One process. `question`: the one that is not answered yet. `is_free`: nothing of its job is left."""
+    """A rank. The methods are called by the pool.
+
+    Attributes:
+        question: report that waits for its answer.
+        is_free: the pool has taken back the CPUs and GPUs of the job.
+    """
 
     number: int
-    events: "queue.SimpleQueue[tuple[_Rank, _Kind, Any]]"  # Any: as the event
+    events: "queue.SimpleQueue[tuple[_Rank, _Kind, Any]]"
     job: Job | None = None
     node: str = ""
     pid: int = 0
@@ -78,7 +85,7 @@ class _Rank:
 
 
 class _Result(Exception):
-    def __init__(self, value: Any) -> None:  # Any: the user's result
+    def __init__(self, value: Any) -> None:
         super().__init__()
         self.value = value
 
@@ -86,7 +93,9 @@ class _Result(Exception):
 class RaySupervisor:
     """See the module. The attributes are those of `Supervisor`."""
 
-    def __init__(self, engine: ClusterEngine, train: Callable[[Run], Any], settings: Settings) -> None:
+    def __init__(
+        self, engine: ClusterEngine, train: Callable[[Run], Any], settings: Settings, display: Display
+    ) -> None:
         self._engine = engine
         self._train = train
         self._needs = Resources(cpus=settings.threads, gpus=settings.gpus)
@@ -94,59 +103,59 @@ class RaySupervisor:
         self.is_lost = False
         self.checkpoint: str | None = None
         self.reports_made = settings.reports_made
-        self._events: queue.SimpleQueue[tuple[_Rank, _Kind, Any]] = queue.SimpleQueue()  # Any: as the event
+        self._events: queue.SimpleQueue[tuple[_Rank, _Kind, Any]] = queue.SimpleQueue()
         self._ranks = [_Rank(number, self._events) for number in range(len(settings.devices))]
-        self._address: list[str | int] = []  # of the store of rank 0
-        self._check_fits()
-        self._screen: Screen = StatusScreen(open_screen(settings.progress, notice=settings.notice), self._shown_ranks)
+        self._address: list[str | int] = []  # host and port of the store of rank 0
+        self._check_lease()
+        self._display = display
+        display.ranks = self._rank_statuses
 
-    def _check_fits(self) -> None:
-        """Raise LeaseError if the processes can never all run at once: those that do would wait forever."""
+    def _check_lease(self) -> None:
+        """Raise LeaseError if not all processes can run at once, because they would wait for each other forever."""
         capacity, count = self._engine.capacity(), len(self._settings.devices)
         if (room := capacity.fits(self._needs)) < count:
+            needs, gpus = "", ""
             if self._needs.gpus:
-                needs, gpus, sharing = " and a GPU each", f" and {counted(capacity.gpus, 'GPU')}", ""
-            else:
-                needs, gpus, sharing = "", "", ", or let several share a process, as devices=4, processes=2"
+                needs, gpus = " and a GPU each", f" and {counted(capacity.gpus, 'GPU')}"
             raise LeaseError(
                 f"{count} processes with threads={self._settings.threads}{needs} are needed at once, and the cluster "
                 f"has room for {room}: {counted(capacity.cpus, 'CPU')}{gpus} on "
-                f"{counted(len(capacity.machines), 'host')}.\nGive fewer devices{sharing}."
+                f"{counted(len(capacity.machines), 'host')}.\nGive fewer devices."
             )
 
-    def run(self) -> Any:  # Any: the user's result
-        """Block until the run is over.
+    def run(self) -> Any:
+        """Return the result of the training function. Blocks until all processes have ended.
 
         Raises:
-            WorkerLostError: a process was lost. The first error of the training function.
+            WorkerLostError: a process was lost.
+            The first error of the training function.
         """
         try:
             self._submit()
-            began_s, is_told = time.monotonic(), False
+            began_s, may_warn = time.monotonic(), True
             while True:
                 if (rank := self._next_end(_POLL_S)) is not None:
-                    self._judge(rank)
-                if not is_told and time.monotonic() - began_s > _QUEUED_S:
-                    is_told = self._warn_of_queue()
+                    self._on_end(rank)
+                if may_warn and time.monotonic() - began_s > _QUEUED_S:
+                    may_warn = False
+                    self._warn_of_queue()
         except _Result as result:
-            self._let_end(_LEAVING_S)
+            self._wait_for_ends(_LEAVING_S)
             return result.value
         except KeyboardInterrupt:
             raise
         except BaseException:
-            if all(rank.has_joined for rank in self._ranks):  # else nobody trains yet
+            if all(rank.has_joined for rank in self._ranks):  # else no checkpoint was begun
                 self._end("terminate", _SAVING_S)
-                self._let_end(_SAVING_S)
+                self._wait_for_ends(_SAVING_S)
             raise
         finally:
             self._end("kill", None)
-            self._let_end(_LEAVING_S)
-            self._screen.close()
+            self._wait_for_ends(_LEAVING_S)
 
     def _submit(self) -> None:
-        """Submit all ranks in one turn of the pool, so that two runs never wait for each other's places."""
-        progress_s = self._screen.first_after_s, self._screen.interval_s
-        task = RankTask(self._settings, 0, progress_s, function_name(self._train), read_settings())
+        """Submit all ranks in one call in the pool's thread, so that two runs never wait for each other's resources."""
+        task = RankTask(self._settings, 0, function_name(self._train), read_settings())
         towards = self._engine.hosts[0].address if self._engine.hosts else "127.0.0.1"
         group = secrets.token_hex(8)
         requests = [
@@ -178,7 +187,7 @@ class RaySupervisor:
     # -- events ----------------------------------------------------------------------------------------------------
 
     def _next_end(self, within_s: float) -> _Rank | None:
-        """Handle one event, if one comes in time. Return the rank if it has ended."""
+        """Handle one event. Return the rank if it has ended, else None, also if there is no event in this time."""
         try:
             rank, kind, content = self._events.get(timeout=within_s)
         except queue.Empty:
@@ -187,7 +196,7 @@ class RaySupervisor:
             case "ready":
                 rank.node, rank.pid = content.node, content.pid or 0
             case "report":
-                self._receive(rank, content)
+                self._on_report(rank, content)
             case "ended":
                 rank.outcome, rank.question = content, None
                 return rank
@@ -195,7 +204,7 @@ class RaySupervisor:
                 rank.is_free = True
         return None
 
-    def _receive(self, rank: _Rank, report: Report) -> None:
+    def _on_report(self, rank: _Rank, report: Report) -> None:
         name, *content = report.values
         match name:
             case "store":
@@ -203,9 +212,11 @@ class RaySupervisor:
                 rank.question = report
                 if rank.number == 0:
                     self._address = [host, port]
-                if all(each.question is not None for each in self._ranks):  # some may wait for a place
+                if all(one.question is not None for one in self._ranks):  # else some wait in the queue
                     for waiting in self._ranks:
-                        self._answer(waiting, Reply("CONTINUE", {"address": self._address}))
+                        assert waiting.question is not None
+                        self._reply(waiting.question, Reply("CONTINUE", {"address": self._address}))
+                        waiting.question = None
                 return
             case "joined":
                 rank.has_joined = True
@@ -214,33 +225,28 @@ class RaySupervisor:
                 stream.write(content[0])
                 stream.flush()
             case "progress":
-                self._screen.show(content[0])
+                self._display.show(content[0])
             case "checkpoint":
                 self.checkpoint = content[0]
             case "report":
                 number, values = content
-                if number > self.reports_made:  # else an attempt before this one has made it
+                if number > self.reports_made:  # else an earlier attempt has made it
                     self.reports_made = number
                     begin_report(values)
         self._reply(report, GO_ON)
-
-    def _answer(self, rank: _Rank, reply: Reply) -> None:
-        report, rank.question = rank.question, None
-        if report is not None:
-            self._reply(report, reply)
 
     def _reply(self, report: Report, reply: Reply) -> None:
         self._engine.loop.call_soon(lambda: report.answer(reply))
 
     # -- ends ------------------------------------------------------------------------------------------------------
 
-    def _judge(self, rank: _Rank) -> None:
-        """Raise the result or the error of a rank that has ended."""
-        assert rank.outcome is not None, "it has ended"
+    def _on_end(self, rank: _Rank) -> None:
+        """Raise the error with which the rank has ended, or the result of the run."""
+        assert rank.outcome is not None, "the rank has ended"
         try:
             value, is_first = value_of(rank.outcome)
         except WorkerLostError as error:
-            self._find_cause(rank, error)
+            self._raise_cause(rank, error)
         except BaseException as error:
             error.add_note(f"in {rank}")
             raise
@@ -248,11 +254,11 @@ class RaySupervisor:
             if is_first:
                 raise _Result(value)
 
-    def _find_cause(self, rank: _Rank, error: WorkerLostError) -> None:
-        """Raise WorkerLostError for the process that is gone, or what another one has raised before."""
-        assert rank.outcome is not None, "it has ended"
+    def _raise_cause(self, rank: _Rank, error: WorkerLostError) -> None:
+        """Raise WorkerLostError for the process that is gone, or the error that another rank has raised."""
+        assert rank.outcome is not None, "the rank has ended"
         until_s = time.monotonic() + _CAUSE_S
-        # A rank that has lost the connection to another one raises, and so has an outcome with an error in it.
+        # An outcome with a payload contains an error that the rank has raised, because it lost its connection.
         while rank.outcome.payload and (left_s := until_s - time.monotonic()) > 0:
             peer = self._next_end(left_s)
             if peer is None or peer.outcome is None:
@@ -271,27 +277,24 @@ class RaySupervisor:
             f"{rank}: {error.message}\nThe run ends with it: a process group does not survive the loss of a process."
         ) from error
 
-    def _warn_of_queue(self) -> bool:
-        """Warn if the run waits for others that use the pool. Returns True, because this is done once."""
-        waiting = sum(rank.job is not None and rank.job.state == "queued" for rank in self._ranks)
-        if waiting:
+    def _warn_of_queue(self) -> None:
+        queued = sum(rank.job is not None and rank.job.state == "queued" for rank in self._ranks)
+        if queued:
             capacity = self._engine.capacity()
             _log.warning(
                 "%d of %d processes of the run wait for a place: the cluster has %s, and other jobs or runs hold "
                 "them.\nThe run begins when these end.",
-                waiting,
+                queued,
                 len(self._ranks),
                 counted(capacity.gpus, "GPU") if self._needs.gpus else counted(capacity.cpus, "CPU"),
             )
-        return True
 
-    def _shown_ranks(self) -> list[RankStatus]:
-        """The processes for other programs, such as the board."""
+    def _rank_statuses(self) -> list[RankStatus]:
         return [
             RankStatus(
                 rank.number,
                 rank.pid,
-                self._settings.devices[rank.number],
+                (self._settings.devices[rank.number],),
                 "lost" if rank.outcome is not None else "running" if rank.has_joined else "starting",
             )
             for rank in self._ranks
@@ -300,17 +303,13 @@ class RaySupervisor:
     def _end(self, how: Ending, grace_s: float | None) -> None:
         for rank in self._ranks:
             if rank.outcome is None and rank.job is not None:
-                self._engine.loop.call_soon(_ending(self._engine, rank.job, how, grace_s))
+                self._engine.loop.call_soon(partial(self._engine.end, rank.job, how, grace_s=grace_s))
 
-    def _let_end(self, within_s: float) -> None:
-        """Wait until nothing is left of the ranks. Their messages are still handled, their ends are not judged."""
+    def _wait_for_ends(self, within_s: float) -> None:
+        """Handle events until the pool has taken back the resources of all ranks, or for this time."""
         until_s = time.monotonic() + within_s
         while (left_s := until_s - time.monotonic()) > 0:
             if all(rank.is_free or rank.job is None for rank in self._ranks):
                 return
-            with suppress(Exception):  # the first one is raised
+            with suppress(Exception):  # an error that was raised before is more important
                 self._next_end(left_s)
-
-
-def _ending(engine: ClusterEngine, job: Job, how: Ending, grace_s: float | None) -> Callable[[], None]:
-    return lambda: engine.end(job, how, grace_s=grace_s)

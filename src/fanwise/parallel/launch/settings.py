@@ -1,4 +1,4 @@
-"""Settings of a run in several processes, for its supervisor and for each rank."""
+"""`Settings` of a run in several processes. The supervisor passes them to all ranks."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -14,20 +14,20 @@ Backend = TorchBackend | Literal["shared memory"]
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """A run in several processes.
+    """Settings of a run in several processes. Fields without a description are arguments of `fanwise.run`.
 
     Attributes:
-        devices: names of the devices of each process, for people. A GPU is cuda:0 in its process.
+        devices: names of the devices, for messages: one for each process. A GPU is cuda:0 in its process.
+        fixed: names of the arguments shards, threads and seed that the user has given.
         backend: how the processes exchange gradients.
-        on_loss: "continue" or "stop"; only shared memory can continue.
-        step_timeout_s: how long the others wait for a process. None: without a limit.
-        notice: shown once on the screen.
-        gpus: how many each process leases. gpu_names: names for people, by what CUDA_VISIBLE_DEVICES calls them.
-        all_reduce: how gradients go through shared memory; other than "auto" in tests.
-        is_restart: an earlier attempt was ended by a loss. reports_made: by earlier attempts; they are not repeated.
+        gpus: number of GPUs that each process leases.
+        gpu_names: (name in CUDA_VISIBLE_DEVICES, name for messages) of each GPU.
+        all_reduce: tests set this to choose the transport of the shared memory.
+        is_restart: an earlier attempt of the run has ended by a loss.
+        reports_made: number of reports by earlier attempts, which are not repeated.
     """
 
-    devices: tuple[tuple[str, ...], ...]
+    devices: tuple[str, ...]
     shards: int
     threads: int = 1
     seed: int = 0
@@ -37,9 +37,7 @@ class Settings:
     on_loss: str = "continue"
     step_timeout_s: float | None = None
     reduce: Reduce = "exact"
-    progress: bool = False
     verify: int = 0
-    notice: str = ""
     gpus: int | float = 0
     gpu_names: tuple[tuple[str, str], ...] = ()
     all_reduce: AllReduceKind = "auto"
@@ -56,5 +54,5 @@ def default_backend(device_type: str, processes: int, gpu_names: tuple[tuple[str
     """Return how processes of one machine exchange gradients."""
     if device_type != "cuda" or processes == 1:
         return "shared memory"
-    is_part = any(visible.startswith("MIG") for visible, _ in gpu_names)  # NCCL needs whole GPUs
-    return "nccl" if distributed.is_nccl_available() and not is_part else "gloo"
+    has_partial_gpu = any(visible.startswith("MIG") for visible, _ in gpu_names)  # NCCL supports only whole GPUs
+    return "nccl" if distributed.is_nccl_available() and not has_partial_gpu else "gloo"

@@ -1,92 +1,79 @@
 """The optimizer of a step, which every process updates as a whole, or each process by slices (sharded.py)."""
 
 from collections.abc import Callable, Sequence
-from operator import is_
-from typing import Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..comm.flat_layout import Bucket
 from ..comm.shm_areas import Areas
-from .sharded import ShardedOptimizer, is_elementwise
-
-# Version of the sliced state, and whether slices must end. None: the process updates the whole optimizer.
-SliceStatus = tuple[int | None, bool] | None
+from .sharded import ShardedOptimizer, can_be_divided
 
 
 class StepOptimizer:
-    """The optimizer of a step. `in_parts`: it may be updated by slices."""
+    """The optimizer of a step.
 
-    def __init__(self, params: Sequence[nn.Parameter], optimizer: Optimizer, *, in_parts: bool) -> None:
+    Args:
+        allow_slices: False if the step needs whole gradients.
+    """
+
+    def __init__(self, params: Sequence[nn.Parameter], optimizer: Optimizer, *, allow_slices: bool) -> None:
         self.params = list(params)
         self.optimizer = optimizer
-        self._in_parts = in_parts
+        self._allow_slices = allow_slices
         self._sharded: ShardedOptimizer | None = None
 
     @property
     def is_sharded(self) -> bool:
         return self._sharded is not None
 
-    def step(self, closure: Callable[[], Any] | None = None) -> None:
-        """Update all parameters with their gradients, or with those that `closure` computes."""
-        self.optimizer.step(closure)
-
     def enable_slices(self, memory: Areas) -> None:
-        """Update by slices from now on, in this shared memory, if the optimizer allows it."""
-        if self._in_parts and is_elementwise(self.optimizer, self.params):
+        """Update by slices from now on, in this shared memory, if the optimizer can be divided."""
+        if self._allow_slices and can_be_divided(self.optimizer, self.params):
             self._sharded = ShardedOptimizer(self.optimizer, memory, self.params)
 
     def unshard(self) -> None:
         """Update the whole optimizer from now on. All processes call it between the same steps."""
-        self._in_parts = False
+        self._allow_slices = False
         if self._sharded is not None:
             self._sharded.end()
             self._sharded = None
 
-    def status(self) -> SliceStatus:
-        """Return the status, which all processes exchange before an update."""
-        return None if self._sharded is None else (self._sharded.version, self._sharded.must_end)
-
-    def on_statuses(self, statuses: Sequence[SliceStatus], *, is_sparse: bool) -> None:
-        """Unshard if a process cannot update by slices, or if a gradient is sparse."""
-        if is_sparse or any(status is None or status[1] for status in statuses):
-            self.unshard()
-        elif self._sharded is not None:
-            self._sharded.begin([status[0] for status in statuses if status is not None])
+    @property
+    def can_update_slices(self) -> bool:
+        """True if this process can update by slices. All processes exchange this before an update."""
+        return self._sharded is not None and not self._sharded.must_end
 
     def update(self, has_grad: Sequence[bool], buckets: Sequence[Bucket], grad_of: Callable[[Bucket], Tensor]) -> None:
-        """Update the own slice. It has no effect before `commit`, because another process may be lost."""
-        assert self._sharded is not None, "it is updated by slices"
+        """Compute the update of these buckets. It has no effect before `commit`, because a process may be lost."""
+        assert self._sharded is not None, "only an optimizer that is divided is updated by slices"
         self._sharded.update(buckets, has_grad, grad_of)
 
     def commit(self, has_grad: Sequence[bool]) -> None:
         """Use the parameters of all slices, after all processes have updated theirs."""
-        assert self._sharded is not None, "it is updated by slices"
+        assert self._sharded is not None, "only an optimizer that is divided is updated by slices"
         self._sharded.commit(has_grad)
 
 
 class StepOptimizers:
+    """The optimizers of all steps of a run."""
+
     def __init__(self) -> None:
         self._by_optimizer: dict[int, list[StepOptimizer]] = {}
 
     def __contains__(self, optimizer: Optimizer) -> bool:
         return id(optimizer) in self._by_optimizer
 
-    def of(self, params: Sequence[nn.Parameter], optimizer: Optimizer, *, in_parts: bool) -> StepOptimizer:
-        """Return the optimizer for a new step. Steps with the same parameters share one, and its memory.
+    def add(self, params: Sequence[nn.Parameter], optimizer: Optimizer, *, allow_slices: bool) -> StepOptimizer:
+        """Return the optimizer for a new step. If several steps have one optimizer, all update it as a whole.
 
         Args:
-            in_parts: the step needs no whole gradients, as it would for clipping, accumulation, a scaled loss, or a
-                loop of the program's own.
+            allow_slices: False if the step needs whole gradients, for clipping, a scaled loss, or a loop of the
+                program over the shards.
         """
-        earlier = self._by_optimizer.setdefault(id(optimizer), [])
-        same = [each for each in earlier if len(each.params) == len(params) and all(map(is_, each.params, params))]
-        if not same or not in_parts:
-            for known in earlier:
-                known.unshard()
-        if same:
-            return same[0]
-        new = StepOptimizer(params, optimizer, in_parts=in_parts and not earlier)
-        earlier.append(new)
+        step_optimizers = self._by_optimizer.setdefault(id(optimizer), [])
+        for earlier in step_optimizers:
+            earlier.unshard()
+        new = StepOptimizer(params, optimizer, allow_slices=allow_slices and not step_optimizers)
+        step_optimizers.append(new)
         return new

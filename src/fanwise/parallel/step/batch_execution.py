@@ -1,21 +1,20 @@
-"""One batch of a step, executed by all processes or by none: what `step(batch)` and `step.shards(batch)` share.
+"""What `step(batch)` and `step.shards(batch)` have in common: one batch, executed by all processes or by none.
 
-    prepare(batch)         checks; cuts the batch into shards
+    prepare(batch)         checks the step; cuts the batch into shards
     transaction()          restores buffers and gradients if the block raises
-      shards               executed by a device, or by a loop of the program
-      reduce(nodes)        adds over all processes; each process then holds its slice of the sum
-      gather(total)        the whole gradients, in every process
-    record(), finish()     counts the batch and reports its loss
+      the shards           executed by a replica, or by a loop of the program
+      reduce(nodes)        adds over all processes; each process then has its slice of the sum
+      gather(total)        gives every process the whole gradients
+    record(), finish()     count the batch and report its loss
 
-When a process is lost, everything from `transaction` to `gather` is repeated, with the shards that are then this
-process's.
+When a process is lost, the others repeat everything from `transaction` to `gather`. They then execute the shards of the
+lost process as well.
 """
 
 import math
 import operator
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from torch import Generator, Tensor
@@ -23,7 +22,7 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim import Optimizer
 
 from ...tensor.random.keys import Key
-from ..comm.team import NotSame, Sums, Team, divide
+from ..comm.team import NotSame, Sums, Team
 from ..config import Plan
 from ..data.batch import Batch, as_batch, discard_contents
 from ..optim.step_optimizer import StepOptimizer
@@ -32,7 +31,7 @@ from ..rng import isolated_generators
 from ..validation.arguments import check_equal_shard_sizes, check_optimizer, is_compiled_per_shape
 from ..validation.consistency import Verifier
 from ..validation.misuse import library_update
-from .gradients import Partial, add_grads, check_no_shared_memory, divided
+from .gradients import Partial, divided
 from .loss_scale import LossScale, are_finite, unscale
 from .replicas import Execute, Replica, ShardWork
 from .tree import Node, assign
@@ -41,23 +40,18 @@ from .tree import Node, assign
 class ShardLoopGuard:
     """Rejects calls in the body of a loop over `step.shards(batch)`, which runs once per shard of a process.
 
-    A collective operation there would block, because the other processes do not call it equally often.
+    A collective operation would block there, because processes with other numbers of shards do not join it.
+
+    Attributes:
+        is_open: a loop is in progress.
     """
 
     def __init__(self) -> None:
-        self._is_open = False
-
-    @contextmanager
-    def loop(self) -> Iterator[None]:
-        self._is_open = True
-        try:
-            yield
-        finally:
-            self._is_open = False
+        self.is_open = False
 
     def check(self, function: str) -> None:
-        """Raise ValueError in the body of a loop. `function` is the name of the called function in the error."""
-        if self._is_open:
+        """Raise ValueError if a loop is in progress. `function`: name of the called function for the message."""
+        if self.is_open:
             raise ValueError(
                 f"{function} was called in the body of a loop over step.shards(batch). The body runs once per shard of "
                 f"this process, so the processes would not call it equally often.\n"
@@ -68,10 +62,10 @@ class ShardLoopGuard:
 
 
 class BatchExecution:
-    """The batches of one step.
+    """Executes the batches of one step.
 
     Args:
-        number: of the step in its run.
+        number: number of the step in its run, from 0.
 
     Attributes:
         batches: number of finished batches.
@@ -87,7 +81,7 @@ class BatchExecution:
         sums: Sums,
         *,
         number: int,
-        line: ProgressLine,
+        progress_line: ProgressLine,
         verifier: Verifier,
         guard: ShardLoopGuard,
         loss_scale: LossScale | None = None,
@@ -103,8 +97,8 @@ class BatchExecution:
         self._plan = plan
         self._optimizers = optimizers
         self._optimized = self._optimized_params()
-        self._line = line
-        self._is_first = True
+        self._progress_line = progress_line
+        self._is_first_batch = True
         self._is_compiled_per_shape = any(map(is_compiled_per_shape, replica.modules.values()))
 
     # -- before the shards -----------------------------------------------------------------------------------------
@@ -113,8 +107,8 @@ class BatchExecution:
         """Check the step and return the batch, cut into shards. `content` is a `Batch` or a tree of tensors.
 
         Raises:
-            ValueError: called in the body of a loop; the parameters of model or optimizer have changed; no samples, or
-                parts of different lengths.
+            ValueError: called in the body of a loop over shards; an optimizer got other parameters; the batch has no
+                samples, or parts of different lengths.
             TypeError: a part of the batch cannot be cut into samples.
         """
         self.guard.check("a step of the run")
@@ -132,7 +126,7 @@ class BatchExecution:
         ]
 
     def _check_optimizers(self) -> None:
-        """Raise ValueError if an optimizer got parameters that the step does not exchange."""
+        """Raise ValueError if an optimizer got parameters that the model did not have at run.step."""
         params = self._optimized_params()
         if len(params) == len(self._optimized) and all(map(operator.is_, params, self._optimized)):
             return
@@ -141,15 +135,15 @@ class BatchExecution:
         self._optimized = params
 
     def take_repeat_check(self) -> bool:
-        """Return whether a shard of this batch is executed twice as a check. Called once per batch."""
-        is_first, self._is_first = self._is_first, False
-        return self.verifier.repeats(self.batches, is_first=is_first)
+        """Return True if this process executes a shard of this batch twice as a check. Called once per batch."""
+        is_first_batch, self._is_first_batch = self._is_first_batch, False
+        return self.verifier.is_repeat_due(self.batches, is_first_batch=is_first_batch)
 
     # -- the shards ------------------------------------------------------------------------------------------------
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Execute shards in this block. If it raises, buffers and gradients are as before it.
+        """Execute shards in this block. If the block raises, buffers and gradients are as they were before.
 
         Raises:
             ValueError: a buffer is not the same after every shard.
@@ -157,7 +151,6 @@ class BatchExecution:
         buffers = self.replica.buffers
         self.replica.clear_grads()
         buffers.save()
-        self.replica.checks_grad_memory = self.verifier.is_due(self.batches)
         try:
             yield
         except BaseException as error:
@@ -172,7 +165,7 @@ class BatchExecution:
         """Restore random generators, and gradients of modules that this step does not train, after the block.
 
         Args:
-            generators: of torch, to restore; by default those of the device.
+            generators: generators of torch. By default those that operators on the device draw from.
         """
         if generators is None:
             generators = self.replica.generators
@@ -187,21 +180,19 @@ class BatchExecution:
                 param.grad = grad
 
     def shard_work(self, batch: Batch) -> list[ShardWork]:
-        """The shards of this process, including those without samples."""
+        """Return the shards of this process, including those without samples."""
         # Other processes need the buffers of this shard, even if it is the only one with samples.
         is_only = self.team.size == 1 and sum(size > 0 for size in batch.sizes) == 1
-        factor = self.loss_factor(batch)
-        return [ShardWork(index, batch.shard, batch.sizes[index], is_only, factor) for index in self.own_shards(batch)]
+        return [self.work(batch, index, is_only=is_only) for index in self.own_shards(batch)]
+
+    def work(self, batch: Batch, index: int, *, is_only: bool = False) -> ShardWork:
+        return ShardWork(index, batch.shard, batch.sizes[index], is_only, self.loss_factor(batch))
 
     def own_shards(self, batch: Batch) -> range:
-        return assign(len(batch.sizes), self.team.size)[self.team.place]
-
-    def isolated_work(self, batch: Batch, index: int) -> ShardWork:
-        """A shard whose execution leaves the buffers as they are."""
-        return ShardWork(index, batch.shard, batch.sizes[index], False, self.loss_factor(batch))
+        return assign(len(batch.sizes), self.team.size)[self.team.index]
 
     def loss_factor(self, batch: Batch) -> float:
-        """The number by which the summed losses are multiplied before backward."""
+        """Return the factor of the summed losses before the backward pass."""
         return 1.0 if self.loss_scale is None else self.loss_scale.factor(len(batch))
 
     @property
@@ -216,46 +207,48 @@ class BatchExecution:
     # -- reduction -------------------------------------------------------------------------------------------------
 
     def reduce(self, nodes: Sequence[Node[Partial]], batch: Batch, *, mean: bool) -> Partial:
-        """Add the shards of all processes and store the combined buffers. Call it inside `transaction`.
+        """Add the shards of all processes and store the combined buffers. Call this inside `transaction`.
 
-        The result has no gradients yet: they follow by `gather`, or by an update in slices.
+        The result has no gradients yet. Call `gather` or `update_slices` next.
 
         Args:
             mean: divide the gradients by the count.
         """
         operation = f"makes step {self.number} of batch {self.batches}"
-        with library_update():
-            total = self.sums.reduce(operation, nodes, len(batch.sizes), mean=mean)
+        total = self.sums.reduce(operation, nodes, len(batch.sizes), mean=mean)
         self.replica.buffers.commit(total.buffers, total.samples)
         return total
 
     def gather(self, total: Partial, *, mean: bool) -> None:
-        """Put the whole gradients into `total`, in every process. They may lie in memory that all processes read."""
+        """Put the whole gradients into `total`, in every process. Blocks until all processes call it.
+
+        The gradients are valid until the next `reduce`. `mean`: as in `reduce`.
+        """
         total.grads = self.sums.gather_grads()
         for index, sparse_grad in total.sparse.items():
             dense, grad = total.grads[index], divided(sparse_grad, total.count) if mean else sparse_grad
             total.grads[index] = grad if dense is None else dense + grad
 
     def update_slices(self) -> None:
-        """Update this process's slice of the parameters, then fetch the other slices. It replaces `gather`."""
+        """Update this process's slice of the parameters, then fetch the other slices. Call this instead of `gather`."""
         with library_update():
             self.sums.update_slices()
 
     # -- after the shards ------------------------------------------------------------------------------------------
 
     def record(self, batch: Batch, total: Partial) -> None:
-        """Count the batch and take the factor of the losses off the gradients."""
+        """Count the batch, and divide the gradients by the factor of the losses."""
         if self.loss_scale is not None:
             unscale(total.grads, self.loss_factor(batch))
         self.batches += 1
         self.executions += total.executed
 
     def finish(self, batch: Batch, total: Partial) -> Tensor:
-        """Return the mean loss of the batch. The gradients are not needed any more."""
+        """Release the gradients and return the mean loss of the batch."""
         self.sums.release()
         self._plan.position.mark_used()
         loss = divided(total.loss, total.count)
-        self._line.record_step(self.number, len(batch), loss)
+        self._progress_line.record_step(self.number, len(batch), loss)
         return loss
 
     def state_dict(self) -> dict[str, Any]:
@@ -268,66 +261,47 @@ class BatchExecution:
             self.loss_scale.load_state_dict(state["loss_scale"])
 
 
-@dataclass(slots=True)
-class AccumulatedGradients:
-    """Summed gradients of the batches since the last update."""
-
-    grads: list[Tensor | None]
-    count: float | Tensor
-    batches: int
-
-
 class TrainStages:
     """The stages of a step: forward and backward, reduction, clipping, update.
 
     Attributes:
-        execution: of the batches of this step.
         updates: number of updates.
-        grad_norm: the 2-norm of the gradients of the last update, if it was computed.
+        grad_norm: the 2-norm of the gradients of the last update. None without `clip_norm`, or before the first update.
     """
 
     def __init__(
-        self,
-        execution: BatchExecution,
-        step_optimizer: StepOptimizer,
-        execute: Execute,
-        *,
-        clip_norm: float | None,
-        accumulate: int,
+        self, execution: BatchExecution, step_optimizer: StepOptimizer, execute: Execute, *, clip_norm: float | None
     ) -> None:
         self.execution = execution
         self.updates = 0
         self.clip_norm = clip_norm
         self.grad_norm: Tensor | None = None
-        self.accumulated: AccumulatedGradients | None = None
         self._replica = execution.replica
         self._step_optimizer = step_optimizer
         self._execute = execute
-        self._accumulate = accumulate
 
     def train(self, batch: Batch) -> Partial:
-        """Execute all stages for a batch. Return the sums over all shards."""
+        """Execute all stages for a batch. Return the sums over all shards. Repeat them if a process is lost."""
         execution = self.execution
-        is_update = self.accumulated is None and (self._accumulate == 1 or batch.last)
         while True:
             with execution.team.attempt() as attempt, execution.transaction():
                 nodes = self._forward_backward(batch)
-                total = execution.reduce(nodes, batch, mean=is_update)
-                is_sliced = is_update and self._step_optimizer.is_sharded
+                total = execution.reduce(nodes, batch, mean=True)
+                is_sliced = self._step_optimizer.is_sharded
                 if is_sliced:
                     execution.update_slices()
                 else:
-                    execution.gather(total, mean=is_update)
+                    execution.gather(total, mean=True)
             if not attempt.is_void:
                 break
             discard_contents(batch)
         execution.record(batch, total)
+        scale = execution.loss_scale
         if is_sliced:
             self.updates += 1
-        elif is_update:
-            self._update(total.grads)
-        else:
-            self._accumulate_grads(total, batch.last)
+        elif scale is None or scale.adjust(are_finite(total.grads)):
+            self.clip_and_step(total.grads)
+            self.updates += 1
         return total
 
     def _forward_backward(self, batch: Batch) -> list[Node[Partial]]:
@@ -335,30 +309,7 @@ class TrainStages:
         with execution.shard_context():
             return self._execute(execution.shard_work(batch), execution.key, len(batch.sizes))
 
-    def _accumulate_grads(self, total: Partial, last: bool) -> None:
-        """Add the gradients of a batch to those before it. Update after the last of `accumulate` batches."""
-        if self.accumulated is None:
-            self.accumulated = AccumulatedGradients(total.grads, total.count, 1)
-        else:
-            if self._replica.checks_grad_memory:
-                check_no_shared_memory(total.grads, [self.accumulated.grads])
-            add_grads(self.accumulated.grads, total.grads)
-            self.accumulated.count = self.accumulated.count + total.count
-            self.accumulated.batches += 1
-        if self.accumulated.batches >= self._accumulate or last:
-            accumulated, self.accumulated = self.accumulated, None
-            divide(accumulated.grads, accumulated.count)
-            self._update(accumulated.grads)
-
-    def _update(self, grads: Sequence[Tensor | None]) -> None:
-        """Clip these mean gradients and call the optimizer, unless a scaled loss has made them infinite."""
-        scale = self.execution.loss_scale
-        if scale is None or scale.adjust(are_finite(grads)):
-            self.clip_and_step(grads)
-            self.updates += 1
-
     def clip_and_step(self, grads: Sequence[Tensor | None]) -> None:
-        """Clip these mean gradients and call the optimizer."""
         for param, grad in zip(self._replica.params, grads, strict=True):
             param.grad = grad
         try:
@@ -368,6 +319,6 @@ class TrainStages:
                 if self.clip_norm < math.inf:
                     clip_grads_with_norm_(self._replica.params, self.clip_norm, self.grad_norm)
             with library_update():
-                self._step_optimizer.step()
+                self._step_optimizer.optimizer.step()
         finally:
             self._replica.clear_grads()

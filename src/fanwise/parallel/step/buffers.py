@@ -1,9 +1,9 @@
-"""Buffers of modules during a step. Every shard starts from the same values. Their combination is stored afterwards.
+"""Buffers of modules during a step. Every shard starts with the same values. After the step they are combined.
 
-    before the step   B                      saved
-    shard 0           B -> B0                B0 collected, B restored
-    shard 1           B -> B1                B1 collected, B restored
-    after the step    (n0 B0 + n1 B1) / n    n0, n1: samples of the shards
+    before the step   B                      save
+    shard 0           B -> B0                collect B0, restore B
+    shard 1           B -> B1                collect B1, restore B
+    after the step    (n0 B0 + n1 B1) / n    commit; n0, n1: number of samples of the shards
 
 Statistics of batch normalization and the buffers of `mean_buffers` are averaged in float64. `num_batches_tracked` takes
 the value of the first shard. All other buffers must be equal after every shard.
@@ -28,10 +28,11 @@ class Buffers:
     """The buffers of modules on one device.
 
     Args:
-        modules: by name in messages; "" for the model.
+        modules: modules by their name in messages, which is "" for the model.
         mean_buffers: names of buffers that are averaged over the shards.
 
     Raises:
+        TypeError: `mean_buffers` is a string.
         ValueError: a name of `mean_buffers` is unknown, or its buffer cannot be averaged.
     """
 
@@ -47,16 +48,16 @@ class Buffers:
         self._names = [full_name for _, _, full_name, _ in known.values()]
         _check_mean_buffers(mean_buffers, {full_name: buffer for _, _, full_name, buffer in known.values()})
         self._rules = [_rule(module, name, full_name in mean_buffers) for module, name, full_name, _ in known.values()]
-        self._original_tensors: list[Tensor | None] = []  # None: the user has set the buffer to None
+        self._original_tensors: list[Tensor | None] = []  # None for a buffer that the user has set to None
         self._saved_values: list[Tensor | None] = []
-        self._known_to_change: set[int] = set()  # indices of buffers that a shard has changed before
+        self._known_to_change: set[int] = set()  # indices of buffers that a shard has ever changed
 
     def save(self) -> None:
         self._original_tensors = [self._buffer(index) for index in range(len(self._owners))]
         self._saved_values = [None if tensor is None else tensor.detach().clone() for tensor in self._original_tensors]
 
     def collect_and_restore(self, samples: int) -> dict[int, BufferUpdate]:
-        """Return the changes by a shard with this number of samples, by index. Restore the saved values."""
+        """Return the buffers that a shard with this number of samples changed, by index. Restore the saved values."""
         updates = {index: self._update(index, samples) for index in self._changed_indices()} if self._owners else {}
         self._known_to_change.update(updates)
         self._restore(updates)
@@ -71,6 +72,7 @@ class Buffers:
         return BufferUpdate(buffer.detach().clone(), samples, "same" if rule == "mean" else rule)
 
     def note_changes(self) -> None:
+        """Remember which buffers a step has changed. `copied` needs to know them."""
         self._known_to_change.update(self._changed_indices())
 
     def restore(self) -> None:
@@ -86,7 +88,7 @@ class Buffers:
 
     @contextmanager
     def copied(self) -> Iterator[None]:
-        """Replace the buffers that are known to change by copies during the block."""
+        """Replace the buffers that shards have ever changed by copies during the block."""
         for index in sorted(self._known_to_change):
             original = self._original_tensors[index]
             self._set(index, None if original is None else original.detach().clone())
@@ -97,7 +99,7 @@ class Buffers:
                 self._set(index, self._original_tensors[index])
 
     def collect(self, samples: int) -> dict[int, BufferUpdate]:
-        """Return the copies after a shard with this number of samples, by index, without comparing values."""
+        """Return the copies after a shard with this number of samples, by index. Does not wait for a GPU."""
         updates = {}
         for index in sorted(self._known_to_change):
             if (buffer := self._buffer(index)) is not None:
@@ -107,9 +109,9 @@ class Buffers:
         return updates
 
     def commit(self, updates: Mapping[int, BufferUpdate], samples: int) -> None:
-        """Store the combined values of all shards, which have this number of samples.
+        """Store the combined values of all shards. `samples`: number of samples of the whole batch.
 
-        A shard that did not change a buffer contributes the saved value to its mean.
+        A shard that did not change a buffer contributes the saved value to the mean.
         """
         with torch.no_grad():
             for index, (value, num_changed_samples, rule, _) in updates.items():
@@ -148,25 +150,23 @@ class Buffers:
 
 
 def _compare_pairs(left: Sequence[Tensor | None], right: Sequence[Tensor | None]) -> list[bool]:
-    """Return `have_same_bits` of each pair, with one synchronization of the accelerator. None equals only None."""
-    equal = [one is other for one, other in zip(left, right, strict=True)]
-    pending: dict[int, Tensor] = {}  # results on an accelerator
-    for index, (one, other) in enumerate(zip(left, right, strict=True)):
+    """Return `have_same_bits` of each pair. Waits for an accelerator once, not for each pair. None equals only None."""
+    results: list[bool | Tensor] = []
+    for one, other in zip(left, right, strict=True):
         if one is None or other is None:
-            continue
-        if other.device.type == "cpu":
-            equal[index] = have_same_bits(one, other)
-        elif (one.shape, one.dtype, one.device) == (other.shape, other.dtype, other.device):
-            pending[index] = (as_integers(one) == as_integers(other)).all()
-    if pending:
-        for index, is_equal in zip(pending, torch.stack(list(pending.values())).cpu().tolist(), strict=True):
-            equal[index] = is_equal
-    return equal
+            results.append(one is other)
+        elif one.device.type == "cpu" or (one.shape, one.dtype, one.device) != (other.shape, other.dtype, other.device):
+            results.append(have_same_bits(one, other))
+        else:
+            results.append((as_integers(one) == as_integers(other)).all())
+    pending = [result for result in results if isinstance(result, Tensor)]
+    values = iter(torch.stack(pending).cpu().tolist() if pending else ())
+    return [next(values) if isinstance(result, Tensor) else result for result in results]
 
 
 def _check_mean_buffers(mean_buffers: Sequence[str], buffers: Mapping[str, Tensor]) -> None:
     if isinstance(mean_buffers, str):
-        raise TypeError(f"mean_buffers must be a list of names, got the text {mean_buffers!r}")
+        raise TypeError(f"mean_buffers must be a list of names, got the string {mean_buffers!r}")
     for name in mean_buffers:
         if name not in buffers:
             raise ValueError(f"mean_buffers: there is no buffer {name!r}{did_you_mean(name, list(buffers))}")

@@ -1,24 +1,26 @@
 """`run.step(..., capture=True)`: a whole training step as one CUDA graph.
 
-    first step of a kind    eager: allocates the state of the optimizer, initializes libraries
-    second                  eager, then captured and replayed from the same state; both must have equal bits
-    4th, 8th, 16th, ...     replayed and compared again
+    first step of a kind    runs without a graph: allocates the state of the optimizer, initializes libraries
+    second                  runs without a graph; then is captured, and replayed from the same state, with equal bits
+    4th, 8th, 16th, ...     as the second, but with the graph that exists
     others                  replayed
 
-Steps are of one kind if their batches have the same shapes, and the optimizer the same settings and parameters to
-train. Inside the graph the batch is gathered from a data set on the device, or read from fixed memory that it was
-copied to. The shards run on streams of their own. Tree addition, clipping and the update follow on one stream.
+Steps are of one kind if their batches have the same shapes, and the optimizer has the same settings and trains the same
+parameters. Inside the graph, the batch is gathered from a data set on the device, or read from fixed memory, to which
+each batch is copied. The shards run on streams of their own. Tree addition, clipping and the update follow on one
+stream.
 
 Python code of the model and of the optimizer runs only while a step is captured. If a later step would take another
-branch, or draw numbers from Python or NumPy, the graph repeats the captured step instead. The comparisons find that.
+branch, or draw numbers from Python or NumPy, the graph repeats the captured step instead. The comparisons detect that.
 
-With several processes, or with a scaled loss, a step is two graphs. Between them the gradients are exchanged, or it is
-decided whether they are finite.
+With several processes, or with a scaled loss, a step is two graphs. Between them the processes exchange gradients, or
+check whether the scaled gradients are finite.
 """
 
+import copy
 import logging
 import time
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
@@ -26,12 +28,13 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch import Tensor, is_tensor
 from torch.optim import Optimizer
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from ...tensor.random.keys import Key
-from ..data.batch import Batch, Content, Rows, tensors_in
+from ..data.batch import Batch, Content
 from ..rng import isolated_generators, seed_generators
 from ..validation.fingerprints import have_same_bits
-from .batch_execution import BatchExecution, TrainStages
+from .batch_execution import TrainStages
 from .gradients import Partial, add
 from .loss_scale import are_finite
 from .replicas import LossFn, ShardWork, add_shard_note
@@ -47,7 +50,7 @@ _PROBED_STEPS = range(20, 40)
 
 
 class Graph(Protocol):
-    """Device operations that are captured once and replayed. `CudaGraph`, or a simulation in the tests."""
+    """Device operations that are captured once and then replayed. `CudaGraph`, or a simulation in the tests."""
 
     def capture(self, body: Callable[[], T]) -> T:
         """Capture the operations that `body` launches. Nothing is executed. Return its result."""
@@ -56,7 +59,7 @@ class Graph(Protocol):
         """Capture the block on the stream of a branch, with the random numbers of that branch."""
 
     def join(self) -> None:
-        """Let what follows wait for all branches."""
+        """Let the operations that follow wait for all branches."""
 
     def seed(self, number: int, key: Key) -> None:
         """Seed the random numbers of a branch for the next replay."""
@@ -112,45 +115,62 @@ class CudaGraph:
 GRAPHS: dict[str, Callable[[torch.device, int], Graph]] = {"cuda": CudaGraph}
 
 
+@dataclass(slots=True)
+class _Kind:
+    """The steps of one kind so far. `captured`: None until the second one."""
+
+    uses: int = 0
+    captured: "_CapturedStep | None" = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Snapshot:
+    """Copies of everything that a step changes."""
+
+    tensors: dict[str, Tensor]
+    counts: dict[str, Any]
+    updates: int
+
+
 class StepGraphs:
     """The CUDA graphs of one step, by kind of step; see the module."""
 
-    def __init__(self, stages: TrainStages, execution: BatchExecution, optimizer: Optimizer) -> None:
+    def __init__(self, stages: TrainStages, optimizer: Optimizer) -> None:
         self._stages = stages
-        self._execution = execution
+        self._execution = stages.execution
         self._optimizer = optimizer
-        self._graphs: dict[Hashable, _CapturedStep] = {}
-        self._uses: dict[Hashable, int] = {}
+        self._kinds: dict[Hashable, _Kind] = {}  # the last used one is last
         self._has_warned = False
-        replica = execution.replica
+        replica = stages.execution.replica
         self._params = replica.params
         self._modules = [part for module in replica.modules.values() for part in module.modules()]
-        # It replaces the tensors that graphs have captured.
-        optimizer.register_load_state_dict_post_hook(lambda _: self._forget_all())
+        # Loading replaces the tensors that graphs have captured.
+        optimizer.register_load_state_dict_post_hook(lambda _: self._kinds.clear())
 
     def train(self, batch: Batch) -> Partial:
         """Execute a step. Return the sums over all shards.
 
         Raises:
-            ValueError: the step cannot be captured; or its graph gave other bits than the step without it.
-            TypeError: the batch holds values that are no tensors.
+            ValueError: the step cannot be captured; or its graph gave other bits than the step without a graph.
+            TypeError: the batch holds values that are not tensors.
         """
-        inputs = _Inputs.of(batch, self._execution.own_shards(batch))
-        kind = (inputs.kind, self._settings())
-        uses = self._uses[kind] = self._uses.pop(kind, 0) + 1  # the last key is the latest
-        if uses == 1:
-            if len(self._uses) > _MAX_GRAPHS:
-                self._forget_least_recent()
+        inputs = _Inputs(batch, self._execution.own_shards(batch))
+        key = (inputs.kind, self._settings())
+        kind = self._kinds[key] = self._kinds.pop(key, _Kind())
+        kind.uses += 1
+        if kind.uses == 1:
+            if len(self._kinds) > _MAX_GRAPHS:
+                del self._kinds[next(iter(self._kinds))]
+                self._warn_of_many_kinds()
             total = self._stages.train(batch)
             self._execution.replica.buffers.note_changes()
             return total
-        captured = self._graphs.get(kind)
-        if captured is None or uses & (uses - 1) == 0:
-            return self._compared(kind, captured, batch, inputs)
-        return captured.train(batch, inputs)
+        if kind.captured is None or kind.uses & (kind.uses - 1) == 0:
+            return self._train_both_ways(kind, batch, inputs)
+        return kind.captured.train(batch, inputs)
 
     def _settings(self) -> Hashable:
-        """Return the values that are constants in a graph. A tensor, such as a learning rate, may change its value."""
+        """Return the settings that are constants in a graph. Values of tensors, such as learning rates, may change."""
         options = tuple(
             (name, id(value) if isinstance(value, Tensor) else repr(value))
             for group in self._optimizer.param_groups
@@ -160,40 +180,30 @@ class StepGraphs:
         params = tuple((param.data_ptr(), param.requires_grad) for param in self._params)
         return options, params, tuple(module.training for module in self._modules)
 
-    def _forget_all(self) -> None:
-        self._graphs.clear()
-        self._uses.clear()
+    def _warn_of_many_kinds(self) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            _log.warning(
+                "capture=True: this step has seen more than %d combinations of batch shapes and optimizer settings, so "
+                "most of its steps run without a graph. Use batches of one size. If the learning rate changes in every "
+                "step, pass it as a tensor: AdamW(params, lr=torch.tensor(1e-3, device=run.device), capturable=True)",
+                _MAX_GRAPHS,
+            )
 
-    def _forget_least_recent(self) -> None:
-        kind = next(iter(self._uses))
-        del self._uses[kind]
-        self._graphs.pop(kind, None)
-        if self._has_warned:
-            return
-        self._has_warned = True
-        _log.warning(
-            "capture=True: this step has seen more than %d combinations of batch shapes and optimizer settings, so "
-            "most of its steps run without a graph. Use batches of one size. If the learning rate changes at every "
-            "step, give it as a tensor: AdamW(params, lr=torch.tensor(1e-3, device=run.device), capturable=True)",
-            _MAX_GRAPHS,
-        )
-
-    def _compared(self, kind: Any, captured: "_CapturedStep | None", batch: Batch, inputs: "_Inputs") -> Partial:
+    def _train_both_ways(self, kind: _Kind, batch: Batch, inputs: "_Inputs") -> Partial:
         """Execute the step without the graph, restore the state, and replay the graph. Both must have equal bits."""
-        state = _TrainingState(self._execution, self._stages, self._optimizer)
-        before = state.copy()
+        before = self._snapshot()
         total = self._stages.train(batch)
-        expected = state.copy()
-        if expected.tensors.keys() != before.tensors.keys():  # it has initialized more of the optimizer
+        expected = self._snapshot()
+        if expected.tensors.keys() != before.tensors.keys():  # the step has initialized more state of the optimizer
             return total
-        state.restore(before)
-        if captured is None:
-            captured = _CapturedStep(self._stages, self._execution, self._optimizer, batch, inputs)
-            self._graphs[kind] = captured
-        result = captured.train(batch, inputs)
-        different = state.first_difference(expected)
-        if different is None and not have_same_bits(result.loss, total.loss):
-            different = "the loss"
+        self._restore(before)
+        if kind.captured is None:
+            kind.captured = _CapturedStep(self._stages, self._optimizer, batch, inputs)
+        result = kind.captured.train(batch, inputs)
+        pairs = [(name, tensor, expected.tensors[name]) for name, tensor in self._tensors().items()]
+        pairs.append(("the loss", result.loss, total.loss))
+        different = next((name for name, one, other in pairs if not have_same_bits(one, other)), None)
         if different is not None:
             raise ValueError(
                 f"batch {self._execution.batches - 1} of step {self._execution.number} gave other bits as a CUDA graph "
@@ -205,59 +215,22 @@ class StepGraphs:
             )
         return result
 
+    def _snapshot(self) -> _Snapshot:
+        tensors = {name: tensor.detach().clone() for name, tensor in self._tensors().items()}
+        return _Snapshot(tensors, self._execution.state_dict(), self._stages.updates)
 
-@dataclass(slots=True)
-class _Snapshot:
-    """Copies of tensors by name, and the numbers that change with a step."""
-
-    tensors: dict[str, Tensor]
-    batches: int
-    executions: int
-    updates: int
-    loss_scale: Mapping[str, Any] | None
-
-
-class _TrainingState:
-    """Everything that a step changes: parameters, buffers, the state of the optimizer, and counts."""
-
-    def __init__(self, execution: BatchExecution, stages: TrainStages, optimizer: Optimizer) -> None:
-        self._execution = execution
-        self._stages = stages
-        self._optimizer = optimizer
-
-    def copy(self) -> _Snapshot:
-        execution = self._execution
-        scale = execution.loss_scale
-        return _Snapshot(
-            {name: tensor.detach().clone() for name, tensor in self._tensors().items()},
-            execution.batches,
-            execution.executions,
-            self._stages.updates,
-            None if scale is None else scale.state_dict(),
-        )
-
-    def restore(self, snapshot: _Snapshot) -> None:
-        execution = self._execution
+    def _restore(self, snapshot: _Snapshot) -> None:
         with torch.no_grad():
             for name, tensor in self._tensors().items():
                 tensor.copy_(snapshot.tensors[name])
-        execution.batches, execution.executions = snapshot.batches, snapshot.executions
+        self._execution.load_state_dict(snapshot.counts)
         self._stages.updates = snapshot.updates
-        if execution.loss_scale is not None and snapshot.loss_scale is not None:
-            execution.loss_scale.load_state_dict(snapshot.loss_scale)
-
-    def first_difference(self, snapshot: _Snapshot) -> str | None:
-        """Return the name of the first tensor that differs; None if all are equal."""
-        for name, tensor in self._tensors().items():
-            if not have_same_bits(tensor, snapshot.tensors[name]):
-                return name
-        return None
 
     def _tensors(self) -> dict[str, Tensor]:
-        replica = self._execution.replica
+        """Return parameters, buffers and the state of the optimizer, by their names in error messages."""
         tensors: dict[str, Tensor] = {}
         names: dict[Tensor, str] = {}
-        for prefix, module in replica.modules.items():
+        for prefix, module in self._execution.replica.modules.items():
             params = dict(module.named_parameters(prefix))
             names |= {param: name for name, param in params.items()}
             tensors |= {f"parameter {name!r}": param for name, param in params.items()}
@@ -270,44 +243,49 @@ class _TrainingState:
 
 
 class _Inputs:
-    """The inputs of a graph: indices of rows in a data set on the device, or the content of each shard.
+    """The inputs of a graph: indices of rows in a data set on the device, or the content of each shard of this process.
 
     Attributes:
         kind: equal for inputs that one graph can read.
+
+    Raises:
+        TypeError: the content holds values that are not tensors.
     """
 
-    def __init__(self, sizes: tuple[int, ...], rows: Rows | None, contents: Sequence[Content | None]) -> None:
-        self._sizes = sizes
-        self._rows = rows
-        self._contents = contents
-        if rows is None:
-            self._tensors = list(tensors_in(contents))
-            self.kind: Any = (sizes, tuple(_structure(content) for content in contents))
-        else:
-            self._tensors = [rows.indices]
-            self.kind = (sizes, tuple(tensor.data_ptr() for tensor in rows.tensors))
-
-    @classmethod
-    def of(cls, batch: Batch, own_shards: range) -> "_Inputs":
-        """Return the inputs of the shards of this process.
-
-        Raises:
-            TypeError: it holds values that are no tensors.
-        """
-        indices = range(len(batch.sizes)) if batch.rows is None else ()
-        contents = [batch.shard(index) if index in own_shards else None for index in indices]
-        return cls(batch.sizes, batch.rows, contents)
+    def __init__(self, batch: Batch, own_shards: range) -> None:
+        self._sizes = batch.sizes
+        self._rows = batch.rows
+        self._contents: dict[int, Content] = {}
+        self._tensors: list[Tensor] = []
+        if batch.rows is not None:
+            self._tensors = [batch.rows.indices]
+            self.kind: Hashable = (batch.sizes, tuple(tensor.data_ptr() for tensor in batch.rows.tensors))
+            return
+        self._contents = {index: batch.shard(index) for index in own_shards if batch.sizes[index]}
+        self._tensors, self._structure = tree_flatten(self._contents)
+        for value in self._tensors:
+            if not isinstance(value, Tensor):
+                raise TypeError(
+                    f"capture=True needs batches of tensors, and this one holds a {type(value).__name__}. Convert it "
+                    f"to a tensor in collate_fn="
+                )
+        shapes = tuple((tensor.shape, tensor.dtype) for tensor in self._tensors)
+        self.kind = (batch.sizes, self._structure, shapes)
 
     def copy(self) -> "_Inputs":
         """Return equal inputs in memory of their own."""
+        inputs = copy.copy(self)
+        inputs._tensors = [tensor.clone() for tensor in self._tensors]
         if self._rows is None:
-            return _Inputs(self._sizes, None, [_copied(content) for content in self._contents])
-        return _Inputs(self._sizes, self._rows._replace(indices=self._rows.indices.clone()), ())
+            inputs._contents = tree_unflatten(inputs._tensors, self._structure)
+        else:
+            inputs._rows = self._rows._replace(indices=inputs._tensors[0])
+        return inputs
 
     def load(self, inputs: "_Inputs") -> None:
         torch._foreach_copy_(self._tensors, inputs._tensors)
 
-    def shard(self, index: int) -> Content | None:
+    def shard(self, index: int) -> Content:
         if self._rows is None:
             return self._contents[index]
         start = sum(self._sizes[:index])
@@ -315,31 +293,23 @@ class _Inputs:
 
 
 class _CapturedStep:
-    """A step that was captured."""
+    """A step that was captured, for batches of one kind."""
 
-    def __init__(
-        self,
-        stages: TrainStages,
-        execution: BatchExecution,
-        optimizer: Optimizer,
-        batch: Batch,
-        inputs: _Inputs,
-    ) -> None:
-        # The graph reads them, even if the program puts others in their place.
+    def __init__(self, stages: TrainStages, optimizer: Optimizer, batch: Batch, inputs: _Inputs) -> None:
+        execution = stages.execution
+        # The graph reads these tensors even if the program replaces them, so keep them alive.
         self._options = [value for group in optimizer.param_groups for value in group.values() if is_tensor(value)]
         self._stages = stages
         self._execution = execution
         self._replica = execution.replica
         self._inputs = inputs.copy()
-        self._num_shards = len(batch.sizes)
-        self._shards = [index for index in execution.own_shards(batch) if batch.sizes[index]]
         self._own = execution.own_shards(batch)
+        self._shards = [index for index in self._own if batch.sizes[index]]
         is_scaled = execution.loss_scale is not None
         self._factor = torch.ones((), device=self._replica.device) if is_scaled else None
         self._sizes = batch.sizes
-        self._updates_at_once = execution.team.size == 1 and execution.loss_scale is None
-        new_graph = GRAPHS[self._replica.device.type]
-        self._graph = new_graph(self._replica.device, len(self._shards))
+        self._is_one_graph = execution.team.size == 1 and not is_scaled
+        self._graph = self._new_graph(len(self._shards))
         self._update_graph: Graph | None = None
         self._has_updated = False
         self._grads: list[Tensor | None] = []
@@ -349,11 +319,14 @@ class _CapturedStep:
         self._grad_norm: Tensor | None = None
         self._capture(batch)
 
+    def _new_graph(self, branches: int) -> Graph:
+        return GRAPHS[self._replica.device.type](self._replica.device, branches)
+
     def train(self, batch: Batch, inputs: _Inputs) -> Partial:
         """Replay the step for another batch of its kind. Return the sums over all shards."""
-        if self._updates_at_once:
+        if self._is_one_graph:
             self._replay(batch, inputs)
-            assert self._total is not None, "it was captured"
+            assert self._total is not None, "the step was captured"
             total = replace(self._total)
             self._execution.record(batch, total)
             self._stages.updates += 1
@@ -378,16 +351,16 @@ class _CapturedStep:
         self._graph.replay()
 
     def _exchange(self, batch: Batch, inputs: _Inputs) -> Partial:
-        """Replay the shards, and add them over all processes."""
+        """Replay the shards, and add the gradients of all processes."""
         execution = self._execution
-        with execution.team.attempt(), execution.transaction():  # a lost process ends the run, as it has a GPU
+        with execution.team.attempt(), execution.transaction():  # a lost GPU process ends the run, so no repetition
             self._replay(batch, inputs)
-            total = execution.reduce([_fresh(node) for node in self._nodes], batch, mean=True)
+            total = execution.reduce([_copy_node(node) for node in self._nodes], batch, mean=True)
             execution.gather(total, mean=True)
         return total
 
     def _update(self, grads: Sequence[Tensor | None]) -> None:
-        """Replay clipping and update. The first ones run without a graph, and initialize the optimizer."""
+        """Replay clipping and update. The first time they run without a graph, and initialize the optimizer."""
         if not self._has_updated:
             self._has_updated = True
             self._stages.clip_and_step(grads)
@@ -396,8 +369,8 @@ class _CapturedStep:
         present = [grad for grad in grads if grad is not None]
         if self._update_graph is None:
             self._grads = [None if grad is None else torch.empty_like(grad) for grad in grads]
-            self._update_graph = GRAPHS[self._replica.device.type](self._replica.device, 0)
-            with _explained():
+            self._update_graph = self._new_graph(0)
+            with _explain_errors():
                 self._update_graph.capture(self._clip_and_step)
         torch._foreach_copy_([grad for grad in self._grads if grad is not None], present)
         self._update_graph.replay()
@@ -405,8 +378,8 @@ class _CapturedStep:
     # -- the captured part ------------------------------------------------------------------------------------------
 
     def _capture(self, batch: Batch) -> None:
-        with _explained(), isolated_generators():
-            if self._updates_at_once:
+        with _explain_errors(), isolated_generators():
+            if self._is_one_graph:
                 self._total = self._graph.capture(lambda: self._train(batch))
             else:
                 self._nodes = self._graph.capture(self._forward_backward)
@@ -424,10 +397,11 @@ class _CapturedStep:
         with self._execution.shard_context(generators=()):
             nodes = [self._shard(index) for index in self._own]
             self._graph.join()
-        self._memory = [node.value for node in nodes]  # a branch must not use it again: the sum is on another stream
-        tree: TreeSum[Partial] = TreeSum(self._num_shards, add)
+        # Keep this memory, so that no branch reuses it while the main stream computes the sum.
+        self._memory = [node.value for node in nodes]
+        tree: TreeSum[Partial] = TreeSum(len(self._sizes), add)
         for node in nodes:
-            tree.put(_fresh(node))
+            tree.put(_copy_node(node))
         return tree.nodes
 
     def _shard(self, index: int) -> Node[Partial]:
@@ -436,7 +410,7 @@ class _CapturedStep:
         factor = 1.0 if self._factor is None else self._factor
         work = ShardWork(index, self._inputs.shard, self._sizes[index], False, factor)
         seed_generators(self._execution.key.fold_in(index), self._replica.generators[:1])
-        with self._graph.branch(self._shards.index(index)), add_shard_note(work, self._num_shards):
+        with self._graph.branch(self._shards.index(index)), add_shard_note(work, len(self._sizes)):
             return Node(index, index + 1, self._replica.differentiate_concurrently(work))
 
     def _clip_and_step(self) -> None:
@@ -489,14 +463,10 @@ class LaunchProbe:
             )
 
 
-def check_capturable(
-    loss_fn: LossFn | None, optimizer: Optimizer, device: torch.device, *, accumulate: int, batch_norm: str
-) -> None:
-    """Raise ValueError for options, and on a device with graphs for optimizers, that a graph cannot execute."""
+def check_capturable(loss_fn: LossFn | None, optimizer: Optimizer, device: torch.device, *, batch_norm: str) -> None:
+    """Raise ValueError for options that a graph cannot execute, and on a device with graphs also for optimizers."""
     if loss_fn is None:
-        raise ValueError("capture=True needs a loss_fn; a loop over step.shards(batch) runs in Python at every step")
-    if accumulate != 1:
-        raise ValueError(f"capture=True needs accumulate=1, got {accumulate}: a graph ends with an update")
+        raise ValueError("capture=True needs a loss_fn: a loop over step.shards(batch) runs Python code in every step")
     if batch_norm == "global":
         raise ValueError("capture=True needs batch_norm='shard': 'global' exchanges statistics in the forward pass")
     if device.type in GRAPHS and any(group.get("capturable") is False for group in optimizer.param_groups):
@@ -509,46 +479,22 @@ def check_capturable(
 
 
 @contextmanager
-def _explained() -> Iterator[None]:
+def _explain_errors() -> Iterator[None]:
     try:
         yield
     except Exception as error:
         raise ValueError(
             f"the step cannot be captured as a CUDA graph: {type(error).__name__}: {error}\n"
-            f"It must not wait for the device, and its shapes must not depend on values.\n"
+            f"A step must not wait for the device, and its shapes must not depend on values.\n"
             f"  wrong:  if loss.item() > 1: ...            .cpu(), print(tensor), x[x > 0], torch.nonzero(x)\n"
             f"  right:  torch.where(loss > 1, ..., ...)    torch.where(x > 0, x, 0)\n"
             f"  right:  run.step(..., capture=False)"
         ) from error
 
 
-def _fresh(node: Node[Partial]) -> Node[Partial]:
-    """Return the node with lists of its own, which an addition may change."""
+def _copy_node(node: Node[Partial]) -> Node[Partial]:
+    """Return a copy of the node, whose lists an addition may change."""
     value = node.value
     if value is None:
         return node
     return Node(node.start, node.stop, replace(value, grads=list(value.grads), buffers=dict(value.buffers)))
-
-
-def _structure(content: Content) -> Hashable:
-    """Return shapes and types of a tree of tensors. Raises TypeError for other values."""
-    if isinstance(content, Tensor):
-        return tuple(content.shape), content.dtype
-    if isinstance(content, Mapping):
-        return tuple((name, _structure(value)) for name, value in content.items())
-    if isinstance(content, list | tuple):
-        return tuple(map(_structure, content))
-    if content is None:  # a shard without samples
-        return None
-    raise TypeError(
-        f"capture=True needs batches of tensors, and this one holds a {type(content).__name__}. Make a tensor of it in "
-        f"collate_fn="
-    )
-
-
-def _copied(content: Content) -> Content:
-    if isinstance(content, Tensor):
-        return content.clone()
-    if isinstance(content, Mapping):
-        return {name: _copied(value) for name, value in content.items()}
-    return None if content is None else tuple(map(_copied, content))

@@ -1,12 +1,11 @@
 """The result of a shard, and the addition of two results.
 
-Lists run over the parameters, or over the buffers, of the model. None stands for a parameter that the loss did not use,
-or for a buffer that the forward pass did not change. Neither is the same as zero.
+A list of gradients has one entry per parameter of the model. The entry is None if the loss did not use the parameter,
+which is not the same as a gradient of zeros.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import Literal, NamedTuple
 
 import torch
@@ -15,17 +14,17 @@ from torch import Tensor
 from ..validation.fingerprints import have_same_bits
 from .tree import Node, total
 
-# The value of a buffer after a step: the mean over the samples; that of the first shard; equal in all shards.
+# How the values of a buffer in all shards are combined: mean over the samples; value of the first shard; all are equal.
 Rule = Literal["mean", "first", "same"]
 
 
 class BufferUpdate(NamedTuple):
-    """The change of a buffer by some shards.
+    """The combined value of a buffer after some shards that have changed it.
 
     Attributes:
-        value: with the rule "mean" the sum over the samples.
+        value: with the rule "mean", the sum over the samples instead of their mean.
         samples: number of samples of these shards.
-        is_same: the value is the same after all of these shards.
+        is_same: with the rule "same", whether the value is the same after all of these shards.
     """
 
     value: Tensor
@@ -39,13 +38,14 @@ class Partial:
     """Sums over some shards.
 
     Attributes:
-        grads: gradients of the summed losses. Sparse ones are in `sparse` instead, by the index of the parameter.
+        grads: dense gradients of the summed losses. None for sparse ones, which are in `sparse`.
         loss: the summed losses, without axes.
-        count: the divisor of `loss`: the number of losses, or the sum of their weights. A tensor if it is known only to
-            the device.
+        count: the divisor of `loss`: the number of losses, or the sum of their weights. A tensor on an accelerator if
+            the program computed the count there.
         samples: number of samples.
         buffers: the changed buffers, by index.
-        executed: number of shards.
+        executed: number of executed shards.
+        sparse: sparse gradients, by the index of the parameter.
     """
 
     grads: list[Tensor | None]
@@ -65,14 +65,18 @@ def add(left: Partial, right: Partial) -> Partial:
     left.samples += right.samples
     left.executed += right.executed
     for index, update in right.buffers.items():
-        left.buffers[index] = _added(left.buffers[index], update) if index in left.buffers else update
+        left.buffers[index] = _add_updates(left.buffers[index], update) if index in left.buffers else update
     for index, grad in right.sparse.items():
         left.sparse[index] = left.sparse[index] + grad if index in left.sparse else grad
     return left
 
 
 def add_grads(left: list[Tensor | None], right: Sequence[Tensor | None]) -> None:
-    """Add `right` to `left`, in place."""
+    """Add `right` to `left`, in place.
+
+    Raises:
+        ValueError: both are in the same memory, so the first gradients are lost.
+    """
     both_left, both_right = [], []
     for index, (left_grad, right_grad) in enumerate(zip(left, right, strict=True)):
         if left_grad is None:
@@ -80,32 +84,27 @@ def add_grads(left: list[Tensor | None], right: Sequence[Tensor | None]) -> None
         elif right_grad is not None:
             both_left.append(left_grad)
             both_right.append(right_grad)
-    if both_left:
-        torch._foreach_add_(both_left, both_right)
-
-
-def divided(value: Tensor, count: float | Tensor) -> Tensor:
-    """Return `value / count` in the type of `value`. A tensor gives the bits of the number that it holds."""
-    if not isinstance(count, Tensor):
-        return value / count
-    wide = torch.float32 if value.dtype in (torch.float16, torch.bfloat16) else value.dtype
-    return (value.to(wide) / count.to(value.device, wide)).to(value.dtype)
-
-
-def check_no_shared_memory(grads: Sequence[Tensor | None], earlier: Sequence[Sequence[Tensor | None]]) -> None:
-    """Raise ValueError if two passes wrote a gradient to the same memory, so that the first one is lost."""
-    if _addresses(grads) & _addresses(chain.from_iterable(earlier)):
+    if not both_left:
+        return
+    one, other = both_left[0], both_right[0]
+    is_dense = one.layout is other.layout is torch.strided
+    if is_dense and one.numel() and one.data_ptr() == other.data_ptr():
         raise ValueError(
             "two passes of the model wrote a gradient to the same memory, so the first one is lost. CUDA graphs of a "
             "model do that.\n"
             "  wrong:  model = torch.cuda.make_graphed_callables(model, samples)   # and several shards in a process\n"
             "  right:  run.step(model, ..., capture=True)\n"
-            "  right:  fanwise.run(..., shards='devices'), accumulate=1"
+            "  right:  fanwise.run(..., shards='devices')"
         )
+    torch._foreach_add_(both_left, both_right)
 
 
-def _addresses(grads: Iterable[Tensor | None]) -> set[int]:
-    return {grad.data_ptr() for grad in grads if grad is not None and not grad.is_sparse and grad.numel()}
+def divided(value: Tensor, count: float | Tensor) -> Tensor:
+    """Return `value / count` in the type of `value`, with the same bits for a number and for a tensor of it."""
+    if not isinstance(count, Tensor):
+        return value / count
+    wide = torch.float32 if value.dtype in (torch.float16, torch.bfloat16) else value.dtype
+    return (value.to(wide) / count.to(value.device, wide)).to(value.dtype)
 
 
 def total_into(
@@ -115,7 +114,7 @@ def total_into(
 
     Args:
         sums: memory for the result.
-        changes: the operands may be changed. Otherwise intermediate sums get memory of their own.
+        changes: True if the operands may be changed. Otherwise intermediate sums get their own memory.
     """
     operands = sum(node.value is not None for node in nodes)
     additions = 0
@@ -124,24 +123,24 @@ def total_into(
         nonlocal additions
         additions += 1
         if additions == operands - 1:
-            return list(map(_put, sums, left, right))
+            return list(map(_store_sum, sums, left, right))
         if not changes:
-            left = [None if each is None else each.clone() for each in left]
+            left = [None if grad is None else grad.clone() for grad in left]
         add_grads(left, right)
         return left
 
     result = total(nodes, shards, plus)
-    return result if operands > 1 else list(map(_put, sums, result, [None] * len(result)))
+    return result if operands > 1 else list(map(_store_sum, sums, result, [None] * len(result)))
 
 
-def _put(out: Tensor, left: Tensor | None, right: Tensor | None) -> Tensor | None:
+def _store_sum(out: Tensor, left: Tensor | None, right: Tensor | None) -> Tensor | None:
     if left is not None and right is not None:
         return torch.add(left, right, out=out)
     only = left if right is None else right
     return None if only is None else out.copy_(only)
 
 
-def _added(left: BufferUpdate, right: BufferUpdate) -> BufferUpdate:
+def _add_updates(left: BufferUpdate, right: BufferUpdate) -> BufferUpdate:
     samples = left.samples + right.samples
     if left.rule == "mean":
         return BufferUpdate(left.value + right.value, samples)

@@ -1,14 +1,15 @@
 """Scaled losses, so that float16 gradients neither vanish nor overflow.
 
-    summed loss --x factor--> backward --> shards added --/ factor--> gradients, finite? --yes--> clip, update, count
+    summed loss --x factor--> backward --> shards added --/ factor--> gradients, finite? --yes--> clip, update
                                                                                          --no---> no update, lower scale
 
-The scale follows the rule of `torch.amp.GradScaler` and has its settings and `state_dict`: it is halved when a gradient
-is not finite, and doubled after 2000 finite updates in a row. The reduced gradients decide, so all processes agree.
+The scale follows the rule of `torch.amp.GradScaler` and has the same settings and `state_dict`: it is halved when a
+gradient is not finite, and doubled after 2000 updates in a row with finite gradients. The decision is based on the
+reduced gradients, so all processes agree.
 
-The loss of a step is a sum over samples, that of GradScaler usually a mean. So the factor of a batch is the scale
-divided by the batch size, rounded to a power of two, and float16 numbers have the magnitude that they have with
-GradScaler. Dividing by a power of two is exact, so gradients of batches with different scales can be added.
+The loss of a step is a sum over samples, but with GradScaler it is usually a mean. So the factor of a batch is the
+scale divided by the batch size, rounded to a power of two. Then float16 numbers have the same magnitude as with
+GradScaler. Dividing by a power of two is exact, so gradients of batches with different factors can be added.
 """
 
 import logging
@@ -21,7 +22,7 @@ from torch import Tensor
 
 _log = logging.getLogger(__name__)
 
-_LEAST = 2.0**-126  # the gradients could not be divided by a smaller scale
+_LEAST = 2.0**-126  # gradients could not be divided by a smaller scale
 
 
 class LossScale:
@@ -29,16 +30,16 @@ class LossScale:
 
     Args:
         init_scale: the initial scale.
-        growth_factor: above 1; multiplies the scale after `growth_interval` updates in a row with finite gradients.
-        backoff_factor: between 0 and 1; multiplies the scale after gradients that are not finite.
-        growth_interval: a number of updates.
+        growth_factor: above 1. Multiplies the scale after `growth_interval` updates in a row with finite gradients.
+        backoff_factor: between 0 and 1. Multiplies the scale after gradients that are not finite.
+        growth_interval: number of updates.
 
     Attributes:
         scale: the current scale.
         skipped: number of skipped updates.
 
     Raises:
-        ValueError: a number out of range.
+        ValueError: a number is out of range.
     """
 
     def __init__(
@@ -69,30 +70,28 @@ class LossScale:
         return self.scale / float(1 << (samples.bit_length() - 1))
 
     def adjust(self, finite: bool) -> bool:
-        """Adjust the scale to whether the gradients are finite. Return `finite`."""
+        """Adjust the scale before an update, which is skipped if the gradients are not finite. Return `finite`."""
+        before = self.scale
         if finite:
             self._finite_in_a_row += 1
             if self._finite_in_a_row == self._growth_interval:
                 self._finite_in_a_row = 0
-                grown = _float32(self.scale * self._growth_factor)
-                self.scale = grown if math.isfinite(grown) else self.scale
-        else:
-            self._finite_in_a_row = 0
-            self.skipped += 1
-            self._warn_if_too_low(self.scale)
-            self.scale = max(_float32(self.scale * self._backoff_factor), _LEAST)
-        return finite
-
-    def _warn_if_too_low(self, before: float) -> None:
-        if before >= 1 > before * self._backoff_factor:
+                grown = _float32(before * self._growth_factor)
+                self.scale = grown if math.isfinite(grown) else before
+            return True
+        self._finite_in_a_row = 0
+        self.skipped += 1
+        self.scale = max(_float32(before * self._backoff_factor), _LEAST)
+        if before >= 1 > self.scale:
             _log.warning(
                 "the scale of the loss fell below 1 after %d skipped updates: the gradients are not finite even for a "
                 "small loss. Look for NaN in the data and the loss, or use autocast=torch.bfloat16",
                 self.skipped,
             )
+        return False
 
     def state_dict(self) -> dict[str, Any]:
-        """The entries of `torch.amp.GradScaler.state_dict`, and `skipped`."""
+        """Return the entries of `torch.amp.GradScaler.state_dict`, and `skipped`."""
         return {
             "scale": self.scale,
             "growth_factor": self._growth_factor,
@@ -103,6 +102,7 @@ class LossScale:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore the state of a LossScale or of a `torch.amp.GradScaler`."""
         self.scale = float(state["scale"])
         self._growth_factor = state["growth_factor"]
         self._backoff_factor = state["backoff_factor"]
@@ -113,13 +113,13 @@ class LossScale:
 
 def unscale(grads: Sequence[Tensor | None], factor: float) -> None:
     """Divide each gradient by the factor of the losses, in place."""
-    found = [grad for grad in grads if grad is not None]
-    if found:
-        torch._foreach_mul_(found, 1 / factor)
+    present = [grad for grad in grads if grad is not None]
+    if present:
+        torch._foreach_mul_(present, 1 / factor)
 
 
 def are_finite(grads: Sequence[Tensor | None]) -> bool:
-    """Return whether no number in these gradients is infinite or NaN."""
+    """Return True if no number in these gradients is infinite or NaN. Waits for the device."""
     values = [grad.coalesce().values() if grad.is_sparse else grad for grad in grads if grad is not None]
     nonempty = [value for value in values if value.numel()]
     if not nonempty:

@@ -1,11 +1,11 @@
 """The values that a loss function may return, or a program may pass to `step.backward`.
 
-    losses          one for each sample, or more (tokens): any shape whose first axis is the sample; counts its elements
-    losses, counts  their sums are divided: tokens without padding, weights of samples
-    one number      the mean over the samples; counts the samples
+    losses          one for each sample, or more (tokens): any shape whose first axis is the sample. Each counts 1.
+    losses, counts  the sum of the losses is divided by the sum of the counts: tokens without padding, weights
+    one number      the mean over the samples of the shard. Each sample counts 1.
 
 The gradient of a step is that of (the sum of all losses) / (the sum of all counts) over the global batch, for any
-distribution of samples, or tokens, over the shards. It never averages averages of unequal shards.
+distribution of samples or tokens over the shards. It is never a mean of the means of unequal shards.
 """
 
 import logging
@@ -16,116 +16,101 @@ from torch import Tensor
 
 _log = logging.getLogger(__name__)
 
+_EVALUATION_HINT = "Measure other values with run.mean(fn, model, data), which evaluates every sample once."
+
 
 class Wording(NamedTuple):
-    """Words for error messages, which depend on where losses come from. `line` is a line of the user's program."""
+    """Words of error messages, which depend on the source of the losses. `line`: a line of the user's program."""
 
-    must: str
     got: str
-    of_samples: str
     line: str
 
 
-RETURNED = Wording("loss_fn must return", "loss_fn returned", "loss_fn got {} samples and returned", "return {}")
-GIVEN = Wording("step.backward takes", "step.backward got", "step.backward got for {} samples", "step.backward({})")
+FROM_LOSS_FN = Wording("loss_fn returned", "return {}")
+FROM_BACKWARD = Wording("step.backward got", "step.backward({})")
 
 
 class LossReader:
-    """Reads the losses of one step. Warns once if they are means."""
+    """Reads the losses of one step. Warns once if a loss is one number."""
 
-    def __init__(self, wording: Wording = RETURNED) -> None:
+    def __init__(self, wording: Wording = FROM_LOSS_FN) -> None:
         self._wording = wording
-        self._has_said = False
+        self._has_warned = False
 
-    def read(self, result: Any, samples: int) -> tuple[Tensor, float | Tensor]:  # Any: of the user's making
+    def read(self, result: Any, samples: int) -> tuple[Tensor, float | Tensor]:  # Any: from user code
         """Return the summed loss with its graph, and the count.
 
         Raises:
-            TypeError: the losses are no tensor, or the second value cannot be counts.
-            ValueError: the first axis of the losses is not the sample.
+            TypeError: the losses are not a tensor, or the second value cannot be counts.
+            ValueError: the first axis of the losses is not the sample, or a count is negative or not a number.
         """
+        got, line = self._wording
         counts = None
         if isinstance(result, tuple) and len(result) == 2:
             result, counts = result
         if not isinstance(result, Tensor):
-            what = f"tuple of {len(result)}" if isinstance(result, tuple) else type(result).__name__
-            line = self._wording.line
-            right = line.format('F.cross_entropy(logits, y, reduction="none")')
+            kind = f"a tuple of {len(result)}" if isinstance(result, tuple) else f"a {type(result).__name__}"
             raise TypeError(
-                f"{self._wording.must} a tensor of losses, or losses and counts, got {what}.\n"
+                f"{got} {kind}. It must be a tensor of losses, or losses and counts.\n"
                 f"  wrong:  {line.format('loss, logits, hidden')}\n"
-                f"  right:  {right}\n"
-                f"Measure other values with run.mean(fn, model, data), which evaluates every sample once."
+                f"  right:  {line.format('F.cross_entropy(logits, y, reduction=' + repr('none') + ')')}\n"
+                f"{_EVALUATION_HINT}"
             )
         if counts is not None:
-            check_counts(result, counts, self._wording)
-            return result.sum(), count_of(counts, self._wording)
+            self._check_counts(result, counts)
+            return result.sum(), self._sum_of(counts)
         if result.ndim == 0:
-            self._say_once()
+            if not self._has_warned:
+                self._has_warned = True
+                _log.warning(
+                    "%s one number, which is used as the mean over the samples of its shard. That is correct if every "
+                    'sample counts the same. With reduction="none" each loss is counted.',
+                    got,
+                )
             return result * samples, samples
-        check_rows(result, samples, self._wording.of_samples)
+        check_rows(result, samples, got)
         return result.sum(), result.numel()
 
-    def _say_once(self) -> None:
-        if not self._has_said:
-            self._has_said = True
-            _log.warning(
-                "%s one number, which is used as the mean over the samples of its shard. That is correct if every "
-                'sample counts the same. With reduction="none" each loss is counted.',
-                self._wording.got,
+    def _check_counts(self, losses: Tensor, counts: Any) -> None:  # Any: from user code
+        """Raise TypeError for a second value that cannot be counts, such as the outputs of the model.
+
+        Counts have no gradient. Counts that are not integers are weights: one number, or one per loss.
+        """
+        if not isinstance(counts, Tensor):
+            return
+        got, line = self._wording
+        is_whole = not (counts.is_floating_point() or counts.is_complex())
+        fits = counts.ndim == 0 or counts.shape == losses.shape or (is_whole and losses.ndim > 0)
+        if counts.requires_grad or not fits:
+            raise TypeError(
+                f"{got} two tensors, losses of shape {tuple(losses.shape)} and {counts.dtype} of shape "
+                f"{tuple(counts.shape)}{' with a gradient' if counts.requires_grad else ''}. The second one must be "
+                f"the counts by which the sum of the losses is divided.\n"
+                f"  wrong:  {line.format('loss, logits')}\n"
+                f"  right:  {line.format('losses, number_of_tokens')}\n"
+                f"  right:  {line.format('losses')}\n"
+                f"{_EVALUATION_HINT}"
             )
 
+    def _sum_of(self, counts: Any) -> float | Tensor:  # Any: from user code
+        """Return the sum of the counts, exact for whole numbers.
 
-def check_counts(losses: Tensor, counts: Any, wording: Wording) -> None:  # Any: what came with the losses
-    """Raise TypeError for a second value that cannot be counts, such as the outputs of the model.
-
-    Counts have no gradient. Counts that are no integers are weights: one number, or one per loss.
-    """
-    if not isinstance(counts, Tensor):
-        return
-    is_whole = not (counts.is_floating_point() or counts.is_complex())
-    fits = counts.ndim == 0 or counts.shape == losses.shape or (is_whole and losses.ndim > 0)
-    if counts.requires_grad or not fits:
-        with_gradient = " with a gradient" if counts.requires_grad else ""
-        raise TypeError(
-            f"{wording.got} two tensors, losses of shape {_shape(losses)} and {counts.dtype} of shape "
-            f"{_shape(counts)}{with_gradient}. The second one must be the counts by which the sum of the losses is "
-            f"divided.\n"
-            f"  wrong:  {wording.line.format('loss, logits')}\n"
-            f"  right:  {wording.line.format('losses, number_of_tokens')}\n"
-            f"  right:  {wording.line.format('losses')}\n"
-            f"Measure other values with run.mean(fn, model, data), which evaluates every sample once."
-        )
+        A sum on an accelerator stays there unchecked, so that nothing waits for the device.
+        """
+        if isinstance(counts, Tensor):
+            total = counts.sum(dtype=torch.float64 if counts.is_floating_point() else torch.int64)
+            if total.device.type != "cpu":
+                return total
+            counts = total.item()
+        if isinstance(counts, bool) or not isinstance(counts, int | float) or not counts >= 0:
+            raise ValueError(f"{self._wording.got} losses with counts {counts!r}; counts must be numbers of at least 0")
+        return counts
 
 
-def _shape(tensor: Tensor) -> str:
-    """Return a shape as text, with B for the number of samples, which differs between shards."""
-    sizes = ["B", *map(str, tensor.shape[1:])] if tensor.ndim else []
-    return f"({', '.join(sizes)}{',' * (len(sizes) == 1)})"
-
-
-def check_rows(values: Tensor, samples: int, of_samples: str) -> None:
-    """Raise ValueError if the first axis is not the sample. `of_samples` is the beginning of the message."""
+def check_rows(values: Tensor, samples: int, got: str) -> None:
+    """Raise ValueError if the first axis is not the sample. `got` names the source of the values in the message."""
     if values.ndim == 0 or len(values) != samples:
         raise ValueError(
-            f"{of_samples.format(samples)} a tensor of shape {tuple(values.shape)}; its first axis must be "
-            f"the sample.\nUse (values, counts) for another number of values."
+            f"{got} a tensor of shape {tuple(values.shape)} for {samples} samples; its first axis must be the sample.\n"
+            f"Use (values, counts) for another number of values."
         )
-
-
-def count_of(counts: Any, wording: Wording = RETURNED) -> float | Tensor:
-    """Return the sum of counts, exact for whole numbers.
-
-    The sum of a tensor on an accelerator stays there, unchecked, so that nothing waits for the device.
-
-    Raises:
-        ValueError: it is negative, NaN or no number.
-    """
-    if isinstance(counts, Tensor):
-        total = counts.sum(dtype=torch.float64 if counts.is_floating_point() else torch.int64)
-        if total.device.type != "cpu":
-            return total
-        counts = total.item()
-    if isinstance(counts, bool) or not isinstance(counts, int | float) or not counts >= 0:
-        raise ValueError(f"{wording.got} losses with counts {counts!r}; they must be numbers of at least 0")
-    return counts

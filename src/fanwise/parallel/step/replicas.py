@@ -1,14 +1,13 @@
-"""Forward and backward of the shards of a step on a device.
+"""Forward and backward of the shards that a process executes in a step.
 
     ShardWork (index, content, samples) --forward, loss, backward--> Partial --tree--> nodes of the executed shards
 
-CPU devices of one process take turns and share the model. A GPU is the only device of its process: its operations are
-queued, and no step of a single process waits for them. Gradients, changing buffers and random numbers start anew with
-each shard.
+Each shard starts without gradients, with the buffers from before the step, and with random generators that are seeded
+for the shard. Operations of a GPU are only queued: a step of a single process does not wait for them.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,13 +18,13 @@ from ...tensor.random.keys import Key
 from ..data.batch import Content, as_arguments
 from ..rng import generators_of, seed_generators
 from .buffers import Buffers
-from .gradients import BufferUpdate, Partial, add, check_no_shared_memory
-from .losses import GIVEN, RETURNED, LossReader
+from .gradients import BufferUpdate, Partial, add
+from .losses import FROM_BACKWARD, FROM_LOSS_FN, LossReader
 from .tree import Node, TreeSum
 
 _CPU = torch.device("cpu")
 
-LossFn = Callable[..., Any]  # Any: called with the model and the members of a batch; see losses.py for the result
+LossFn = Callable[..., Any]  # called with the model and the items of a batch; see losses.py for the result
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +34,7 @@ class ShardWork:
     Attributes:
         read: returns the content of a shard, given its index.
         is_only_shard: no other shard of the batch has samples, so the buffers may change in place.
-        factor: multiplies the summed loss before it is differentiated.
+        factor: multiplies the summed loss before the backward pass.
     """
 
     index: int
@@ -45,7 +44,7 @@ class ShardWork:
     factor: float | Tensor = 1.0
 
 
-# Executes consecutive shards and returns the nodes of the tree that they form: (work, key of the batch, shards).
+# Executes consecutive shards and returns the nodes of the tree that they form: (work, key of the batch, num_shards).
 Execute = Callable[[Sequence[ShardWork], Key, int], list[Node[Partial]]]
 
 
@@ -55,14 +54,14 @@ class Replica:
     Args:
         loss_fn: None if the program loops over the shards itself.
         also: modules that the loss calls besides the model.
+        autocast: type of mixed precision. None for the types of the model.
         mean_buffers: names of buffers that become the mean over the shards.
 
     Attributes:
-        modules: the model, named "", and other modules that shards use, by their names in messages.
+        modules: the model, named "", and other modules that the loss calls, by their names in messages.
         params: the parameters of the model.
         other_params: the parameters of the other modules.
-        generators: torch's random generators of this device.
-        checks_grad_memory: check that no two shards write their gradients to the same memory.
+        generators: torch's random generators that operators on the device draw from.
     """
 
     def __init__(
@@ -80,14 +79,14 @@ class Replica:
         self.device = device
         self.generators = generators_of(device)
         self.params = list(model.parameters())
-        self.reader = LossReader(GIVEN if loss_fn is None else RETURNED)
-        self.checks_grad_memory = False
+        self.reader = LossReader(FROM_BACKWARD if loss_fn is None else FROM_LOSS_FN)
         self._autocast = autocast
         self._mean_buffers = mean_buffers
         self.modules: Mapping[str, nn.Module] = {"": model}
         self.add_modules({f"also[{number}]": module for number, module in enumerate(also)})
 
     def add_modules(self, modules: Mapping[str, nn.Module]) -> None:
+        """Add modules that the loss calls besides the model, by their names in messages."""
         parts = {id(part) for module in self.modules.values() for part in module.modules()}
         new = {name: module for name, module in modules.items() if id(module) not in parts}
         self.modules = {**self.modules, **new}
@@ -100,30 +99,28 @@ class Replica:
         """Execute consecutive shards. Return the nodes of the tree over `shards` that they form.
 
         Args:
-            key: of this batch; each shard derives its own.
+            key: random key of this batch, from which each shard derives its own.
+            shards: number of shards of the whole batch.
         """
         tree: TreeSum[Partial] = TreeSum(shards, add)
         for shard in work:
             with add_shard_note(shard, shards):
                 value = self.differentiate(shard, key) if shard.samples else None
-                if self.checks_grad_memory and value is not None:
-                    earlier = [node.value.grads for node in tree.nodes if node.value is not None]
-                    check_no_shared_memory(value.grads, earlier)
             tree.put(Node(shard.index, shard.index + 1, value))
         return tree.nodes
 
     def differentiate(self, work: ShardWork, key: Key) -> Partial:
-        """Execute forward and backward of a shard. The gradients are taken out of the parameters."""
+        """Execute forward and backward of a shard. The parameters have no gradients afterwards."""
         seed_generators(key.fold_in(work.index), self.generators)
         loss, count = self.loss(work)
-        scaled(loss, work).backward()  # type: ignore[no-untyped-call]  # torch has not annotated it
+        scale_loss(loss, work).backward()  # type: ignore[no-untyped-call]  # torch has not annotated it
         return self.collect_result(work, loss, count)
 
     def differentiate_concurrently(self, work: ShardWork) -> Partial:
-        """Execute forward and backward of a shard that runs at the same time as others.
+        """Execute forward and backward of a shard while other shards run on other streams.
 
-        It changes neither `.grad` nor buffers: it has copies of those buffers that earlier steps have changed. The
-        caller seeds the random numbers.
+        Changes neither `.grad` nor buffers: the shard uses copies of the buffers that earlier steps have changed. The
+        caller seeds the random generators.
 
         Raises:
             TypeError: a gradient is sparse.
@@ -131,7 +128,7 @@ class Replica:
         with self.buffers.copied():
             loss, count = self.loss(work)
             trained = [param for param in self.params if param.requires_grad]
-            trained_grads = iter(torch.autograd.grad(scaled(loss, work), trained, allow_unused=True))
+            trained_grads = iter(torch.autograd.grad(scale_loss(loss, work), trained, allow_unused=True))
             grads = [next(trained_grads) if param.requires_grad else None for param in self.params]
             changed = self.buffers.collect(work.samples)
         if any(grad is not None and grad.is_sparse for grad in grads):
@@ -141,7 +138,7 @@ class Replica:
     def collect_result(self, work: ShardWork, loss: Tensor, count: float | Tensor) -> Partial:
         """Return the result of the shard that was just executed.
 
-        Clear the gradients, and restore the buffers unless it is the only shard.
+        Clear the gradients, and restore the buffers unless the batch has no other shard with samples.
         """
         grads: list[Tensor | None] = []
         for param in self.params:
@@ -162,30 +159,26 @@ class Replica:
 
     def loss(self, work: ShardWork) -> tuple[Tensor, float | Tensor]:
         """Return the summed loss of a shard with its graph, and the count."""
-        content = work.read(work.index)
-        assert content is not None, "a shard without samples is not executed"
-        assert self.loss_fn is not None, "the program loops over the shards itself"
-        with self._precision():
-            result = self.loss_fn(self.model, *as_arguments(content))
-        return self.reader.read(result, work.samples)
-
-    def _precision(self) -> "torch.autocast | nullcontext[None]":
+        assert self.loss_fn is not None, "only a step with a loss function calls this"
+        arguments = as_arguments(work.read(work.index))
         if self._autocast is None:
-            return nullcontext()
-        return torch.autocast(self.device.type, self._autocast)
+            return self.reader.read(self.loss_fn(self.model, *arguments), work.samples)
+        with torch.autocast(self.device.type, self._autocast):
+            result = self.loss_fn(self.model, *arguments)
+        return self.reader.read(result, work.samples)
 
 
 def _partial(
     grads: list[Tensor | None], loss: Tensor, count: float | Tensor, samples: int, buffers: dict[int, BufferUpdate]
 ) -> Partial:
-    """Return the result of a shard. Sparse gradients are kept apart, because they are added differently."""
+    """Return the result of a shard. Move sparse gradients to `sparse`, because they are added differently."""
     sparse = {index: grad for index, grad in enumerate(grads) if grad is not None and grad.is_sparse}
     for index in sparse:
         grads[index] = None
     return Partial(grads, loss.detach(), count, samples, buffers, sparse=sparse)
 
 
-def scaled(loss: Tensor, work: ShardWork) -> Tensor:
+def scale_loss(loss: Tensor, work: ShardWork) -> Tensor:
     """Return the loss times the factor of the shard. A factor of 1 adds no operation."""
     return loss if not isinstance(work.factor, Tensor) and work.factor == 1 else loss * work.factor
 

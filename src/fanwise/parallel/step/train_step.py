@@ -2,8 +2,8 @@
 
     batch -> shards -> forward, backward of each -> tree sum over all processes -> mean -> clip -> optimizer
 
-If a shard raises, parameters, buffers and random streams are as before the step. Gradients do not stay in `.grad`, so
-there is no `zero_grad` to call.
+If a shard raises, parameters, buffers and random generators are as they were before the step. Gradients do not stay in
+`.grad`, so there is no `zero_grad` to call.
 """
 
 from collections.abc import Mapping
@@ -13,18 +13,18 @@ from torch import Tensor
 
 from ..data.batch import Batch
 from ..validation.arguments import check_no_gradients
-from .batch_execution import AccumulatedGradients, TrainStages
+from .batch_execution import TrainStages
 from .cuda_graph import LaunchProbe, StepGraphs
 from .replicas import add_shard_note
 
 
 class Step:
-    """One training step, made by `run.step`. Call it with a batch of `run.batches`, or with a tree of tensors.
+    """One training step, created by `run.step`. Call it with a batch of `run.batches`, or with a tree of tensors.
 
     Attributes:
-        batches: number of batches seen.
+        batches: number of finished batches.
         updates: number of updates.
-        executions: number of executed shards in all processes: one per shard with samples and batch.
+        executions: number of executed shards in all processes. Shards without samples are not executed.
     """
 
     def __init__(self, stages: TrainStages, trainer: TrainStages | StepGraphs | LaunchProbe) -> None:
@@ -47,10 +47,10 @@ class Step:
 
     @property
     def grad_norm(self) -> Tensor:
-        """The 2-norm of all gradients of the last update before clipping, with the same bits on any device.
+        """The 2-norm of all gradients of the last update before clipping, with the same bits on any number of devices.
 
         Raises:
-            ValueError: the step was made without `clip_norm`; or there was no update yet.
+            ValueError: the step was created without `clip_norm`; or there was no update yet.
         """
         if self._stages.clip_norm is None:
             raise ValueError(
@@ -63,15 +63,16 @@ class Step:
         return self._stages.grad_norm
 
     def __call__(self, batch: Any) -> Tensor:
-        """Forward, backward and, unless more batches are to be accumulated, the update.
+        """Execute forward, backward and the update.
+
+        Blocks until all processes have exchanged their gradients. A single process does not wait for a GPU.
 
         Returns:
-            The mean loss of the whole batch: a tensor on the device, without axes and without a graph. Nothing waits
-            for the device.
+            The mean loss of the whole batch: a tensor on the device, without axes and without a graph.
 
         Raises:
-            ValueError: no samples, parts of different lengths, or counts that sum to 0; the optimizer got parameters
-                since the step was made, or the model has gradients.
+            ValueError: the batch has no samples, parts of different lengths, or counts that sum to 0; the optimizer got
+                parameters since the step was created; or the model has gradients.
             TypeError: a part of the batch cannot be cut into samples.
             Errors of the model and of `loss_fn`, with a note on the shard. The step has then changed nothing.
         """
@@ -87,13 +88,13 @@ class Step:
         return loss
 
     def _check_repeats(self, batch: Batch) -> None:
-        """Execute the first shard of this process that has samples twice. Its gradients must be the same."""
-        first = next((work.index for work in self._execution.shard_work(batch) if work.samples), None)
+        """Execute the first shard of this process that has samples twice. Both gradients must be the same."""
+        first = next((index for index in self._execution.own_shards(batch) if batch.sizes[index]), None)
         if first is None:
             return
         self._replica.buffers.save()
         try:
-            work = self._execution.isolated_work(batch, first)
+            work = self._execution.work(batch, first)
             with add_shard_note(work, len(batch.sizes)), self._execution.shard_context():
                 self._execution.verifier.check_repeats(work, self._execution.key, self.batches)
         finally:
@@ -101,24 +102,13 @@ class Step:
             self._replica.clear_grads()
 
     def check_end(self) -> None:
-        """After the training, with `verify=`: raise ValueError if the processes differ."""
+        """Raise ValueError if the processes differ. Called after the training; has no effect without `verify=`."""
         self._execution.verifier.check_end(self.batches)
 
     def state_dict(self) -> dict[str, Any]:
-        """The counts, and accumulated gradients."""
-        accumulated = self._stages.accumulated
-        window = (
-            None
-            if accumulated is None
-            else {"grads": accumulated.grads, "count": accumulated.count, "batches": accumulated.batches}
-        )
-        return self._execution.state_dict() | {"updates": self.updates, "window": window}
+        """Return the counts."""
+        return self._execution.state_dict() | {"updates": self.updates}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._execution.load_state_dict(state)
         self._stages.updates = state["updates"]
-        accumulated = None if state["window"] is None else AccumulatedGradients(**state["window"])
-        if accumulated is not None:  # a checkpoint is read into main memory
-            device = self._replica.device
-            accumulated.grads = [None if grad is None else grad.to(device) for grad in accumulated.grads]
-        self._stages.accumulated = accumulated

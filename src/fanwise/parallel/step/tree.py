@@ -4,10 +4,10 @@
     4 shards on 3 devices:   assign(4, 3)    ->  0..1  2     3                shards of each device
     the tree over 4 shards:  (0 + 1) + (2 + 3)
 
-The tree depends only on the number of shards. Floating-point addition is not associative, so the order of additions
-affects the result. A device adds only siblings in the tree and passes on the remaining nodes: one or a few for a range
-of shards. The remaining additions of the same tree are made when the nodes of all devices are joined. So the result has
-the same bits for every assignment of consecutive shards to devices, which a sum from left to right would not have.
+Floating-point addition is not associative, so the order of additions affects the result. The tree depends only on the
+number of shards. A device adds the siblings among its shards and passes on the few remaining nodes.
+The other additions of the same tree follow when the nodes of all devices are gathered. So the result has the same bits
+for every assignment of consecutive shards to devices.
 """
 
 import functools
@@ -21,16 +21,16 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Node(Generic[T]):
-    """A node of the tree: the sum over the shards from `start` to before `stop`. None if none of them had samples."""
+    """A node of the tree: the sum over the shards in `range(start, stop)`. `value` is None if they have no samples."""
 
     start: int
     stop: int
     value: T | None
 
 
-@functools.lru_cache(maxsize=256)  # a run asks for the same few, several times a step
+@functools.lru_cache(maxsize=256)  # a step makes the same few calls several times
 def cut(count: int, parts: int) -> tuple[range, ...]:
-    """Divide `range(count)` into `parts` consecutive ranges, the first ones longer by one if it does not divide evenly.
+    """Divide `range(count)` into `parts` consecutive ranges. The first `count % parts` of them are longer by one.
 
     If `count` is less than `parts`, the last ranges are empty.
 
@@ -66,9 +66,9 @@ class TreeSum(Generic[T]):
     nodes: list[Node[T]] = field(default_factory=list)
 
     def put(self, node: Node[T]) -> None:
-        """Put in a node that starts where the last one ended. Siblings are added at once.
+        """Put in a node that starts where the last one ended. Add siblings at once.
 
-        Only nodes that wait for their sibling are kept: at most two for each level of the tree.
+        `nodes` has only those that wait for their sibling: at most two for each level of the tree.
         """
         assert not self.nodes or self.nodes[-1].stop == node.start, "nodes come in the order of the shards"
         self.nodes.append(node)
@@ -78,19 +78,19 @@ class TreeSum(Generic[T]):
 
     def _are_siblings(self, left: Node[T], right: Node[T]) -> bool:
         size = left.stop - left.start
-        # Left children are whole: a power of two, at a multiple of twice itself. Right ones may be cut off at the end.
+        # A left child covers 2**k shards and starts at a multiple of 2**(k + 1). A right child may end with the shards.
         is_left = size & (size - 1) == 0 and left.start % (2 * size) == 0
         return is_left and right.stop == min(left.start + 2 * size, self.shards)
 
     def _sum(self, left: T | None, right: T | None) -> T | None:
-        # Without samples there is nothing to add; adding zeros would turn -0.0 into 0.0.
+        # Adding zeros for a shard without samples would turn -0.0 into 0.0.
         return left if right is None else right if left is None else self.add(left, right)
 
 
 def total(nodes: Iterable[Node[T]], shards: int, add: Callable[[T, T], T]) -> T:
     """Return the sum over all shards, given the nodes of all devices in the order of the shards.
 
-    At least one shard must have a value.
+    At least one shard must have samples.
     """
     tree = TreeSum(shards, add)
     for node in nodes:

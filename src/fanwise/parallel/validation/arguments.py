@@ -1,4 +1,7 @@
-"""Checks of models, optimizers and options before the first step. Errors name the offending argument."""
+"""Checks of models, optimizers and options before the first step.
+
+Wrong types raise TypeError, wrong values ValueError. The message names the argument.
+"""
 
 import math
 import operator
@@ -18,7 +21,6 @@ _SHARDED_OPTIMIZERS = {"ZeroRedundancyOptimizer", "DistributedOptimizer", "OSS",
 
 
 def check_model(model: nn.Module, device: torch.device) -> None:
-    """Raise TypeError for anything but a module; ValueError for a wrapper, or a tensor on another device."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"the model must be a torch.nn.Module, got {type(model).__name__}")
     for module in model.modules():
@@ -30,33 +32,29 @@ def check_model(model: nn.Module, device: torch.device) -> None:
             )
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         if "DTensor" in (type(tensor).__name__, type(tensor.data).__name__):
-            raise ValueError(f"{name!r} of the model is a DTensor, but a run needs whole parameters, not fully_shard")
+            raise ValueError(f"{name!r} of the model is a DTensor. A run needs whole parameters: remove fully_shard")
         if isinstance(tensor, UninitializedParameter | UninitializedBuffer):
-            raise ValueError(f"{name!r} of the model has no shape yet; call the model once with a batch, then run.step")
+            raise ValueError(f"{name!r} of the model has no shape yet. Call the model with a batch before run.step")
         if tensor.device != device:
             raise ValueError(
                 f"{name!r} of the model is on {tensor.device}, and this run's device is {device}.\n"
-                f"Write model.to(run.device), before the optimizer is made."
+                f"Call model.to(run.device) before you create the optimizer."
             )
 
 
 def check_optimizer(
     optimizer: torch.optim.Optimizer, params: Sequence[nn.Parameter], *, has_closure: bool = False
 ) -> None:
-    """Raise TypeError for anything but an optimizer; ValueError if it holds other parameters than these.
-
-    Args:
-        has_closure: allow an optimizer that calls the loss itself.
-    """
+    """`params`: the parameters that the optimizer may have. `has_closure`: allow LBFGS, which needs a closure."""
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise TypeError(f"the optimizer must be a torch.optim.Optimizer, got {type(optimizer).__name__}")
     if type(optimizer).__name__ in _SHARDED_OPTIMIZERS:
         raise ValueError(
             f"{type(optimizer).__name__} divides its state among the processes of its own process group. Pass an "
-            f"ordinary optimizer such as torch.optim.Adam: the run divides its state among the processes."
+            f"ordinary optimizer such as torch.optim.Adam: the run divides the state among the processes."
         )
     if isinstance(optimizer, torch.optim.LBFGS) and not has_closure:
-        raise ValueError("LBFGS calls the loss several times: use run.step(model, optimizer), and step.update(closure)")
+        raise ValueError("LBFGS needs the loss several times: use run.step(model, optimizer) and step.update(closure)")
     known = set(map(id, params))
     unknown = [param for group in optimizer.param_groups for param in group["params"] if id(param) not in known]
     if unknown:
@@ -69,11 +67,10 @@ def check_optimizer(
 
 
 def check_no_gradients(model: nn.Module) -> None:
-    """Raise ValueError for a parameter that has a gradient before a step."""
     for name, param in model.named_parameters():
         if param.grad is not None:
             raise ValueError(
-                f"{name!r} of the model already has a gradient, which the step would discard, because it computes all "
+                f"{name!r} of the model has a gradient, which the step would discard, because a step computes all "
                 f"gradients itself.\n"
                 f"  wrong:  loss.backward(); step(batch)\n"
                 f"  right:  step(batch)                                # loss_fn returns the whole loss\n"
@@ -82,26 +79,24 @@ def check_no_gradients(model: nn.Module) -> None:
 
 
 def is_compiled_per_shape(module: nn.Module) -> bool:
-    """Return True if a part was compiled by `torch.compile` without dynamic=True, so once for each shape."""
+    """Return True if `torch.compile` without dynamic=True compiles a part of the module, so once for each shape."""
     compiled = (part for part in module.modules() if hasattr(part, "_orig_mod"))
     return any(getattr(part.dynamo_ctx, "_dynamic", None) is not True for part in compiled)
 
 
 def check_equal_shard_sizes(sizes: Sequence[int]) -> None:
-    """Raise ValueError for shards of different sizes."""
     different = sorted({size for size in sizes if size})
     if len(different) > 1:
         raise ValueError(
-            f"the model is compiled for one shape at a time, and the shards of this batch of {sum(sizes)} "
-            f"have {' and '.join(map(str, different))} samples. The first shape would depend on the process.\n"
+            f"the model is compiled for one shape at a time, but the shards of this batch of {sum(sizes)} samples "
+            f"have {' and '.join(map(str, different))} samples. The code would depend on which shape comes first in a "
+            f"process.\n"
             f"  wrong:  torch.compile(model)\n"
             f"  right:  torch.compile(model, dynamic=True)"
         )
 
 
 def check_precision(autocast: object, loss_scale: object, model: nn.Module) -> None:
-    """Raise ValueError if `autocast` is not a 16-bit type, if `loss_scale` is set without float16, or if float16
-    autocast meets float16 parameters."""
     if autocast not in (None, torch.bfloat16, torch.float16):
         raise ValueError(f"autocast must be torch.bfloat16, torch.float16 or None, got {autocast!r}")
     if loss_scale is not None and autocast is not torch.float16:
@@ -109,43 +104,40 @@ def check_precision(autocast: object, loss_scale: object, model: nn.Module) -> N
     half = next((name for name, param in model.named_parameters() if param.dtype == torch.float16), None)
     if autocast is torch.float16 and half is not None:
         raise ValueError(
-            f"{half!r} of the model is float16: its gradient would overflow when the loss is scaled. Use a float32 "
+            f"{half!r} of the model is float16, so its gradient would overflow when the loss is scaled. Use a float32 "
             f"model: autocast=torch.float16 computes in float16 where that is safe."
         )
 
 
 def check_manual_step(models: Sequence[object], optimizers: Sequence[object], options: Mapping[str, object]) -> None:
-    """Raise ValueError for a missing model or optimizer, and for options that only a step with `loss_fn` has."""
+    """Check the arguments of a step without `loss_fn`."""
     if not models or not optimizers:
         counts = f"{len(models)} models and {len(optimizers)} optimizers"
         raise ValueError(f"run.step got {counts}; it needs at least one of each")
-    defaults = {"clip_norm": None, "accumulate": 1, "autocast": None, "batch_norm": "shard"}
+    defaults = {"clip_norm": None, "autocast": None, "batch_norm": "shard"}
     for name, default in defaults.items():
         if options[name] != default:
             option = f"{name}={options[name]!r}"
             raise ValueError(
-                f"run.step without loss_fn does not accept {option}. There your program loops over the shards, clips "
-                f"with torch.nn.utils, and calls step.update() after one or more loops.\n"
+                f"run.step without loss_fn does not accept {option}. Without loss_fn your program loops over the "
+                f"shards, clips with torch.nn.utils, and calls step.update() after one or more loops.\n"
                 f"  wrong:  step = run.step(model, optimizer, {option})\n"
                 f"  right:  step = run.step(model, optimizer, loss_fn, {option})"
             )
 
 
-def check_step(clip_norm: float | None, accumulate: int) -> None:
-    """Raise ValueError unless both are positive."""
+def check_clip_norm(clip_norm: float | None) -> None:
     if clip_norm is not None and not clip_norm > 0:
         raise ValueError(f"clip_norm must be above 0, got {clip_norm!r}")
-    check_whole_number("accumulate", accumulate, least=1)
 
 
 def check_name(setting: str, value: object, known: Sequence[str]) -> None:
-    """Raise ValueError for an unknown value."""
     if value not in known:
         raise ValueError(f"unknown {setting}={value!r}{did_you_mean(str(value), known)}")
 
 
 def check_whole_number(name: str, value: SupportsIndex, *, least: int) -> int:
-    """Return the value as an int. Raise TypeError for other types and bool, ValueError if it is below `least`."""
+    """Return the value as an int."""
     try:
         number = operator.index(value)
     except TypeError:
@@ -158,7 +150,7 @@ def check_whole_number(name: str, value: SupportsIndex, *, least: int) -> int:
 
 
 def check_seconds(name: str, value: float) -> float:
-    """Return the limit as a float. Raise TypeError for other types, ValueError unless it is positive and finite."""
+    """Return the value, which must be positive and finite, as a float."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{name} must be a number of seconds, or None, got {value!r}")
     if not (value > 0 and math.isfinite(value)):

@@ -1,10 +1,10 @@
-"""Checks that the loss depends on model and batch alone, and that all processes do the same.
+"""Checks that the loss depends only on model and batch, and that all processes have the same batches and models.
 
-    first batches of a step      all processes have the same batch; a shard of the first one is executed twice
-    every n batches, verify=n    also optimizer settings, parameters and buffers are the same
+    first three batches          processes compare the batch; a shard of the first batch is executed twice
+    every n batches, verify=n    the same, and processes compare optimizer settings, parameters and buffers
 
-A shard that is executed twice must have the same loss and gradients bit for bit, also on one device. Processes gather
-and compare fingerprints before a step.
+A shard that is executed twice must have the same loss and gradients bit for bit. Processes compare fingerprints before
+a step.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,17 +27,18 @@ from .fingerprints import (
     optimizer_settings,
 )
 
-_FIRST_BATCHES = 3  # of each step are compared
+_FIRST_BATCHES = 3  # number of batches of each step that are compared
 _BATCH_FACTS = _SIZE, _BATCH, _SHARD = "the number of samples", "the batch", "the first shard of the batch"
 
 
 @dataclass(slots=True)
 class Verifier:
-    """The consistency checks of step `number`.
+    """The consistency checks of one step.
 
     Args:
-        every: number of batches between comparisons of everything; 0: never.
-        can_repeat: whether a shard can be executed separately from the others.
+        number: number of the step in its run, from 0.
+        every: the option verify=, a number of batches. 0 compares only the first batches.
+        can_repeat: False if a shard cannot be executed separately from the others.
     """
 
     team: Team
@@ -48,14 +49,14 @@ class Verifier:
     can_repeat: bool
 
     def is_due(self, batch_number: int) -> bool:
-        """Return whether `check_batch` is to be called before this batch."""
+        """Return True if `check_batch` must be called before this batch."""
         return batch_number < _FIRST_BATCHES or self._compares_all(batch_number)
 
     def _compares_all(self, batch_number: int) -> bool:
         return self.every > 0 and batch_number % self.every == 0
 
     def check_batch(self, batch_number: int, content: Any, batch: Batch) -> None:  # Any: a Batch, or a tree of tensors
-        """Compare the batch, and with `verify=` everything, with other processes. Raise ValueError if they differ."""
+        """Raise ValueError if the batch differs between processes, or with `verify=` models or optimizer settings."""
         if self.team.size == 1:
             return
         facts: dict[str, object] = {_SIZE: len(batch)}
@@ -70,7 +71,7 @@ class Verifier:
         self._compare(facts, batch_number)
 
     def check_end(self, batch_number: int) -> None:
-        """Compare the state after the last batch, if `verify=` is set. Raise ValueError if it differs."""
+        """With `verify=`, raise ValueError if models or optimizer settings differ between processes at the end."""
         if self.every:
             self._compare(self._state(), batch_number)
 
@@ -86,55 +87,56 @@ class Verifier:
         name, values = difference
         if name.startswith(_BATCH_FACTS):
             raise ValueError(
-                f"the processes gave other batches to step {self.number}, first in batch {batch_number}: {name} is "
-                f"{values}.\nEvery process calls the step with the whole batch and executes its own shards of it. Give "
-                f"each process the whole data set, without a DistributedSampler.\n"
+                f"the processes called step {self.number} with different batches, first batch {batch_number}: {name} "
+                f"is {values}.\nEvery process calls the step with the whole batch and executes some of its shards. "
+                f"Give each process the whole data set, without a DistributedSampler.\n"
                 f"  wrong:  for batch in DataLoader(data, 32, sampler=DistributedSampler(data)): step(batch)\n"
                 f"  right:  for batch in run.batches(data, 32): step(batch)"
             )
         raise ValueError(
-            f"before batch {batch_number} of step {self.number} {name} is not the same in all processes: "
-            f"{values}.\nCode that depends on run.rank, on the time, or on other random numbers than those of the "
-            f"global functions of torch, numpy and random has changed it. A smaller verify= finds it sooner."
+            f"before batch {batch_number} of step {self.number}, {name} is not the same in all processes: {values}.\n"
+            f"The program may depend on run.rank, on the time, or on random numbers that do not come from the global "
+            f"functions of torch, numpy and random. A smaller verify= detects the difference sooner."
         )
 
-    def repeats(self, batch_number: int, *, is_first: bool) -> bool:
-        """Return whether this process executes a shard of this batch twice. `is_first`: its first batch."""
+    def is_repeat_due(self, batch_number: int, *, is_first_batch: bool) -> bool:
+        """Return True if this process executes a shard of this batch twice.
+
+        Args:
+            is_first_batch: the batch is the first one that this process executes in this run, even after a resume.
+        """
         is_deterministic = self.replica.device.type == "cpu" or torch.are_deterministic_algorithms_enabled()
-        is_due = is_first and self.team.place == 0 and is_deterministic
+        is_due = is_first_batch and self.team.index == 0 and is_deterministic
         return self.can_repeat and (is_due or self._compares_all(batch_number))
 
     def check_repeats(self, work: ShardWork, key: Key, batch_number: int) -> None:
-        """Execute a shard twice. The caller restores buffers. Raise ValueError if the results differ."""
+        """Execute a shard twice. Raise ValueError if the results differ. The caller restores the buffers."""
         one, two = (self.replica.differentiate(work, key) for _ in range(2))
         self.check_same([one.loss, *one.grads], [two.loss, *two.grads], index=work.index, batch_number=batch_number)
 
     def check_same(
         self, one: Sequence[Tensor | None], two: Sequence[Tensor | None], *, index: int, batch_number: int
     ) -> None:
-        """Compare loss and gradients of two executions of a shard. Raise ValueError if they differ."""
-        place = first_different(one, two)
-        if place is None:
-            return
+        """Raise ValueError if loss or gradients differ between two executions of a shard."""
         names = {id(param): name for name, param in self.replica.model.named_parameters()}
         param_names = [names.get(id(param), "a removed parameter") for param in self.replica.params]
-        result = ["the loss", *(f"the gradient of {name!r}" for name in param_names)][place]
+        results = ["the loss", *(f"the gradient of {name!r}" for name in param_names)]
+        triples = zip(results, one, two, strict=True)
+        name = next((result for result, left, right in triples if not _are_same(left, right)), None)
+        if name is None:
+            return
         raise ValueError(
-            f"shard {index} of batch {batch_number} of step {self.number} was executed twice, and {result} differs: "
-            f"the loss must be a function of model and batch, with random numbers from the global functions of torch, "
-            f"numpy or random. This one depends on something else, such as a counter, a running mean, its own random "
-            f"generator, the time, or samples that it changes in place, which are not the same in all processes.\n"
+            f"shard {index} of batch {batch_number} of step {self.number} was executed twice, and {name} differs.\n"
+            f"The loss must be a function of model and batch, with random numbers from the global functions of torch, "
+            f"numpy or random. This loss depends on something else, such as a counter, a running mean, its own random "
+            f"generator, the time, or samples that it changes in place.\n"
             f"  wrong:  calls[0] += 1; return losses / calls[0]\n"
-            f"  right:  put it into the batch, or change it between two steps"
+            f"  right:  put the value into the batch, or change it between two steps"
         )
 
 
-def first_different(one: Sequence[Tensor | None], two: Sequence[Tensor | None]) -> int | None:
-    """Return the first index at which two lists of tensors differ in a bit, or in a None."""
-    for index, (left, right) in enumerate(zip(one, two, strict=True)):
-        if left is not right and (left is None or right is None or not have_same_bits(left, right)):
-            return index
-    return None
+def _are_same(left: Tensor | None, right: Tensor | None) -> bool:
+    return left is right or (left is not None and right is not None and have_same_bits(left, right))
 
 
 def check_same_model(team: Team, modules: Mapping[str, nn.Module]) -> None:
@@ -146,5 +148,5 @@ def check_same_model(team: Team, modules: Mapping[str, nn.Module]) -> None:
     if difference is not None:
         raise ValueError(
             f"the model differs between the processes, first in {difference[0]!r}: {difference[1]}.\n"
-            f"Make it in the training function, in the same way in every process."
+            f"Create it in the training function, in the same way in every process."
         )

@@ -1,9 +1,9 @@
-"""Dispatches events of a search to callbacks and `logging`, each in its own thread.
+"""Dispatches events of a search to callbacks and `logging`. Each callback has its own thread.
 
-The search never waits for a callback, and callbacks do not wait for each other. `close` blocks until slow callbacks
-have processed all events, but abandons a callback if a call does not return, e.g. because a server is unreachable. The
-first error of each callback method is logged. If `on_start` raises, the callback receives no more events. Tracebacks
-are logged for user-defined callbacks only.
+The search never waits for a callback, and callbacks do not wait for each other. At the end of the search, `close`
+blocks until all callbacks have processed all events. It abandons a callback if one call takes too long, e.g. because a
+server is unreachable. The first error of each callback method is logged, with a traceback if the callback is
+user-defined. If `on_start` raises, the callback receives no more events.
 """
 
 import logging
@@ -16,29 +16,29 @@ from typing import Any, final
 
 from ...base.nearest import did_you_mean
 from ...base.text import counted, printable_line
-from ..core.actions import Action, Answer, Judged, Start
+from ..core.actions import Action, Answer, SetStatus, Start
 from ..core.events import Event, Reported
 from ..record.state import SearchState
 from ..schedulers.scheduler import Status
 from .search_events import SearchEnded, SearchStarted, TrialEnded, TrialReported, TrialStarted
 
 _log = logging.getLogger(__name__)
-# Lines about trials. The null handler keeps them from stderr, because the display shows them anyway.
+# For lines about trials. The null handler keeps warnings from stderr, because the display shows the lines anyway.
 _events_log = logging.getLogger("fanwise.tune.events")
 _events_log.addHandler(logging.NullHandler())
 
-# At the end of a search, a built-in callback is abandoned if a call does not return within this time. User-defined
-# callbacks have _USER_FACTOR times as long, because they may have work to finish.
-PATIENCE_S = 5.0
-_USER_FACTOR = 12
+# At the end of a search, a callback is abandoned if one call takes longer. User-defined callbacks may have more work to
+# finish than the built-in ones.
+CALL_TIMEOUT_S = 5.0
+USER_TIMEOUT_FACTOR = 12
 _MAX_ERROR_LENGTH = 300
 _METHODS = ("on_start", "on_trial_start", "on_report", "on_trial_end", "on_end")
 
 
 def checked_callbacks(callbacks: object) -> tuple[object, ...]:
-    """Validate callbacks. Raises TypeError for unknown methods, with the closest name."""
+    """Return valid callbacks as a tuple. Raises TypeError otherwise, e.g. for an unknown method `on_...`."""
     if not isinstance(callbacks, list | tuple):
-        raise TypeError(f"callbacks must be a list, got {callbacks!r}")
+        raise TypeError(f"callbacks must be a list of objects, got {callbacks!r}")
     for callback in callbacks:
         methods = [name for name in dir(callback) if name.startswith("on_")]
         if isinstance(callback, type) or not methods:
@@ -56,22 +56,21 @@ class CallbackDispatcher:
 
     Args:
         callbacks: the callbacks.
-        state: the state of the search before each dispatched event (see `Recorder`).
-        patience_s: seconds after the end of the search that a call of a built-in callback may take.
+        state: the state of the search, to which each event is added after `on_event` (see `Recorder`).
+        timeout_s: seconds that a call of a built-in callback may take at the end of the search.
     """
 
-    def __init__(self, callbacks: Sequence[object], state: SearchState, *, patience_s: float = PATIENCE_S) -> None:
+    def __init__(self, callbacks: Sequence[object], state: SearchState, *, timeout_s: float = CALL_TIMEOUT_S) -> None:
         self._state = state
-        self._patience_s = patience_s
+        self._timeout_s = timeout_s
         self._log_worker = _CallbackWorker(_EventLog())
         self._workers = [_CallbackWorker(callback) for callback in callbacks]
 
     def start(self, event: SearchStarted) -> None:
-        """Dispatch the start of the search."""
         self._put("on_start", event)
 
     def on_event(self, event: Event, actions: list[Action]) -> None:
-        """Dispatch the callback events of a search event, before it is added to the state. Never blocks."""
+        """Dispatch the callback events that follow from an event of the search and its actions. Never blocks."""
         now_s = event.now_s
         for action in actions:
             if type(action) is Answer:
@@ -86,9 +85,9 @@ class CallbackDispatcher:
                 void_after = action.from_iter if is_rolled_back else None
                 start = now_s, action.trial_id, action.attempt, action.config, action.from_iter, action.source
                 self._put("on_trial_start", TrialStarted(*start, void_after))
-            elif type(action) is Judged:
+            elif type(action) is SetStatus:
                 trial = self._state.trials.get(action.trial_id)
-                if trial is not None:  # otherwise the trial has ended before, because `Judged` can be repeated
+                if trial is not None:  # None: a repeated `SetStatus`, after the end of the trial
                     end = now_s, action.trial_id, action.attempt, trial.config, action.status, trial.num_reports
                     self._put("on_trial_end", TrialEnded(*end, trial.values or {}, action.reason, action.will_retry))
 
@@ -99,13 +98,13 @@ class CallbackDispatcher:
             self._log_worker.put("on_line", (level, line))
 
     def close(self, event: SearchEnded) -> None:
-        """Dispatch the end of the search. Blocks until all callbacks have returned, except stuck ones."""
+        """Dispatch the end of the search. Blocks until all callbacks have returned or taken too long."""
         self._put("on_end", event)
         workers = [*self._workers, self._log_worker]
         for worker in workers:
             worker.close()
         for worker in workers:
-            worker.join(self._patience_s)
+            worker.join(self._timeout_s)
 
     def _put(self, method: str, event: object) -> None:
         for worker in self._workers:
@@ -130,10 +129,10 @@ class _CallbackWorker:
         self._is_builtin = type(callback).__module__.startswith(f"{__package__}.")
         self._queue: SimpleQueue[tuple[str, object] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._num_done = 0
-        self._call_label = ""  # label of the last call
+        self._num_calls = 0  # that have returned
+        self._call_label = ""  # callback and method of the last call
         self._call_started_s = 0.0
-        self._num_errors: Counter[str] = Counter()  # by label
+        self._num_errors: Counter[str] = Counter()  # by label of the call
         self._is_abandoned = False
 
     def put(self, method: str, event: object) -> None:
@@ -149,19 +148,19 @@ class _CallbackWorker:
         """End the thread after the queued calls."""
         self._queue.put(None)
 
-    def join(self, patience_s: float) -> None:
-        """After `close`, block until all calls have returned, or until a call takes too long."""
-        patience_s *= 1 if self._is_builtin else _USER_FACTOR
+    def join(self, timeout_s: float) -> None:
+        """After `close`, block until all calls have returned, or until one takes too long."""
+        timeout_s *= 1 if self._is_builtin else USER_TIMEOUT_FACTOR
         while self._thread is not None and self._thread.is_alive():
-            num_done = self._num_done
-            self._thread.join(patience_s)
-            if self._num_done == num_done and self._thread.is_alive():
+            num_calls = self._num_calls
+            self._thread.join(timeout_s)
+            if self._num_calls == num_calls and self._thread.is_alive():
                 self._is_abandoned = True
                 busy_s = time.monotonic() - self._call_started_s
                 num_waiting = max(self._queue.qsize() - 1, 0)  # without the end marker
                 _log.error(
-                    "%s is stuck: it has not returned for %.0f s. The search has ended without waiting for it. "
-                    "Not delivered: %s. Its output may be incomplete.",
+                    "%s is stuck: it has not returned for %.0f s. The search ends without waiting for it. "
+                    "Not delivered: %s. The output of the callback may be incomplete.",
                     *(self._call_label, busy_s, counted(num_waiting, "event")),
                 )
                 break
@@ -173,14 +172,14 @@ class _CallbackWorker:
         while (call := self._queue.get()) is not None:
             if not self._is_abandoned:
                 self._call(*call)
-                self._num_done += 1
+                self._num_calls += 1
 
     def _call(self, method: str, event: object) -> None:
         label = f"the callback {type(self._callback).__name__}.{method}"
         self._call_label, self._call_started_s = label, time.monotonic()
         try:
             getattr(self._callback, method)(event)
-        except BaseException as error:  # sys.exit() in user code would end the thread silently
+        except BaseException as error:  # including SystemExit, which would end the thread silently
             self._num_errors[label] += 1
             if method == "on_start":
                 self._is_abandoned = True

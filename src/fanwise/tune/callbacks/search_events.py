@@ -1,8 +1,8 @@
 """Events passed to callbacks.
 
     on_start(SearchStarted)                 before the first trial
-      on_trial_start(TrialStarted)          an attempt of a trial started on a worker
-        on_report(TrialReported)            a valid report was answered
+      on_trial_start(TrialStarted)          an attempt of a trial is about to start on a worker
+        on_report(TrialReported)            the scheduler has decided about a valid report
       on_trial_end(TrialEnded)              the attempt has ended; if `is_over`, the trial has ended, too
     on_end(SearchEnded)                     after the last trial
 
@@ -60,7 +60,7 @@ class TrialStarted:
 
 @dataclass(frozen=True, slots=True)
 class TrialReported:
-    """A trial reported. `iter`: number of the report within the trial, from 1. `decision`: the scheduler's answer."""
+    """A report of a trial, and the decision about it. `iter`: number of the report within the trial, from 1."""
 
     now_s: float
     trial_id: int
@@ -76,8 +76,8 @@ class TrialEnded:
     """An attempt of a trial completed, failed, or was stopped or paused.
 
     Args:
-        iter, values: number and values of the last report, 0 and empty if there is none.
-        reason: reason of a failure, or None.
+        iter, values: number and values of the last report. If there is none, they are 0 and empty.
+        reason: why the attempt failed, or None if it did not fail.
     """
 
     now_s: float

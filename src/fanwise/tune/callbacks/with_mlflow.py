@@ -1,6 +1,6 @@
 """MLflow callback: one run per trial, with hyperparameters as parameters, numbers as metrics and texts as tags.
 
-The callback has its own client, so that it does not affect an active run of the program.
+The callback uses its own MLflow client, and so does not affect the active run of the program.
 """
 
 from typing import Any
@@ -17,7 +17,8 @@ class MLflowCallback:
 
     A resumed trial continues its run, even after the search itself was resumed. If a trial restarts from an earlier
     checkpoint, its run keeps the discarded reports, because MLflow cannot delete values. The tag `fanwise.attempt.N`
-    says which reports are discarded. Runs that a killed tuner left are set to KILLED when the resumed search ends.
+    gives the numbers of the discarded reports. Runs that are still RUNNING at the end of the search, because an earlier
+    tuner was killed, are set to KILLED.
 
     Args:
         tracking_uri: URI of the store or server. None: MLflow's default, e.g. `MLFLOW_TRACKING_URI`.
@@ -72,7 +73,6 @@ class MLflowCallback:
             self._client.log_param(run_id, name, value)
 
     def _find_runs(self, condition: str) -> list[str]:
-        """Return the ids of the runs of this search that match a condition."""
         condition = f"tags.`fanwise.search` = '{self._search_id}' AND {condition}"
         return [run.info.run_id for run in self._client.search_runs([self._experiment_id], condition)]
 

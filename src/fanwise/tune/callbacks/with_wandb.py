@@ -10,9 +10,10 @@ class WandbCallback:
     """Logs the trials of a search as runs of Weights & Biases.
 
     A resumed trial continues its run, even after the search itself was resumed. The x-axis of the charts is
-    `fanwise/iter`, the number of the report. W&B's step is not used, because W&B would drop the values of a trial that
-    restarts from an earlier checkpoint. Such a trial has several values for some iterations. Use the value of the last
-    `fanwise/attempt`. With mode="offline", upload resumed runs with `wandb sync --append`.
+    `fanwise/iter`, the number of the report. W&B's own step is not used, because W&B drops values whose step is not
+    above the last one, as after a restart from an earlier checkpoint. A restarted trial has several values for some
+    `fanwise/iter`; the value with the highest `fanwise/attempt` is valid. With mode="offline", upload resumed runs
+    with `wandb sync --append`.
 
     Args:
         project: W&B project. None: the default, e.g. `WANDB_PROJECT`.
@@ -71,6 +72,6 @@ class WandbCallback:
             run.finish(exit_code=0 if event.reason is None else 1)
 
     def on_end(self, event: object) -> None:
-        for run in self._runs.values():  # paused trials
+        for run in self._runs.values():  # of trials that have not ended, e.g. paused ones
             run.finish()
         self._runs.clear()

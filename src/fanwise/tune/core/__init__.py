@@ -1,1 +1,1 @@
-"""The decisions of a search, apart from everything that does something: events in, actions out."""
+"""The state machine of a search, which decides but performs no I/O: events in, actions out."""

@@ -3,10 +3,10 @@
     Start      start an attempt of a trial in a slot      Suggest           ask the searcher for a configuration
     Answer     answer a report                            Discard           delete a checkpoint
     Reject     refuse a report                            StopStarting      start no more new trials
-    Judged     set the outcome of an attempt              Finish            end the search; nothing is running
+    SetStatus  set the status of a trial                  Finish            end the search; nothing is running
     Terminate, Kill   send a signal to the trial's process
 
-The record stores the actions of each event. Readers need not recompute them, and a replay compares them.
+The record stores all actions except `Suggest`, so that readers need not recompute them, and a replay can compare them.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ FinishKind: TypeAlias = Literal["limit", "no-metric", "equal-failures", "all-fai
 
 @frozen
 class Reason:
-    """Why a trial failed."""
+    """Why an attempt failed. The first line of `text` is a summary."""
 
     kind: ReasonKind
     text: str
@@ -34,7 +34,7 @@ class Reason:
 
 @frozen
 class BestReport:
-    """The best report so far. `value`: the metric as reported. `infeasibility`: 0 if any report was feasible."""
+    """The best report so far. `value`: the metric as reported. `infeasibility`: 0 if the report is feasible."""
 
     value: float
     trial_id: int
@@ -106,8 +106,8 @@ class Kill:
 
 
 @frozen
-class Judged:
-    """Record the outcome of an attempt. `will_retry`: the trial starts again, unless another `Judged` follows."""
+class SetStatus:
+    """Set the status of a trial whose attempt has ended. `will_retry`: the trial starts again."""
 
     trial_id: int
     attempt: int
@@ -147,7 +147,7 @@ class Finish:
         reason: the reason in one line.
         error: message of the error that made the search fail, or None.
         cause: the exception of the scheduler or searcher, which the user receives. Not recorded.
-        kind: kind of failure; `limit` if the search ended normally.
+        kind: kind of the error; `limit` if there is none.
     """
 
     reason: str
@@ -156,4 +156,4 @@ class Finish:
     kind: FinishKind = "limit"
 
 
-Action: TypeAlias = Start | Answer | Reject | Terminate | Kill | Judged | Suggest | Discard | StopStarting | Finish
+Action: TypeAlias = Start | Answer | Reject | Terminate | Kill | SetStatus | Suggest | Discard | StopStarting | Finish

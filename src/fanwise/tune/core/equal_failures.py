@@ -16,7 +16,7 @@ _ADVICE = "Fix the objective, or set max_equal_failures=None to continue after a
 
 
 def equality_key(reason: Reason) -> tuple[str, str]:
-    """Return a key. Reasons that differ only in numbers have equal keys."""
+    """Return a key that is equal for reasons of the same kind whose first lines differ only in numbers."""
     return reason.kind, _NUMBER.sub("#", reason.text.partition("\n")[0])
 
 
@@ -36,9 +36,9 @@ class Failures:
         self._examples: dict[tuple[str, str], Reason] = {}
 
     def add(self, reason: Reason | None, *, has_reported: bool) -> str | None:
-        """Count the outcome of a trial. Return the message if the search should fail now, or None.
+        """Count the outcome of a trial. Return the error message if the search should fail now, or None.
 
-        `reason`: why the trial failed, or None. A timeout after a report does not count as a failure.
+        `reason`: why the trial failed, or None if it did not. A timeout after a report does not count as a failure.
         """
         self._num_outcomes += 1
         if reason is None or (reason.kind == "time-out" and has_reported):
@@ -56,7 +56,7 @@ class Failures:
         return None
 
     def all_failed(self, num_started: int) -> str | None:
-        """Return the error message if all started trials of a finished search have failed, or None."""
+        """Return the error message if all started trials of a finished search failed. None also without `max_equal`."""
         if self._max_equal is None or not num_started or self._num_failed < num_started:
             return None
         key, count = self._reasons.most_common(1)[0]

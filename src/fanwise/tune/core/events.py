@@ -64,8 +64,8 @@ class Begin:
 class Suggested:
     """The searcher's answer to the `Suggest` action with the same `number`. `config` is None if it has none at present.
 
-    `last_seen_seq`: sequence number of the last event that the searcher knew of. `error`: its exception as text, or
-    None.
+    `last_seen_seq`: sequence number of the last event that the searcher had seen. `error`: the exception of the
+    searcher as text, or None.
     """
 
     now_s: float
@@ -109,7 +109,7 @@ class Reported:
 
 @frozen
 class Ended:
-    """The attempt has ended. Its slot stays used until Free. `objective_s`: seconds inside the objective."""
+    """The attempt has ended. Its slot stays used until Free. `objective_s`: seconds inside the objective, or None."""
 
     now_s: float
     trial_id: int

@@ -1,8 +1,8 @@
 """Replays recorded events, to resume a search or to check that it is deterministic.
 
-In a live search, other events may occur between a request and the answer. A replay therefore applies each answer at its
-recorded position, not when the searcher returns it. It also calls the searcher at each request, to restore its state
-and to compare its answers. Rows are read ahead only up to the recorded answer, so a long record needs little memory.
+In a live search, other events may occur between the request for a suggestion and the searcher's answer. A replay
+therefore applies the recorded answer after these events. At the request, the searcher suggests again, or receives the
+recorded answer, which restores its state. For this, rows are read ahead up to the answer, which needs little memory.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,16 +21,10 @@ _MAX_DIFFERENCES = 20
 
 
 class RowActions(Protocol):
-    """The recorded actions of a row, decoded lazily."""
+    """The recorded actions of a row. See `RecordedActions`, which this package must not import."""
 
-    def matches(self, actions: Sequence[Action]) -> bool:
-        """Return True if recording these actions would give the same row, apart from message texts."""
-
-    def actions(self) -> list[Action]:
-        """Return the recorded actions.
-
-        `Suggest` actions are not recorded, nor is the configuration of a retried or resumed trial.
-        """
+    def matches(self, actions: Sequence[Action]) -> bool: ...
+    def actions(self) -> list[Action]: ...
 
 
 Row: TypeAlias = tuple[int, Event, RowActions]  # (sequence number, event, recorded actions)
@@ -75,10 +69,10 @@ class ReplayResult:
 def replay(
     core: SearchCore, searcher: Searcher | None, rows: Iterable[Row], *, compares_suggestions: bool
 ) -> ReplayResult:
-    """Apply recorded events, which brings `core` and `searcher` to their recorded states.
+    """Apply recorded events to `core` and `searcher`, so that they have the state at the end of the record.
 
     Args:
-        core, searcher: new objects, created with the same settings.
+        core, searcher: new objects, created with the settings of the recorded search. `searcher` may be None.
         rows: the rows of the record.
         compares_suggestions: call the searcher and compare its answers. If False, pass it the recorded answers.
     """
@@ -106,7 +100,7 @@ def replay(
                 elif answer.error is None:
                     searcher.replay_suggestion(action.context, answer.config)
                 else:
-                    # the recorded call raised, which ended that run; the replayed call may raise too
+                    # The recorded call raised an exception, which ended that run. The replayed call may raise, too.
                     with suppress(Exception):
                         searcher.replay_suggestion(action.context, None)
     return result

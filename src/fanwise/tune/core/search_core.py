@@ -15,8 +15,8 @@ on an Interrupt. Queued trials have run before and wait for a slot. They were re
 user.
 
 `SearchCore` connects the scheduler, the searcher and the stopping criterion with `SuggestionSource` (configurations of
-new trials), `Slots` (places to run) and `Trials` (unfinished trials). It validates reports before the scheduler and the
-searcher receive them, and validates the answers of both.
+new trials), `Slots` (one for each running trial) and `Trials` (unfinished trials). It validates reports before the
+scheduler and the searcher receive them, and validates the answers of both.
 
 The state machine performs no I/O and is deterministic, so a replay of the recorded events restores its state. Late
 events, duplicates, and events about unknown trials change nothing and never raise.
@@ -50,7 +50,7 @@ from ..schedulers.scheduler import (
 )  # fmt: skip
 from ..searchers.searcher import Observation, Searcher, SuggestContext
 from ..space import Space
-from ..stopping import Counts, StoppingCriterion, Verdict, reference_losses, verdict
+from ..stopping import Counts, ReachedLimit, StoppingCriterion, reached_limit, reference_losses
 from ..values import is_number, round_resource
 from . import events
 from .actions import Action, Answer, BestReport, Discard, Finish, FinishKind, Reason, Reject, StopStarting, Suggest
@@ -58,7 +58,7 @@ from .equal_failures import Failures
 from .events import Event, Outcome
 from .slots import Slots
 from .suggestions import SuggestionSource, call_searcher
-from .trials import RankedReport, Trial, Trials
+from .trials import BestCandidate, Trial, Trials
 from .validation import InvalidAnswer, checked_config, checked_decision, problem_with, required_values
 
 
@@ -81,10 +81,11 @@ class SearchCore:
         n_workers: number of slots. With 0, a trial starts only after an event `TrialRequested`.
         constraints: constraints on every report. None: those of the scheduler.
         seed: random seed of the search, for the scheduler and the searcher.
-        asynchronous: if False, start the next batch only when every slot of the last one is free.
+        asynchronous: if False, start the next batch of trials only when all slots are free.
         trial_timeout_s: seconds from Ready until the attempt is terminated. None: no limit.
         stop_grace_s: seconds from the request to stop until Kill.
-        max_equal_failures: fail the search if this many trials finish first and all fail alike. None: never.
+        max_equal_failures: fail the search if the first `max_equal_failures` trials to finish all fail alike, or if
+            all trials fail. None: never.
         retries: number of further attempts of a trial that crashed.
         keep_checkpoints: keep the checkpoints of finished trials.
 
@@ -432,8 +433,8 @@ class SearchCore:
         allowed = "New(...), Resume(trial_id), Clone(trial_id, config), Stop(trial_id), Wait() or Done()"
         raise self._invalid_answer(f"must return {allowed}, got {answer!r}", TypeError)
 
-    def _invalid_answer(self, problem: str, kind: type[Exception] = ValueError) -> InvalidAnswer:
-        return InvalidAnswer(kind(f"{type(self._scheduler).__name__}.next() {problem}"))
+    def _invalid_answer(self, problem: str, error_type: type[Exception] = ValueError) -> InvalidAnswer:
+        return InvalidAnswer(error_type(f"{type(self._scheduler).__name__}.next() {problem}"))
 
     def _start_suggested(self, now_s: float) -> bool:
         """Start a trial with the next configuration. If there is none yet, let the slot wait, and return False."""
@@ -484,7 +485,7 @@ class SearchCore:
             self._actions.append(Discard(event.trial_id, event.checkpoint))
 
     def _check_names(self, trial: Trial, values: Mapping[str, object], problem: str, now_s: float) -> None:
-        """Fail the search if a value is missing before any report was valid, as its name is probably misspelled."""
+        """Fail the search if no report has been valid and a value is missing, probably because of a misspelled name."""
         invalid_value = next((item for item in self._required if not is_number(values.get(item.name))), None)
         if not self.counts.num_evaluations and invalid_value is not None and invalid_value.name not in values:
             self._trials.ask_to_stop(trial, "suspend", now_s)
@@ -517,7 +518,7 @@ class SearchCore:
         number, value = counts.num_evaluations, values[self._metric]
         is_better = best is None or (infeasibility, loss, number) < best
         if is_better and math.isfinite(loss) and math.isfinite(infeasibility):
-            trial.best = RankedReport(infeasibility, loss, number, value, trial.trial_id, trial.config, trial.iter)
+            trial.best = BestCandidate(infeasibility, loss, number, value, trial.trial_id, trial.config, trial.iter)
         callee: Literal["searcher", "scheduler"] = "searcher"
         try:
             self._listener.observe(report)
@@ -530,8 +531,8 @@ class SearchCore:
             self._fail_on_exception(callee, error, now_s)
             return STOP
         if decision is STOP:
-            maximum = self._scheduler.max_resource
-            is_complete = maximum is not None and report.resource >= round_resource(float(maximum))
+            max_resource = self._scheduler.max_resource
+            is_complete = max_resource is not None and report.resource >= round_resource(float(max_resource))
             self._trials.ask_to_stop(trial, "complete" if is_complete else "stop", now_s)
         elif decision is PAUSE or trial.hold:
             self._trials.ask_to_stop(trial, "pause" if decision is PAUSE else "hold", now_s)
@@ -551,7 +552,7 @@ class SearchCore:
             return
         if trial.state == "done":
             self._finish_trial(trial, status, now_s)
-            problem = self.counts.missing_metric() if status is Status.COMPLETED else None
+            problem = self.counts.missing_metric_message() if status is Status.COMPLETED else None
             if problem is not None and self._stage != "stopping":
                 self._fail("no-metric", "a metric of the stopping criterion was not reported", problem, now_s)
         if not trial.is_counted:  # trials count once, when they first pause or finish
@@ -596,19 +597,19 @@ class SearchCore:
 
     # Limits and the end of the search.
 
-    def _reached_limit(self, now_s: float) -> Verdict | None:
+    def _reached_limit(self, now_s: float) -> ReachedLimit | None:
         """Update the wall-clock time of the counts. Return the limit that was reached, or None."""
         if not self._has_begun or self._stage in ("stopping", "finished"):
             return None
         self.counts.wallclock_s = now_s
-        return verdict(self._criterion, self.counts, is_draining=self._stage != "open")
+        return reached_limit(self._criterion, self.counts, is_draining=self._stage != "open")
 
     def _check_limits(self, now_s: float) -> None:
         limit = self._reached_limit(now_s)
         if limit is not None:
             self._apply_limit(limit, now_s)
 
-    def _apply_limit(self, limit: Verdict, now_s: float) -> None:
+    def _apply_limit(self, limit: ReachedLimit, now_s: float) -> None:
         self._stop_starting(limit.reason)
         if not limit.lets_running_finish:
             self._halt(limit.reason, now_s)
@@ -620,7 +621,7 @@ class SearchCore:
             self._actions.append(StopStarting(reason))
 
     def _halt(self, reason: str, now_s: float) -> None:
-        """Start no more trials and stop the running ones. Only the reason of the first call is recorded."""
+        """Start no more trials and stop the running ones. Later calls have no effect."""
         if self._stage not in ("stopping", "finished"):
             self._stop_starting(reason)
             self._stage, self._reason = "stopping", reason

@@ -1,8 +1,8 @@
-"""Slots of a search: places for running trials, numbered from 0. The smallest free slot is taken first.
+"""Slots of a search, numbered from 0. Each running trial uses one slot. The smallest free slot is taken first.
 
-A trial uses its slot until its process has exited. More than `n_workers` slots can be in use, because `n_workers` was
-lowered or because programs requested trials (`has_request`). With asynchronous=False, trials start in batches. A batch
-opens when no slot is used. It closes when a slot is released, or when the number of slots changes while all are used.
+A trial uses its slot until its process has exited. More than `n_workers` slots can be used, because `n_workers` was
+lowered or an ask-and-tell program requested trials (`has_request`). With asynchronous=False, trials start in batches. A
+batch opens when no slot is used. It closes when a slot is released, or when `n_workers` changes while all are used.
 """
 
 import heapq
@@ -15,7 +15,7 @@ class Slots:
 
     Attributes:
         num_used: number of slots that are used or reserved (`Trial.reserved_slot`).
-        has_request: a program has requested one trial, which may start even if `n_workers` slots are used.
+        has_request: a program has requested a trial, which may start even if `n_workers` slots are used.
     """
 
     def __init__(self, n_workers: int, *, asynchronous: bool) -> None:
@@ -28,7 +28,7 @@ class Slots:
 
     @property
     def has_room(self) -> bool:
-        """True if a trial may start now."""
+        """True if a slot is free or a program has requested a trial."""
         return self.num_used < self.n_workers or self.has_request
 
     def open_batch(self) -> bool:
@@ -37,7 +37,7 @@ class Slots:
         return self._asynchronous or self._is_batch_open
 
     def take(self) -> int:
-        """Take the smallest free slot. Use up the request if all `n_workers` slots are used."""
+        """Take the smallest free slot. If `n_workers` slots are used already, this fulfills the request."""
         if self.num_used >= self.n_workers:
             self.has_request = False
         slot = heapq.heappop(self._free) if self._free else self.num_used

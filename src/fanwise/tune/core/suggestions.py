@@ -101,7 +101,7 @@ class SuggestionSource:
         self.request(trial_id, pending, now_s)
 
     def is_requested(self, number: int) -> bool:
-        """Return True if request `number` is the pending one; otherwise its answer is late."""
+        """Return True if request `number` is pending. Otherwise its answer is late."""
         return self.state == "requested" and number == self._num_requests - 1
 
     def receive(self, event: Suggested, trial_id: int) -> None:
@@ -149,7 +149,7 @@ def plain_suggestion(searcher: Searcher, action: Suggest) -> Config | None:
 
 
 def call_searcher(searcher: Searcher, action: Suggest, now_s: float, *, last_seen_seq: int = 0) -> Suggested:
-    """Call the searcher and return its suggestion as an event. An exception becomes an event that ends the search."""
+    """Call the searcher and return its suggestion, or its exception, as an event. An exception ends the search."""
     try:
         return Suggested(now_s, action.number, plain_suggestion(searcher, action), last_seen_seq)
     except Exception as error:  # user code may raise any exception, which ends the search

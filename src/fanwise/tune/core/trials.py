@@ -34,7 +34,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, TypeAlias, final
 
 from ..schedulers.scheduler import Status
-from .actions import Action, BestReport, Discard, Judged, Kill, Reason, Start, Terminate
+from .actions import Action, BestReport, Discard, Kill, Reason, SetStatus, Start, Terminate
 from .events import Outcome, Ready
 
 # States are strings, because accessing a member of an Enum is as slow as a call (Python 3.11).
@@ -52,8 +52,8 @@ _CRASHES: Final = ("exception", "exit", "signal", "out-of-memory", "gpu-fault", 
 _STOPS: Final = ("stopped", "signal", "exit", "gpu-fault", "lost", "returned")
 
 
-class RankedReport(NamedTuple):
-    """A report with its sort key. The smallest is the best. `number` is unique, so the earliest report wins ties."""
+class BestCandidate(NamedTuple):
+    """The best report of a trial. Better reports sort first. `number` is unique, so the earliest report wins ties."""
 
     infeasibility: float
     loss: float
@@ -69,7 +69,7 @@ class Checkpoint(NamedTuple):
 
     name: str
     iter: int
-    best: RankedReport | None
+    best: BestCandidate | None
 
 
 @dataclass(slots=True)
@@ -98,7 +98,7 @@ class Trial:
     iter: int = 0
     reached: int = 0
     checkpoint: Checkpoint | None = None
-    best: RankedReport | None = None
+    best: BestCandidate | None = None
     hold: bool = False
     is_stopped_by_user: bool = False
     is_counted: bool = False
@@ -160,7 +160,7 @@ class Trials:
         self.deadlines = Deadlines()
         self.checkpoints: dict[str, int] = {}
         self._finished_checkpoints: dict[int, Checkpoint] = {}
-        self._finished_best: RankedReport | None = None
+        self._finished_best: BestCandidate | None = None
 
     @property
     def best(self) -> BestReport | None:
@@ -168,7 +168,9 @@ class Trials:
         trials = {**self.active, **self.paused, **self.queued, **self.suspended}
         candidates = [self._finished_best, *(trial.best for trial in trials.values())]
         best = min(filter(None, candidates), default=None)
-        return None if best is None else BestReport(*best[3:], infeasibility=best.infeasibility)
+        if best is None:
+            return None
+        return BestReport(best.value, best.trial_id, best.config, best.iter, best.infeasibility)
 
     @property
     def has_held(self) -> bool:
@@ -176,12 +178,12 @@ class Trials:
         return any(trial.state == "held" for trial in self.paused.values())
 
     def find(self, trial_id: int, attempt: int) -> Trial | None:
-        """Return the trial if this attempt uses a slot, or None if the attempt is over."""
+        """Return the trial if this attempt of it uses a slot, or None."""
         trial = self.active.get(trial_id)
         return trial if trial is not None and trial.attempt == attempt else None
 
     def find_unfinished(self, trial_id: int) -> Trial | None:
-        """Return the trial if it runs, is paused or held, or is queued."""
+        """Return the trial if it runs, is paused or held, or is queued. Otherwise return None."""
         trial = self.active.get(trial_id) or self.paused.get(trial_id) or self.queued.get(trial_id)
         return None if trial is None or trial.state == "done" else trial
 
@@ -251,7 +253,7 @@ class Trials:
 
     def end(self, trial: Trial, outcome: Outcome) -> tuple[Status, Reason | None]:
         """End the attempt of a trial. Return the status of the trial and, if it failed, the reason."""
-        status, reason = self._judge(trial, outcome)
+        status, reason = self._result_of(trial, outcome)
         if reason is not None and self._may_retry(trial, reason, outcome):
             trial.plan = "retry"
             trial.num_retries += 1
@@ -260,10 +262,10 @@ class Trials:
             trial.plan = ""
         trial.state = "attempt-ended" if trial.plan else "done"
         self.deadlines.clear(trial.trial_id)
-        self._actions.append(Judged(trial.trial_id, trial.attempt, status, reason, trial.plan == "retry"))
+        self._actions.append(SetStatus(trial.trial_id, trial.attempt, status, reason, trial.plan == "retry"))
         return status, reason
 
-    def _judge(self, trial: Trial, outcome: Outcome) -> tuple[Status, Reason | None]:
+    def _result_of(self, trial: Trial, outcome: Outcome) -> tuple[Status, Reason | None]:
         if trial.fault is not None:
             kind, text = trial.fault.kind, trial.fault.text
         elif outcome.kind == "stopped" or (trial.plan and outcome.kind in _STOPS):
@@ -296,7 +298,7 @@ class Trials:
             self.suspended[trial.trial_id] = trial
         elif plan == "drop" or trial.is_stopped_by_user:
             status = Status.FAILED if plan == "retry" else Status.STOPPED
-            self._actions.append(Judged(trial.trial_id, trial.attempt, status))
+            self._actions.append(SetStatus(trial.trial_id, trial.attempt, status))
             return status
         elif plan == "retry" or ((plan == "hold" or is_resumed) and not trial.hold):
             self._queue(trial)
@@ -344,7 +346,7 @@ class Trials:
     def _remove(self, trial: Trial) -> None:
         self.paused.pop(trial.trial_id, None)
         self.queued.pop(trial.trial_id, None)
-        self._actions.append(Judged(trial.trial_id, trial.attempt, Status.STOPPED))
+        self._actions.append(SetStatus(trial.trial_id, trial.attempt, Status.STOPPED))
 
     def suspend_lost(self) -> int:
         """Suspend the active trials of a tuner that exited, except those that were asked to stop or pause.
@@ -436,7 +438,6 @@ class Deadlines:
         self.next_s = self._sorted[0][0]
 
     def clear(self, trial_id: int) -> None:
-        """Remove the deadline of the trial, if any."""
         entry = self._entries.pop(trial_id, None)
         if entry is not None:
             del self._sorted[bisect_left(self._sorted, entry)]

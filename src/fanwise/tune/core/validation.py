@@ -41,7 +41,7 @@ def checked_config(config: object, space: Space, origin: str, trial_id: int) -> 
 
 
 class RequiredValue(NamedTuple):
-    """A number that every report must contain, because any report can become the best one."""
+    """A number that every report must contain. `label` and `hint`: its description and a remedy, for messages."""
 
     name: str
     role: Literal["metric", "constraint's value", "resource"]

@@ -1,7 +1,7 @@
 """Output of a running search: a live table in a terminal or notebook, plain lines elsewhere.
 
-The tuner's main thread calls `show` a few times a second with the lines of text since the last call and a snapshot.
-Nothing here runs on the hub's thread, so drawing does not delay decisions.
+The thread that waits for the search (`watch`) calls `show` a few times a second, with the lines of text since the last
+call and a snapshot. This is not the hub's thread, which runs the search, so drawing does not delay decisions.
 """
 
 import logging
@@ -18,16 +18,16 @@ from .table import search_view, summary_view, text_of
 _log = logging.getLogger(__name__)
 _events_log = logging.getLogger("fanwise.tune.events")
 
-_MIN_PAUSE_S, _MAX_PAUSE_S = 0.5, 2.0  # between two redraws of the table
+_MIN_PAUSE_S, _MAX_PAUSE_S = 0.5, 2.0  # between two redraws of the live table
 _LIVE_OVERHEAD = 9  # lines of a live table that are not trials
 
 _cell_of: dict[Path, int] = {}  # folder of an experiment -> number of the last notebook cell that displayed it
 
 
 class Output(Protocol):
-    """Shows a search in a terminal, notebook or log. `pause_s`: seconds until the next call of `show`."""
+    """Shows a search in a terminal, notebook or log. `news`: lines of text since the last call."""
 
-    pause_s: float
+    pause_s: float  # seconds until the next call of `show`
 
     def show(self, news: list[str], snapshot: SearchSnapshot) -> None: ...
     def end(self, news: list[str], snapshot: SearchSnapshot) -> None: ...
@@ -35,10 +35,9 @@ class Output(Protocol):
 
 @final
 class Screen:
-    """Shows a search. If the stream is closed or broken, the search continues without output. Other errors propagate.
+    """Shows a search on an `Output`, or shows nothing if `output` is None.
 
-    Args:
-        output: the output, or None to show nothing.
+    If the output stream is closed or broken, a warning is logged and nothing more is shown. Other errors propagate.
     """
 
     def __init__(self, output: Output | None) -> None:
@@ -54,14 +53,14 @@ class Screen:
         return self._output is None
 
     def print_lines(self, *lines: str) -> None:
-        """Print lines. They appear above a live table."""
+        """Print lines, above the table if it is live."""
         self._write(lambda _: _print(lines))
 
     def show(self, news: list[str], snapshot: SearchSnapshot) -> None:
         self._write(lambda output: output.show(news, snapshot))
 
     def end(self, news: list[str], snapshot: SearchSnapshot, lines: Iterable[str]) -> None:
-        """Print the resource summary and the last lines."""
+        """Show the search for the last time, then print `lines`."""
         self._write(lambda output: output.end(news, snapshot))
         self.print_lines(*lines)
 
@@ -71,7 +70,7 @@ class Screen:
         try:
             write(self._output)
         except (OSError, ValueError) as error:
-            # A stream raises ValueError if it is closed, and UnicodeEncodeError if it cannot encode the text.
+            # ValueError: the stream is closed. UnicodeEncodeError, a subclass: the stream cannot encode the text.
             if type(error) is ValueError and not getattr(sys.stdout, "closed", False):
                 raise
             _log.warning("the search continues, but can no longer be shown: %s", error)
@@ -79,7 +78,10 @@ class Screen:
 
 
 def screen_for(print_update_interval: float, *, quiet: bool) -> Screen:
-    """Return the screen for standard output, or for the notebook if this process is its kernel."""
+    """Return the screen for standard output, or for the notebook if this process is its kernel.
+
+    `print_update_interval`: seconds between two tables if standard output is not a terminal. `quiet`: show nothing.
+    """
     if quiet or sys.stdout is None:
         return Screen(None)
     if _notebook_cell() is not None:
@@ -132,7 +134,7 @@ class LogOutput:
 
 @final
 class LiveOutput:
-    """Redraws a table in place, with at most 1/200 of the time of a core. Prints a summary at the end."""
+    """Redraws a table in place after pauses of 0.5 to 2 s, longer if drawing is slow. Prints a summary at the end."""
 
     def __init__(self) -> None:
         from rich.live import Live

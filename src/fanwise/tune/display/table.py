@@ -21,7 +21,7 @@ _STYLES: Final = {"Completed": "green", "InProgress": "cyan", "Stopped": "yellow
 
 
 class _Column(NamedTuple):
-    """A column of a table. If not all columns fit, the highest ranks are left out first. Rank 0 is always shown."""
+    """A column of a table. If not all columns fit, the highest ranks are left out first, and rank 0 never."""
 
     rank: int
     width: int
@@ -31,12 +31,12 @@ class _Column(NamedTuple):
 def search_view(
     snapshot: SearchSnapshot, *, title: str = "", max_rows: int = MAX_ROWS, width: int | None = None
 ) -> "RenderableType":
-    """Return a table with one row per trial, and lines below it. Rows are in the order of ids, with the best in bold.
+    """Return a table with one row per trial in the order of ids, the best one in bold, and a few lines below it.
 
     Args:
         title: a line above the table.
         max_rows: maximum number of rows. The best, the running and the latest trials have priority.
-        width: maximum width in characters. Columns that do not fit are left out and counted. None: show all columns.
+        width: maximum width in characters. A line below the table counts the columns that do not fit. None: no limit.
     """
     from rich.console import Group
     from rich.text import Text
@@ -57,7 +57,7 @@ def search_view(
     hidden = {"trial": max(len(snapshot.rows), snapshot.total) - len(rows), "column": len(all_columns) - len(columns)}
     notes = [f"{number} more {noun}{'s' if number > 1 else ''}" for noun, number in hidden.items() if number > 0]
     lines = [f"({' and '.join(notes)} not shown)"] if notes else []
-    lines += [*usage_lines(snapshot), footer(snapshot), best_line(snapshot)]
+    lines += filter(None, [usage_line(snapshot), footer(snapshot), best_line(snapshot)])
     header = [Text(printable_line(title), style="bold")] if title else []
     return Group(*header, *table, *map(Text, lines))
 
@@ -106,18 +106,18 @@ def footer(snapshot: SearchSnapshot) -> str:
     return ", ".join(parts)
 
 
-def usage_lines(snapshot: SearchSnapshot) -> list[str]:
-    """Return a line with the utilization of the workers and the time limit, or no line if both are unknown."""
+def usage_line(snapshot: SearchSnapshot) -> str:
+    """Return a line with the utilization of the workers and the time limit, or "" if there is neither."""
     parts = []
     if snapshot.utilization is not None:
         parts.append(f"workers {100 * snapshot.utilization:.1f} % busy")
     if snapshot.limit_s:
         parts.append(f"time limit {snapshot.limit_s:g}s")
-    return [", ".join(parts)] if parts else []
+    return ", ".join(parts)
 
 
 def best_line(snapshot: SearchSnapshot) -> str:
-    """Return a line with the best value and its trial, or with the least infeasible value."""
+    """Return a line with the best value and its trial. If no trial is feasible, this is the least infeasible one."""
     metric = _printable(snapshot.metric)
     if snapshot.best is None:
         return f"{metric}: no trial has reported it"
@@ -133,7 +133,7 @@ def best_line(snapshot: SearchSnapshot) -> str:
 
 
 def method_line(scheduler: Mapping[str, Any]) -> str:
-    """Return the names of the searcher and scheduler, as far as the description of the scheduler contains them.
+    """Return a line with the names in a scheduler's description (`Scheduler.describe`), or "" if there are none.
 
     >>> method_line({"name": "ASHA", "searcher": {"name": "OptunaSearcher", "sampler": "TPESampler"}})
     'searcher OptunaSearcher (TPESampler), scheduler ASHA'
@@ -153,7 +153,8 @@ def _columns(snapshot: SearchSnapshot, rows: Sequence[TrialRow]) -> list[_Column
     ]
     for name in snapshot.config_names:
         cells = [_cell(row.config.get(name)) for row in rows]
-        columns.append(_column(5 if len(cells) > 1 and len(set(cells)) == 1 else 2, _printable(name), cells))
+        is_constant = len(cells) > 1 and len(set(cells)) == 1
+        columns.append(_column(5 if is_constant else 2, _printable(name), cells))
     for name in snapshot.value_names:
         cells = [_cell(row.values.get(name)) for row in rows]
         columns.append(_column(0 if name == snapshot.metric else 4, _printable(name), cells))

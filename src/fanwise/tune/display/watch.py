@@ -1,9 +1,10 @@
-"""Displays a running search in the calling thread, and forwards Ctrl-C to it.
+"""Displays a running search in the calling thread, and forwards Ctrl-C to the search.
 
-The search runs on the hub's thread. The first Ctrl-C stops the trials and keeps all results, the second kills the
-trials, the third raises KeyboardInterrupt at once. A search that fails or is killed gets a few seconds to end. If it
-does not, for example because a process cannot be killed or an import hangs, `watch` returns, and closing the pool ends
-the remaining processes.
+The search runs on the thread of the hub, the pool's event loop. The first Ctrl-C stops the trials and keeps all
+results. The second kills the trials. The third raises KeyboardInterrupt at once.
+
+After a failure or the second Ctrl-C, the search has 3 s to end. If it takes longer, for example because a process
+cannot be killed or an import hangs, `watch` returns, and closing the pool ends the remaining processes.
 """
 
 import signal
@@ -23,7 +24,7 @@ from .screen import Screen
 
 T = TypeVar("T")
 
-_END_TIMEOUT_S = 3.0  # maximum time for a search to end after it was killed or has failed
+_END_TIMEOUT_S = 3.0
 _CHECK_INTERVAL_S = 0.25  # between checks that the hub is still running
 _HINTS = (
     "Ctrl-C: stopping the trials; all results are kept. Ctrl-C again kills them.",
@@ -46,7 +47,7 @@ class Interrupts:
 
 @contextmanager
 def counting_interrupts() -> Iterator[Interrupts]:
-    """Count Ctrl-C in the block. Counts only in the main thread, and not if SIGINT is ignored or handled by C code."""
+    """Count Ctrl-C during the block, unless this is not the main thread, or SIGINT is ignored or handled by C code."""
     interrupts = Interrupts()
     previous_handler = signal.getsignal(signal.SIGINT)
     is_main = threading.current_thread() is threading.main_thread()
@@ -61,12 +62,12 @@ def counting_interrupts() -> Iterator[Interrupts]:
 
 
 def watch(
-    hub: Hub, search: SearchRunner, screen: Screen, interrupts: Interrupts, *, last_wait_s: float = _END_TIMEOUT_S
+    hub: Hub, search: SearchRunner, screen: Screen, interrupts: Interrupts, *, end_timeout_s: float = _END_TIMEOUT_S
 ) -> None:
-    """Display the search until it is over, and forward Ctrl-C to it.
+    """Display the search and forward Ctrl-C to it. Block until the search is over.
 
-    Return early if a failed or killed search does not end within `last_wait_s`. Call `abandon_unless_finished`
-    afterwards.
+    Return early if the search does not end within `end_timeout_s` after a failure or the second Ctrl-C. Then call
+    `abandon_unless_finished`.
 
     Raises:
         ClosedError: the pool was closed during the search.
@@ -82,7 +83,7 @@ def watch(
         if search.finished.wait(screen.pause_s):
             return
         if deadline_s is None and (num_sent > 1 or search.failure is not None):
-            deadline_s = time.monotonic() + last_wait_s
+            deadline_s = time.monotonic() + end_timeout_s
         if deadline_s is not None and time.monotonic() > deadline_s:
             return
         if screen.is_blank:
@@ -114,7 +115,7 @@ def call_on(hub: Hub, function: Callable[[], T]) -> T:
 
 
 def abandon_unless_finished(hub: Hub, search: SearchRunner) -> None:
-    """Abandon the search if it is not over, so that its record can be closed. Blocks for one hub iteration."""
+    """Abandon the search if it is not over, so that its record can be closed. Blocks until the hub has done so."""
     if search.finished.is_set():
         return
     try:

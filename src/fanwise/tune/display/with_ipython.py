@@ -1,4 +1,4 @@
-"""The output of a search in a notebook, a display below the cell that is updated in place."""
+"""Shows a search in a notebook, in a display below the running cell that is updated in place."""
 
 from typing import Any, final
 

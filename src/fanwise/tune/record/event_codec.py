@@ -2,9 +2,9 @@
 
     event, actions  --to_row-->  kind, trial id, body (JSON)  --event_of, RecordedActions-->  event, actions
 
-The body has the fields of the event and the list `actions`. The actions are recorded so that readers need not compute
-them, and so that a replay can compare them. The fields of the answer to a report are keys of the body itself. An
-exception of the scheduler is recorded as text.
+The body has the fields of the event, and the actions as the list `actions`. The row of a report has the fields of its
+answer as further keys of the body. Exceptions of the scheduler and the searcher are recorded as text. The actions are
+recorded so that readers need not compute them, and so that a replay can compare them.
 """
 
 import dataclasses
@@ -18,10 +18,10 @@ from ..core.actions import (
     Answer,
     Discard,
     Finish,
-    Judged,
     Kill,
     Reason,
     Reject,
+    SetStatus,
     Start,
     StopStarting,
     Suggest,
@@ -32,7 +32,7 @@ from ..schedulers.scheduler import Decision, Status
 
 Body = dict[str, Any]  # JSON
 
-_EVENTS: Final[Mapping[str, type[Event]]] = {
+_EVENT_TYPES: Final[Mapping[str, type[Event]]] = {
     "earlier": events.EarlierTrial,
     "begin": events.Begin,
     "suggested": events.Suggested,
@@ -48,39 +48,38 @@ _EVENTS: Final[Mapping[str, type[Event]]] = {
     "requested": events.TrialRequested,
     "resumed": events.Resumed,
 }
-_ACTIONS: Final[Mapping[str, type[Action]]] = {
+_ACTION_TYPES: Final[Mapping[str, type[Action]]] = {
     "start": Start,
-    "judged": Judged,
+    "judged": SetStatus,
     "terminate": Terminate,
     "kill": Kill,
     "discard": Discard,
     "stop": StopStarting,
     "finish": Finish,
 }
-_KINDS: Final = {event: kind for kind, event in _EVENTS.items()}
-_ACTION_NAMES: Final = {action: name for name, action in _ACTIONS.items()}
+_EVENT_KINDS: Final = {event_type: kind for kind, event_type in _EVENT_TYPES.items()}
+_ACTION_KINDS: Final = {action_type: kind for kind, action_type in _ACTION_TYPES.items()}
 # Names of the fields in a body. The time and trial id are stored outside the body.
 _EVENT_FIELDS: Final = {
-    event: [field.name for field in dataclasses.fields(event) if field.name not in ("now_s", "trial_id")]
-    for event in _KINDS
+    event_type: [field.name for field in dataclasses.fields(event_type) if field.name not in ("now_s", "trial_id")]
+    for event_type in _EVENT_KINDS
 }
-# Name, key in the body, and default of each field of the actions. Only Finish is written with its defaults.
+# Name, key in JSON, and default of each field of the actions. Fields with their default are omitted, except in Finish.
 _ACTION_FIELDS: Final = {
-    action: [
+    action_type: [
         (field.name, "trial" if field.name == "trial_id" else field.name, field.default)
-        for field in dataclasses.fields(action)
+        for field in dataclasses.fields(action_type)
         if field.name != "cause"
     ]
-    for action in _ACTION_NAMES
+    for action_type in _ACTION_KINDS
 }
-_OPTIONAL: Final = ("error", "versions")  # fields of events that are not written if they are None
-_TEXTS: Final = ("reason", "error")  # fields of actions that a replay does not compare
-_NO_ACTIONS: Final[list[Any]] = []
+_OMITTED_IF_NONE: Final = ("error", "versions")  # fields of events
+_TEXT_FIELDS: Final = ("reason", "error")  # fields of actions that a replay does not compare
 
 
 @frozen
 class RecordedEvent:
-    """One row of the record. `t_s`: seconds since the search began."""
+    """One row of the record. `seq`: number of the row, from 1. `t_s`: seconds since the search began."""
 
     seq: int
     t_s: float
@@ -94,7 +93,7 @@ def to_row(event: Event, actions: list[Action]) -> tuple[str, int | None, Body]:
     if type(event) is events.Reported:
         return "report", event.trial_id, _report_body(event, actions)
     body: Body = {name: getattr(event, name) for name in _EVENT_FIELDS[type(event)]}
-    for name in _OPTIONAL:
+    for name in _OMITTED_IF_NONE:
         if name in body and body[name] is None:
             del body[name]
     if type(event) is events.Ended:
@@ -106,7 +105,7 @@ def to_row(event: Event, actions: list[Action]) -> tuple[str, int | None, Body]:
         }
     if bodies := _action_bodies(actions):
         body["actions"] = bodies
-    return _KINDS[type(event)], getattr(event, "trial_id", None), body
+    return _EVENT_KINDS[type(event)], getattr(event, "trial_id", None), body
 
 
 def _report_body(event: events.Reported, actions: list[Action]) -> Body:
@@ -129,27 +128,27 @@ def _report_body(event: events.Reported, actions: list[Action]) -> Body:
 
 
 def event_of(kind: str, t_s: float, trial_id: int | None, body: Mapping[str, Any]) -> Event:
-    """Return the event of a row. Raises KeyError, TypeError or ValueError if `to_row` did not write the row."""
+    """Return the event of a row. Raises KeyError, TypeError or ValueError if the row is invalid."""
     if kind == "report":
         trial_id = -1 if trial_id is None else trial_id
         values, objective_s = body["values"], body["worker_time"]
         return events.Reported(t_s, trial_id, body["attempt"], values, objective_s, body.get("checkpoint"))
-    event = _EVENTS[kind]
-    fields: Body = {name: body[name] for name in _EVENT_FIELDS[event] if name in body}
-    if event is events.Ended:
+    event_type = _EVENT_TYPES[kind]
+    fields: Body = {name: body[name] for name in _EVENT_FIELDS[event_type] if name in body}
+    if event_type is events.Ended:
         outcome = body["outcome"]
         fields["outcome"] = Outcome(**{**outcome, "threads": tuple(outcome.get("threads", ()))})
     if trial_id is not None:
         fields["trial_id"] = trial_id
-    return event(now_s=t_s, **fields)
+    return event_type(now_s=t_s, **fields)
 
 
 @final
 class RecordedActions:
-    """The actions recorded in a row. Suggest, causes, and configurations of later attempts are not recorded.
+    """The actions recorded in a row. `actions` decodes them, and `matches` compares them without decoding.
 
-    `matches` compares actions in encoded form, which is fast because most rows have no actions. It ignores texts. The
-    text of a failure contains the output and traceback of one process, and differs between versions of this library.
+    Not recorded: `Suggest`, the exception `Finish.cause`, and the configuration of a trial after its first attempt.
+    Not compared: texts such as tracebacks, which differ between processes and between versions of this library.
     """
 
     __slots__ = ("_body", "_is_report", "_trial_id")
@@ -162,14 +161,14 @@ class RecordedActions:
     def matches(self, actions: Sequence[Action]) -> bool:
         """Return True if recording these actions would give the same row, apart from texts."""
         if self._is_report:
-            if not actions or not _is_answer(actions[0], self._body):
+            if not actions or not _matches_answer(actions[0], self._body):
                 return False
             actions = actions[1:]
-        bodies = self._body.get("actions", _NO_ACTIONS)
+        bodies = self._body.get("actions", ())
         return list(map(_without_texts, _action_bodies(actions))) == list(map(_without_texts, bodies))
 
     def actions(self) -> list[Action]:
-        """Return the actions. Raises KeyError, TypeError or ValueError if `to_row` did not write the row."""
+        """Return the actions. Raises KeyError, TypeError or ValueError if the row is invalid."""
         body, actions = self._body, list[Action]()
         if self._is_report:
             assert self._trial_id is not None
@@ -178,11 +177,11 @@ class RecordedActions:
             else:
                 late, repeated = body.get("late", False), body.get("repeated", False)
                 actions.append(Answer(self._trial_id, Decision(body["decision"]), body["iter"], late, repeated))
-        return actions + [_action_of(action) for action in body.get("actions", _NO_ACTIONS)]
+        return actions + [_action_of(action) for action in body.get("actions", ())]
 
 
-def _is_answer(action: Action, body: Mapping[str, Any]) -> bool:
-    """Return True if the action is the answer in the body of a report. Ignore the text of a rejection."""
+def _matches_answer(action: Action, body: Mapping[str, Any]) -> bool:
+    """Return True if the action equals the answer in the body of a report, apart from the text of a rejection."""
     if type(action) is Answer:
         return bool(
             action.iter == body.get("iter")
@@ -195,8 +194,8 @@ def _is_answer(action: Action, body: Mapping[str, Any]) -> bool:
 
 
 def _without_texts(action: Mapping[str, Any]) -> Body:
-    """Return a recorded action without its texts, and with only the kind of the reason why a trial failed."""
-    body = {key: value for key, value in action.items() if key not in _TEXTS}
+    """Return a recorded action without its texts, but with the kind of the reason why a trial failed."""
+    body = {key: value for key, value in action.items() if key not in _TEXT_FIELDS}
     if action["action"] == "judged" and "reason" in action:
         body["reason_kind"] = action["reason"][0]
     return body
@@ -207,14 +206,14 @@ def _action_bodies(actions: Sequence[Action]) -> list[Body]:
 
 
 def _action_body(action: Action) -> Body:
-    body: Body = {"action": _ACTION_NAMES[type(action)]}
+    body: Body = {"action": _ACTION_KINDS[type(action)]}
     for name, key, default in _ACTION_FIELDS[type(action)]:
         value = getattr(action, name)
         if value != default or type(action) is Finish:
             body[key] = value
     if type(action) is Start and action.attempt:
-        del body["config"]
-    if type(action) is Judged:
+        del body["config"]  # recorded with the first attempt
+    if type(action) is SetStatus:
         body["status"] = str(action.status)
         if action.reason is not None:
             body["reason"] = [action.reason.kind, action.reason.text]
@@ -222,11 +221,11 @@ def _action_body(action: Action) -> Body:
 
 
 def _action_of(body: Mapping[str, Any]) -> Action:
-    action = _ACTIONS[body["action"]]
-    fields: Body = {name: body[key] for name, key, _ in _ACTION_FIELDS[action] if key in body}
-    if action is Start:
+    action_type = _ACTION_TYPES[body["action"]]
+    fields: Body = {name: body[key] for name, key, _ in _ACTION_FIELDS[action_type] if key in body}
+    if action_type is Start:
         fields.setdefault("config", {})
-    if action is Judged:
+    if action_type is SetStatus:
         fields["status"] = Status(fields["status"])
         fields["reason"] = Reason(*body["reason"]) if "reason" in body else None
-    return action(**fields)
+    return action_type(**fields)

@@ -12,7 +12,7 @@ from pathlib import Path
 LOCK_NAME = "writer.lock"
 
 _RETRY_S = 0.2  # because readers take the lock for a few microseconds in `is_held`
-_PAUSE_S = 0.01
+_PAUSE_S = 0.01  # between two attempts to take the lock
 
 
 class HeldError(Exception):
@@ -20,9 +20,9 @@ class HeldError(Exception):
 
 
 def hold(folder: Path) -> int | None:
-    """Take the lock of a folder. Return its descriptor, or None if the file system has no locks.
+    """Take the lock of a folder. Return the file descriptor that holds it, or None if the file system has no locks.
 
-    The descriptor is closed on exec. The child of a fork inherits it and must `release` it.
+    Blocks for up to 0.2 s. The descriptor is closed on exec. The child of a fork inherits it and must `release` it.
 
     Raises:
         HeldError: another writer holds the lock.
@@ -50,7 +50,7 @@ def release(descriptor: int | None) -> None:
 
 
 def is_held(folder: Path) -> bool | None:
-    """Return True if a writer holds the lock of a folder, or None if this cannot be determined. Does not block."""
+    """Return whether a writer holds the lock of a folder, or None if that cannot be determined. Does not block."""
     try:
         descriptor = os.open(folder / LOCK_NAME, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -4,8 +4,8 @@
                     commit                write all buffered events by one write()
     sync thread:    fdatasync             every 0.1 s, if there are new events
 
-Committed events survive the death of the process, even by kill -9. Synced events also survive a power cut, which loses
-at most the last 0.15 s if a sync takes up to 50 ms. The writer holds a lock (`lock`) while the record is open.
+Committed events survive the death of the process, even by kill -9. Synced events also survive a power cut. If a sync
+takes up to 50 ms, a power cut loses at most the last 0.15 s. The writer holds a lock (`lock`) while the record is open.
 
 Invariants: Sequence numbers are 1, 2, 3, ... without a gap. Lines never change. Only one thread at a time uses a
 `Record`. After a fork, the child cannot write.
@@ -48,7 +48,7 @@ class Record:
     Attributes:
         folder: the experiment's folder.
         next_seq: sequence number of the next event.
-        notices: lines to show to the user.
+        notices: lines for the user about repairs by `reopen`.
     """
 
     def __init__(self, folder: Path, lock_fd: int | None, last_seq: int, size: int) -> None:
@@ -60,12 +60,12 @@ class Record:
         self._size = size  # size of the committed events in bytes
         self._closed_reason: str | None = None
         self._fd = os.open(folder / FILE_NAME, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
-        self._sync = _Sync(self._fd)
+        self._sync = _SyncThread(self._fd)
         _open_records.add(self)
 
     @classmethod
     def create(cls, folder: Path, meta: Mapping[str, Any]) -> "Record":
-        """Create the experiment's folder (mode 0700), its missing parents, and an empty record in it.
+        """Create the experiment's folder (mode 0700) with an empty record, and its missing parent folders.
 
         Args:
             folder: must not exist.
@@ -73,8 +73,8 @@ class Record:
 
         Raises:
             ExperimentExistsError: `folder` exists.
-            TypeError: `meta` is not JSON.
-            RecordError: the folder or a file cannot be written; nothing is left behind.
+            TypeError: `meta` cannot be encoded as JSON.
+            RecordError: the folder or a file cannot be written. The folder is removed again.
         """
         text = json.dumps({**meta, "format": FORMAT})
         with _wrap_os_errors(f"The experiment {folder} could not be created"), ExitStack() as stack:
@@ -115,7 +115,7 @@ class Record:
                 ) from None
             stack.callback(release, lock_fd)
             reader = EventReader(folder)
-            for _ in reader.read():
+            for _ in reader.read():  # find the end of the last complete line
                 pass
             if reader.torn_bytes:
                 os.truncate(folder / FILE_NAME, reader.offset)
@@ -128,7 +128,7 @@ class Record:
         return record
 
     def set_summary(self, summary: Mapping[str, Any]) -> None:
-        """Replace `summary.json` at once. Errors as for `commit`."""
+        """Replace `summary.json` now. Raises RecordError if it cannot be written, and ClosedError as `append`."""
         self._check_usable()
         try:
             _replace(self.folder / SUMMARY_NAME, json.dumps(summary))
@@ -141,7 +141,7 @@ class Record:
         `body` is encoded at once, so later changes to it have no effect.
 
         Raises:
-            TypeError: `body` is not JSON.
+            TypeError: `body` cannot be encoded as JSON.
             ClosedError: the record is closed, or this process is a fork of the one that opened it.
         """
         self._check_usable()
@@ -154,8 +154,8 @@ class Record:
         """Write all buffered events, so that they survive the death of this process. Does not wait for the disk.
 
         Raises:
-            RecordError: the file cannot be written, and the next commit tries again. Or an earlier commit could not be
-                synced, and all further commits raise as well.
+            RecordError: the file cannot be written; the next commit tries again. After a failed sync, every commit
+                raises this error.
             ClosedError: as for `append`.
         """
         self._check_usable()
@@ -169,11 +169,11 @@ class Record:
             raise self._error(error) from error
         self._size += len(data)
         self._lines.clear()
-        if not self._sync.written.is_set():  # usually it is set; `set` is slow
+        if not self._sync.written.is_set():  # `is_set` is faster than `set`, and usually True
             self._sync.written.set()
 
     def close(self) -> None:
-        """Commit the buffered events, sync, and release the lock. Idempotent.
+        """Commit the buffered events, block until they are on the disk, and release the lock. Idempotent.
 
         Raises:
             RecordError: an event could not be written or synced. The record is closed nevertheless.
@@ -196,7 +196,7 @@ class Record:
         self.close()
 
     def _write(self, data: bytes) -> None:
-        """Append all of the data or nothing."""
+        """Append all of the data, or raise an error and leave the file as it was."""
         written = 0
         try:
             while written < len(data):
@@ -204,7 +204,7 @@ class Record:
         except BaseException:
             try:
                 os.ftruncate(self._fd, self._size)
-            except OSError as error:
+            except OSError as error:  # the file may end with an incomplete line, so no event may follow
                 self._sync.failure = self._sync.failure or error
             raise
 
@@ -234,14 +234,14 @@ class Record:
 class Recorder:
     """Records the events of a search, passes them to a listener, and adds them to the state of the search.
 
-    Reports are added to the state in batches, when the state is read or when 100 reports are pending. This takes a
-    quarter of the time, because the caches are warm. All other events are added at once. The caller must commit.
+    Reports are added to the state in batches, when the state is read or when 100 reports are pending. A batch takes a
+    quarter of the time, because the CPU caches stay warm. All other events are added at once. Nothing is committed.
 
     Args:
         record: the open record.
         state: the state of the search after the events in the record.
         listener: called with each event and its actions before they are added to the state. If the event is a report,
-            the state may also lack the reports directly before it. Must not block.
+            the state may also lack the reports directly before it. The listener must not block.
     """
 
     def __init__(
@@ -284,10 +284,11 @@ class Recorder:
 
 
 @final
-class _Sync:
-    """A thread that syncs a file every 0.1 s if it was written to.
+class _SyncThread:
+    """A thread that syncs a file every 0.1 s if `written` was set since the last sync.
 
-    A failed sync is final. Linux marks the data as written even then, so a second sync would succeed without writing.
+    A failed sync ends the thread. If it were repeated, it would succeed without writing: Linux marks the data as
+    written even if the first sync fails.
     """
 
     def __init__(self, fd: int) -> None:
@@ -324,7 +325,7 @@ def _remove_folder(folder: Path) -> None:
 
 
 def _replace(file: Path, text: str, *, sync: bool = False) -> None:
-    """Replace a file atomically. `sync`: also sync the content. The folder must be synced separately."""
+    """Replace a file atomically. `sync`: wait until the content is on the disk. The folder is not synced."""
     partial = file.with_name(f".{file.name}.partial")
     with open(partial, "w") as target:
         target.write(text)
@@ -335,7 +336,7 @@ def _replace(file: Path, text: str, *, sync: bool = False) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Wait until the names in a folder are on the disk, if the file system supports that."""
+    """Wait until the entries of a folder are on the disk, if the file system supports that."""
     fd = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(fd)
@@ -352,7 +353,7 @@ def _wrap_os_errors(failure: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno is None:  # raised by this module with its own message
+        if error.errno is None:  # one of our own errors, which has a complete message
             raise
         raise RecordError(f"{failure}: {_explanation(error)}") from error
 

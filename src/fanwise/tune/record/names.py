@@ -2,7 +2,7 @@
 
 $FANWISE_HOME or ~/fanwise               see `base.home`
   train-2026-03-01-14-05-09-1f3a7c/      one folder per experiment
-    events.jsonl                         its record
+    events.jsonl                         the events, see `reading` for the other files of the record
     output/0.out, 0.err, 0-1.out, ...    output of trial 0, and of its second attempt
 """
 
@@ -30,8 +30,8 @@ def check_name(name: str) -> str:
     """Return `name` if it is a valid experiment name.
 
     Raises:
-        ValueError: it is empty, longer than 100 characters, starts with a dot, or contains characters other than ASCII
-            letters, digits, dot, underscore and hyphen.
+        ValueError: `name` is empty, longer than 100 characters, starts with a dot, or contains characters other than
+            ASCII letters, digits, dot, underscore and hyphen.
     """
     if len(name) > MAX_NAME_CHARS:
         raise ValueError(
@@ -51,12 +51,12 @@ def new_name(objective_name: str, wall_s: float, entropy: bytes) -> str:
     Args:
         objective_name: name of the user's function. Invalid characters are replaced.
         wall_s: Unix time in seconds.
-        entropy: at least three random bytes. They distinguish searches that begin in the same second.
+        entropy: at least three random bytes, which distinguish experiments that are created in the same second.
     """
     timestamp = time.strftime("%Y-%m-%d-%H-%M-%S", time.localtime(wall_s))
     return check_name(f"{_sanitize(objective_name)[:60]}-{timestamp}-{entropy[:3].hex()}")
 
 
 def _sanitize(text: str) -> str:
-    """Replace each run of invalid characters with a hyphen, and shorten the result."""
+    """Return a valid name: replace each run of invalid characters with a hyphen, and shorten the result."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-.")[:MAX_NAME_CHARS] or "experiment"

@@ -11,10 +11,10 @@ _MAX_LINES = 20
 
 @final
 class News:
-    """Collects up to 20 lines between two calls of `take`.
+    """Collects up to 20 lines between two calls of `take`, and counts the others.
 
     Attributes:
-        on_line: callback for every line. Its second argument is True if the line reports a failure.
+        on_line: called as `on_line(line, is_failure)` for every line, also for those that are not collected.
     """
 
     def __init__(self) -> None:
@@ -23,7 +23,7 @@ class News:
         self.on_line: Callable[[str, bool], None] | None = None
 
     def add(self, make_line: Callable[[], str], *, is_failure: bool = False) -> None:
-        """Add a line. `make_line` is called only if the line is used, because it takes as long as reading an event."""
+        """Add a line. `make_line` is slow, so it is called only if the line is collected or passed to `on_line`."""
         is_kept = len(self._lines) < _MAX_LINES
         self._num_left_out += not is_kept
         if not is_kept and self.on_line is None:
@@ -35,7 +35,7 @@ class News:
             self.on_line(line, is_failure)
 
     def take(self) -> list[str]:
-        """Return the lines since the last call. If lines were left out, the last line gives their number."""
+        """Return the lines since the last call. If there were more than 20, a further line counts the others."""
         lines, self._lines = self._lines, []
         if self._num_left_out:
             lines.append(f"(and {self._num_left_out} more events)")
@@ -52,14 +52,14 @@ def start_line(trial: Trial, action: Mapping[str, Any]) -> str:
     if "source" in action:
         suffix += f", a clone of trial {action['source']}"
     if action.get("fallback"):
-        suffix += ", drawn at random as the searcher took too long"
+        suffix += ", drawn at random because the searcher took too long"
     return f"trial {trial.trial_id} scheduled{suffix}: {settings}"
 
 
 def clone_line(trial_id: int, source: int) -> str:
     return (
         f"trial {source} has saved no checkpoint, so its clone, trial {trial_id}, starts from scratch; save one with "
-        f"report(..., checkpoint=save). This is shown once."
+        f"report(..., checkpoint=save). This warning is shown once."
     )
 
 
@@ -69,7 +69,8 @@ def end_line(row: TrialRow, metric: str, reason: list[str] | None, *, will_retry
     if metric in row.values:
         line += f": {metric}={_format_value(row.values[metric])} after {counted(row.iter or 0, 'report')}{worker_time}"
     if reason is not None:
-        line += f" ({reason[0]}): {reason[1].partition(chr(10))[0]}"
+        kind, text = reason
+        line += f" ({kind}): {text.partition(chr(10))[0]}"
     return line + (", will be retried" if will_retry else "")
 
 

@@ -1,4 +1,4 @@
-"""Reads the state of an experiment, or a one-line overview, from its record, even while another process writes it.
+"""Reads experiments for display, even while another process writes their records.
 
 SearchReader    reads all events into a `SearchState`; each refresh reads only the new ones
 overview_of     reads the summary that the tuner writes every few seconds, for lists of experiments
@@ -27,8 +27,8 @@ class SearchReader:
         full: keep all trials and reports; see `SearchState`.
 
     Attributes:
-        search: state of the search after the events that have been read.
-        state: "running", "finished", ... at the last refresh (see `Experiment.state`).
+        search: counts, trials and reports after the events that have been read.
+        state: "running", "finished", ... at the last refresh (see `Experiment.state`); before the first, "unknown".
 
     Raises:
         RecordError: the record is missing or cannot be read. `refresh` may raise it as well.
@@ -39,7 +39,7 @@ class SearchReader:
         self.search = SearchState(read_meta(folder), full=full)
         self.state: State = "unknown"
         self._reader = EventReader(folder)
-        # Time of the search at its last event or summary, and the local time when it was read.
+        # Time of the last event or summary on the clock of the search, and the local time when it was read.
         self._last_s: float = self.search.meta.get("summary", {}).get("last_s", 0.0)
         self._read_at_s = time.monotonic()
 
@@ -54,23 +54,22 @@ class SearchReader:
 
     @property
     def is_dead(self) -> bool:
-        """True if the tuner ended before the search did."""
+        """True if the tuner ended before the search finished."""
         return self.state == "broken-off"
 
     def snapshot(self) -> SearchSnapshot:
-        """Return the values of a table."""
         return self.search.snapshot(now_s=self.now_s, dead=self.is_dead)
 
     @property
     def now_s(self) -> float:
-        """Seconds since the search began. While it runs, they are extrapolated from its last event."""
+        """Seconds since the search began, extrapolated from the last event unless the search has ended."""
         if self.state in ("finished", "broken-off"):
             return self.search.last_s
         return self._last_s + time.monotonic() - self._read_at_s
 
 
 def read_search(folder: Path) -> SearchReader:
-    """Return a reader with all trials and reports so far. Errors as for `SearchReader`."""
+    """Return a reader that has read all trials and reports so far. Errors as for `SearchReader`."""
     reader = SearchReader(folder, full=True)
     reader.refresh()
     return reader

@@ -1,6 +1,6 @@
 """The files of a record, and functions to read them, even while the search runs or after a crash.
 
-    meta.json       name, space, scheduler, seed, versions; written when the experiment begins
+    meta.json       name, space, scheduler, seed, versions, ...; written when the experiment is created
     summary.json    counts and the best report, for lists of experiments; replaced every few seconds
     events.jsonl    one event per line, append-only:
 
@@ -8,8 +8,8 @@
 
 `seq` is the number of the line, and `crc` the CRC-32 of the bytes before `,"crc"`, in hexadecimal.
 
-A reader remembers its position in `events.jsonl`, so following a running search costs only as much as its new events.
-It writes nothing and takes no locks. It skips an incomplete last line, which is being written or was cut off by a
+An `EventReader` remembers how far it has read, so that following a running search costs only as much as its new events.
+Readers write nothing and take no locks. They skip an incomplete last line, which is being written or was cut off by a
 crash.
 """
 
@@ -25,7 +25,8 @@ from ...base.errors import RecordError
 from ...base.home import RECORD_NAME
 from .event_codec import RecordedEvent
 
-# (major, minor). Another major version cannot be read. Unknown kinds of events of a higher minor version are ignored.
+# (major, minor). Another major version cannot be read. A higher minor version may have further kinds of events, which
+# are skipped when the record is shown, but cannot be replayed.
 FORMAT: Final = (3, 0)
 FILE_NAME: Final = RECORD_NAME
 META_NAME: Final = "meta.json"
@@ -38,7 +39,7 @@ _encode = json.JSONEncoder(separators=(",", ":"), allow_nan=True).encode
 
 
 def line_of(seq: int, t_s: float, kind: str, trial_id: int | None, body: Mapping[str, Any]) -> bytes:
-    """Return the line of an event, with its line break. Raises TypeError if `body` is not JSON."""
+    """Return the line of an event, with its line break. Raises TypeError if `body` cannot be encoded as JSON."""
     trial = "null" if trial_id is None else trial_id
     text = f'{{"seq":{seq},"t":{float(t_s)!r},"kind":"{kind}","trial":{trial},"body":{_encode(body)}'.encode()
     return b'%b,"crc":"%08x"}\n' % (text, zlib.crc32(text))
@@ -67,12 +68,11 @@ def read_meta(folder: Path) -> dict[str, Any]:
 
 
 def read_events(folder: Path) -> list[RecordedEvent]:
-    """Return all events. Errors as for `read_meta`."""
     return list(iter_events(folder))
 
 
 def iter_events(folder: Path, kinds: Sequence[str] = ()) -> Iterator[RecordedEvent]:
-    """Iterate over the events of these kinds (empty: all) with little memory. Errors as for `read_meta`."""
+    """Yield the events of these kinds (empty: all) with little memory. Errors as for `EventReader`."""
     for events in EventReader(folder).read(kinds):
         yield from events
 
@@ -83,8 +83,10 @@ class EventReader:
 
     Attributes:
         last_seq: sequence number of the last event that was read.
-        offset: position in bytes after the last event that was read.
-        torn_bytes: number of bytes after the last intact line, as found by the last `read`.
+        offset: number of bytes up to the end of the last event that was read.
+        torn_bytes: number of bytes after the last complete line at the last `read`.
+
+    Raises RecordError if the folder is not an experiment.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -98,7 +100,7 @@ class EventReader:
         """Yield the new events in lists.
 
         Args:
-            kinds: kinds of events to decode. Empty: all.
+            kinds: kinds of events to yield. Empty: all.
 
         Raises:
             RecordError: the file cannot be read, or is damaged; the message names the line.
@@ -115,7 +117,7 @@ class EventReader:
                     *lines, partial = (partial + chunk).split(b"\n")
                     num_intact = next((index for index, line in enumerate(lines) if not _is_intact(line)), len(lines))
                     if num_intact < len(lines):
-                        # A crash tears only the end of the file. An intact line after a torn one means damage.
+                        # A crash can leave invalid lines only at the end of the file.
                         later_lines = [*lines[num_intact + 1 :], *(partial + log.read()).split(b"\n")]
                         if any(map(_is_intact, later_lines)):
                             raise self._damage_error(num_intact, "its checksum is wrong")
@@ -131,7 +133,7 @@ class EventReader:
         """Decode intact lines and advance past them."""
         if not lines:
             return []
-        for index in (0, len(lines) - 1):
+        for index in (0, len(lines) - 1):  # if both numbers are right, no line is missing
             match = _HEAD.match(lines[index])
             if match is None:
                 raise self._damage_error(index, "it is not an event")
@@ -142,7 +144,7 @@ class EventReader:
             rows = json.loads(b"[%b]" % b",".join(selected))  # one call, which is three times as fast
             events = [RecordedEvent(row["seq"], row["t"], row["kind"], row["trial"], row["body"]) for row in rows]
         except (ValueError, KeyError, TypeError) as error:
-            raise self._damage_error(0, f"a line from there on is not an event ({error})") from None
+            raise self._damage_error(0, f"this line or a later one is not an event ({error})") from None
         self.last_seq += len(lines)
         self.offset += sum(map(len, lines)) + len(lines)
         return events
@@ -178,7 +180,7 @@ def _check_folder(folder: Path) -> None:
 
 
 def _read_json(file: Path) -> dict[str, Any] | None:
-    """Return the object in a file, or None if there is no file."""
+    """Return the JSON object in a file, or None if there is no file."""
     try:
         content = json.loads(file.read_bytes())
     except FileNotFoundError:

@@ -15,10 +15,10 @@ from .state import SearchState
 
 
 def restore(folder: Path, core: SearchCore, searcher: Searcher | None) -> SearchState:
-    """Replay the record with a new SearchCore and its searcher. Return the state of the search, with empty news.
+    """Replay the record in a new SearchCore and a new searcher. Return the state of the search, without news.
 
     Raises:
-        RecordError: the decisions of the scheduler differ from the record, or a newer version wrote the record.
+        RecordError: the record cannot be read, an event is invalid, or the scheduler decides differently now.
     """
     state = SearchState(read_meta(folder))
     replayed = replay(core, searcher, rows_of(folder, state), compares_suggestions=False)
@@ -26,16 +26,16 @@ def restore(folder: Path, core: SearchCore, searcher: Searcher | None) -> Search
     if replayed.differences:
         difference = replayed.differences[0]
         raise RecordError(
-            f"{folder.name} cannot be resumed: from event {difference.seq} on, its scheduler makes other decisions "
+            f"{folder.name} cannot be resumed: from event {difference.seq} on, the scheduler makes other decisions "
             f"than when the record was written.\n  then: {difference.recorded!r}\n  now:  {difference.replayed!r}\n"
-            f"Has its code changed, or does it use random numbers or a clock of its own? "
+            f"Has the scheduler's code changed, or does it use random numbers or a clock of its own? "
             f"`fanwise tune replay {folder.name}` lists the differences. Resume with the code of the original search."
         )
     return state
 
 
 def rows_of(folder: Path, state: SearchState | None = None) -> Iterator[Row]:
-    """Yield the rows of a record for a replay, and add their events to `state`. Raises RecordError."""
+    """Yield the rows of a record for a replay, and add their events to `state`. Raises RecordError for invalid rows."""
     for recorded in iter_events(folder):
         kind, body = recorded.kind, recorded.body
         if state is not None:
@@ -51,7 +51,7 @@ def rows_of(folder: Path, state: SearchState | None = None) -> Iterator[Row]:
 
 
 def recorded_versions(folder: Path, meta: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return library -> versions in order. A search may have been resumed with other versions."""
+    """Return {library: its versions in order of use}. A search may have been resumed with other versions."""
     versions = {name: [version] for name, version in meta.get("versions", {}).items()}
     for event in iter_events(folder, kinds=("resumed",)):
         for name, version in (event.body.get("versions") or {}).items():
@@ -62,7 +62,7 @@ def recorded_versions(folder: Path, meta: Mapping[str, Any]) -> dict[str, list[s
 
 
 def last_settings(folder: Path, meta: Mapping[str, Any]) -> tuple[int, StoppingCriterion]:
-    """Return the last number of workers and stopping criterion. Commands and resumes can change them."""
+    """Return the current number of workers and stopping criterion, which commands and resumes can change."""
     n_workers, stop = int(meta["n_workers"]), meta["stop"]
     for event in iter_events(folder, kinds=("resumed", "workers")):
         n_workers = event.body["n_workers"] or n_workers

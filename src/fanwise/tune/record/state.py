@@ -3,9 +3,9 @@
     events --add--> SearchState --> snapshot(), summary(), news      tables, `fanwise tune ls`
                                 --> trials, reports                  data frames, figures, the board, callbacks
 
-Counts, the best report, statuses and utilization are computed here only. By default, a state keeps the trials that may
-still run, the latest ended trials, the best report, and counts, so that memory does not depend on the number of ended
-trials. For analysis, `full=True` also keeps all trials with their attempts, and all reports as columns.
+Displays take the counts, the best report, statuses and utilization from here. By default, a state keeps the trials that
+may still run, the latest ended trials, the best report, and counts, so that memory does not depend on the number of
+ended trials. For analysis, `full=True` also keeps all trials with their attempts, and all reports as columns.
 
 A report counts unless it came late, was repeated after a pause, or is void. When a trial starts again after a crash or
 an interruption, its reports after its last checkpoint become void.
@@ -40,12 +40,13 @@ class SearchState:
 
     Attributes:
         trials: the trials that may still run, or all trials if `full`, by id.
-        reports: all reports as columns; empty unless `full`.
-        n_workers, stop: the current settings.
-        num_trials: number of trials that have started. num_over: number of trials by final status.
+        reports: all reports as columns, without late ones; empty unless `full`.
+        n_workers, stop: the current number of workers and stopping criterion (as JSON).
+        num_trials: number of trials that have started.
+        num_over: number of ended trials by final status.
         reason: the reason why no more trials are started or why the search ended. None while trials are started.
-        stop_s: time of the decision to start no more trials, or None.
-        last_s, last_seq: time and sequence number of the last event.
+        last_s: time of the last event in seconds since the search began.
+        last_seq: sequence number of the last event that was added by `add_events`.
         news: lines of text about the events.
     """
 
@@ -70,7 +71,6 @@ class SearchState:
         self.num_over = dict.fromkeys(("Completed", "Stopped", "Failed"), 0)
         self.reason: str | None = None
         self.finished = False
-        self.stop_s: float | None = None
         self.last_s = 0.0
         self.last_seq = 0
         self.news = News()
@@ -89,7 +89,7 @@ class SearchState:
             self.last_seq = event.seq
 
     def add(self, t_s: float, kind: str, trial_id: int | None, body: Mapping[str, Any]) -> None:
-        """Add the next event."""
+        """Add the next event, without the checks of `add_events`."""
         trial_id = -1 if trial_id is None else trial_id
         if kind == "report":
             if "decision" in body and "late" not in body:
@@ -99,7 +99,7 @@ class SearchState:
             if attempt := self._find_attempt(trial_id, body["attempt"]):
                 attempt.ready_s = t_s
         elif kind == "ended":
-            self._end(t_s, trial_id, body)
+            self._end_attempt(t_s, trial_id, body)
         elif kind == "free":
             if attempt := self._find_attempt(trial_id, body["attempt"]):
                 attempt.free_s = t_s
@@ -127,7 +127,7 @@ class SearchState:
             return
         if self._full:
             attempt = trial.attempt(body["attempt"])
-            attempt.last_row = len(self.reports)
+            attempt.last_report_index = len(self.reports)
             attempt.num_reports += 1
             self.reports.add(trial.trial_id, t_s, body)
         trial.num_reports, trial.values = body["iter"], values
@@ -136,14 +136,14 @@ class SearchState:
             self._value_names.setdefault(name)
         if "repeated" not in body:
             self._num_counted += 1
-            self._rank(trial, values)
+            self._update_best(trial, values)
         if "checkpoint" in body:
             trial.checkpoint = body["checkpoint"]
-            # While a trial repeats reports, its best report may be after this checkpoint and void after a crash.
+            # While a trial repeats reports, its best report may be a later one, which a crash would make void.
             if trial.best is None or trial.best.iter <= trial.num_reports:
                 trial.best_at_checkpoint = trial.best
 
-    def _rank(self, trial: Trial, values: Mapping[str, Any]) -> None:
+    def _update_best(self, trial: Trial, values: Mapping[str, Any]) -> None:
         value, constraints = values.get(self.metric), self.constraints
         if not isinstance(value, (int, float)) or not math.isfinite(value):
             return
@@ -154,7 +154,7 @@ class SearchState:
             number, trial_id, iter = self._num_counted, trial.trial_id, trial.num_reports
             trial.best = RankedReport(infeasibility, loss, number, value, trial_id, iter, trial.config, violations)
 
-    def _end(self, t_s: float, trial_id: int, body: Mapping[str, Any]) -> None:
+    def _end_attempt(self, t_s: float, trial_id: int, body: Mapping[str, Any]) -> None:
         threads = tuple(body.get("outcome", {}).get("threads", ()))
         duration_s = self.utilization.on_end(trial_id, body["attempt"], t_s, body["objective_s"])
         if attempt := self._find_attempt(trial_id, body["attempt"]):
@@ -167,7 +167,7 @@ class SearchState:
             self.news.add(partial(news.thread_line, trial_id, thread))
 
     def _resume(self, t_s: float, body: Mapping[str, Any]) -> None:
-        """Mark the running attempts as lost with the previous tuner, because a new tuner resumes the search."""
+        """Mark the running attempts as lost, because they ended with the previous tuner."""
         for trial_id, duration_s in self.utilization.on_resume(self.last_s).items():
             if trial_id in self.trials:
                 self.trials[trial_id].ended_attempts_s += duration_s
@@ -177,7 +177,7 @@ class SearchState:
                 attempt.ended_s, attempt.will_retry, attempt.status = self.last_s, True, "Lost"
             if attempt.free_s is None:
                 attempt.free_s = attempt.ended_s
-        self.finished, self.reason, self.stop_s = False, None, None
+        self.finished, self.reason = False, None
         self.news.add(lambda: "the search is resumed")
         if body["n_workers"] is not None:
             self._set_workers(t_s, body["n_workers"])
@@ -193,10 +193,9 @@ class SearchState:
         if kind == "start":
             self._start(action, t_s)
         elif kind == "judged":
-            self._judge(action, body)
+            self._set_outcome(action, body)
         elif kind == "stop":
             self.reason = action["reason"]
-            self.stop_s = t_s if self.stop_s is None else self.stop_s
             self.utilization.on_stop(t_s)
             self.news.add(lambda: f"no more trials are started: {action['reason']}")
         elif kind == "finish":
@@ -231,7 +230,7 @@ class SearchState:
             self._has_warned_of_clones = True
             self.news.add(lambda: news.clone_line(trial_id, action["source"]))
 
-    def _judge(self, action: Mapping[str, Any], body: Mapping[str, Any]) -> None:
+    def _set_outcome(self, action: Mapping[str, Any], body: Mapping[str, Any]) -> None:
         trial = self._unfinished.get(action["trial"])
         if trial is None:
             if self._full:
@@ -244,7 +243,7 @@ class SearchState:
             outcome = body.get("outcome", {})
             attempt.failure = Failure(reason[0], reason[1], outcome.get("traceback"), outcome.get("last_output"))
         trial.status = Status(action["status"])
-        row = _row(trial, str(trial.status))
+        row = _table_row(trial, str(trial.status))
         self.news.add(
             lambda: news.end_line(row, self.metric, reason, will_retry=attempt.will_retry),
             is_failure=trial.status is Status.FAILED,
@@ -264,12 +263,12 @@ class SearchState:
         return tuple(Objective(str(metric), mode) for metric, mode in self.meta["objectives"])
 
     def best(self) -> RankedReport | None:
-        """Return the best feasible report, or else the report with the smallest infeasibility, or else None."""
+        """Return the best feasible report. If none is feasible, return the least infeasible one, or None."""
         bests = [trial.best for trial in self._unfinished.values() if trial.best is not None]
         return min(bests if self._best is None else [self._best, *bests], default=None)
 
     def unfinished_status(self, trial_id: int) -> Status | None:
-        """Return the status of a trial that may still run. None: it has ended or has not started."""
+        """Return the status of a trial that may still run, or None if the trial has ended or has not started."""
         trial = self._unfinished.get(trial_id)
         return None if trial is None else self._current_status(trial)
 
@@ -278,7 +277,7 @@ class SearchState:
         return Status.IN_PROGRESS if waits_for_retry else trial.status
 
     def status_of(self, trial: Trial, *, dead: bool = False) -> str:
-        """Return the status of a trial. While the search starts trials, a trial that waits for a retry is in progress.
+        """Return a `Status` or "Lost". While the search starts trials, a trial that waits for a retry is in progress.
 
         `dead`: the tuner was killed, so running trials are lost.
         """
@@ -304,7 +303,7 @@ class SearchState:
         }
 
     def _running_and_paused(self) -> tuple[list[Trial], list[Trial]]:
-        """Return (trials that run or wait for their next attempt, paused trials), both in the order of starting."""
+        """Return (trials that run or wait for their next attempt, paused trials), both in the order of first starts."""
         running, paused = list[Trial](), list[Trial]()
         for trial in self._unfinished.values():
             status = self._current_status(trial)
@@ -315,19 +314,19 @@ class SearchState:
         return running, paused
 
     def snapshot(self, *, now_s: float | None = None, dead: bool = False) -> SearchSnapshot:
-        """Return the values of a table, with rows for the best trial and the latest running, paused and ended trials.
+        """Return the data of a table: counts, and rows for the best and the latest running, paused and ended trials.
 
         `dead`: the tuner was killed, so running trials are lost.
         """
         at_s, limit_s = self.last_s if now_s is None else now_s, self.stop.get("max_wallclock_time")
         running, paused = self._running_and_paused()
         rows = {row.trial_id: row for row in self._ended_rows}
-        rows |= {trial.trial_id: _row(trial, "Lost" if dead else "InProgress") for trial in running[-MAX_ROWS:]}
-        rows |= {trial.trial_id: _row(trial, "Paused") for trial in paused[-MAX_ROWS:]}
+        rows |= {trial.trial_id: _table_row(trial, "Lost" if dead else "InProgress") for trial in running[-MAX_ROWS:]}
+        rows |= {trial.trial_id: _table_row(trial, "Paused") for trial in paused[-MAX_ROWS:]}
         best = self.best()
         if best is not None and best.trial_id not in rows:
             trial = self._unfinished.get(best.trial_id)
-            best_row = self._best_row if trial is None else _row(trial, str(trial.status))
+            best_row = self._best_row if trial is None else _table_row(trial, str(trial.status))
             if best_row is not None:
                 rows[best.trial_id] = best_row
         return SearchSnapshot(
@@ -352,7 +351,7 @@ class SearchState:
         )
 
     def counted_mask(self) -> list[bool]:
-        """Return a list with True for each report that counts and False for the others."""
+        """Return for each report whether it counts."""
         last_valid_iters = {
             (trial.trial_id, attempt.number): attempt.valid_to
             for trial, attempt in self.attempts()
@@ -360,24 +359,24 @@ class SearchState:
         }
         reports = self.reports
         mask = [True] * len(reports)
-        for row in reports.repeated:
-            mask[row] = False
+        for index in reports.repeated:
+            mask[index] = False
         if last_valid_iters:
-            for row, key in enumerate(zip(reports.trial_ids, reports.attempts, strict=True)):
+            for index, key in enumerate(zip(reports.trial_ids, reports.attempts, strict=True)):
                 valid_to = last_valid_iters.get(key)
-                if valid_to is not None and reports.iters[row] > valid_to:
-                    mask[row] = False
+                if valid_to is not None and reports.iters[index] > valid_to:
+                    mask[index] = False
         return mask
 
-    def counted_rows(self) -> dict[int, list[int]]:
-        """Return the rows of the reports that count, by trial id. Trials without such a report are left out."""
-        rows: dict[int, list[int]] = {}
-        for row, trial_id in compress(enumerate(self.reports.trial_ids), self.counted_mask()):
-            rows.setdefault(trial_id, []).append(row)
-        return rows
+    def counted_indices(self) -> dict[int, list[int]]:
+        """Return the indices of the reports that count, by trial id. Trials without such a report are left out."""
+        indices: dict[int, list[int]] = {}
+        for index, trial_id in compress(enumerate(self.reports.trial_ids), self.counted_mask()):
+            indices.setdefault(trial_id, []).append(index)
+        return indices
 
     def infeasibilities(self) -> list[float]:
-        """Return the infeasibility of each report."""
+        """Return the infeasibility of each report, 0 if it is feasible."""
         if not self.constraints:
             return [0.0] * len(self.reports)
         columns = {constraint.metric: self._column(constraint.metric) for constraint in self.constraints}
@@ -385,13 +384,13 @@ class SearchState:
         return [infeasibility_of(self.constraints, violations_of(self.constraints, values)) for values in all_values]
 
     def counted_reports(self, *names: str) -> Iterator[tuple[int, float, tuple[Any, ...]]]:
-        """Yield (row, infeasibility, values of these names) for each report that counts."""
+        """Yield (index, infeasibility, values of these names) for each report that counts."""
         values = zip(*map(self._column, names), strict=True)
-        rows = zip(range(len(self.reports)), self.infeasibilities(), values, strict=True)
-        return compress(rows, self.counted_mask())
+        reports = zip(range(len(self.reports)), self.infeasibilities(), values, strict=True)
+        return compress(reports, self.counted_mask())
 
-    def _column(self, metric: str) -> Sequence[Any]:
-        return self.reports.values.get(metric) or [None] * len(self.reports)
+    def _column(self, name: str) -> Sequence[Any]:
+        return self.reports.values.get(name) or [None] * len(self.reports)
 
     def attempts(self) -> Iterator[tuple[Trial, Attempt]]:
         """Yield all attempts with their trials, in order of trials."""
@@ -400,6 +399,6 @@ class SearchState:
                 yield trial, attempt
 
 
-def _row(trial: Trial, status: str) -> TrialRow:
+def _table_row(trial: Trial, status: str) -> TrialRow:
     iter, values = trial.num_reports or None, trial.values or {}
     return TrialRow(trial.trial_id, status, iter, trial.config, values, trial.worker_time_s)

@@ -1,4 +1,4 @@
-"""Trials, attempts and reports of a record, and the rows and values that a table shows."""
+"""The data classes of a search's state: trials, attempts and reports, and the data of a table."""
 
 from array import array
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ from ..constraints import format_violations
 from ..schedulers.scheduler import Decision, Status
 
 MAX_ROWS: Final = 50  # a snapshot has up to 50 running, 50 paused and 50 ended trials
-_DECISIONS: Final = {str(decision): str(decision) for decision in Decision}  # all reports share these texts
+_DECISIONS: Final = {str(decision): str(decision) for decision in Decision}  # shared by all reports, to save memory
 
 
 class RankedReport(NamedTuple):
@@ -37,7 +37,7 @@ class RankedReport(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The reason why a trial failed. `kind`: `exception`, `signal`, `out-of-memory`, ..."""
+    """The reason why an attempt failed. `kind`: see `ReasonKind`."""
 
     kind: str
     text: str
@@ -56,7 +56,7 @@ class Attempt:
         ready_s, free_s: time when the objective was called, and when the slot became free.
         status: a `Status`, or "Lost" if the tuner was killed.
         threads: descriptions of threads that the attempt left running.
-        last_row: row of the last report in `Reports`, if all reports are kept.
+        last_report_index: index of the last report in `Reports`, if all reports are kept.
     """
 
     number: int
@@ -73,7 +73,7 @@ class Attempt:
     failure: Failure | None = None
     will_retry: bool = False
     num_reports: int = 0
-    last_row: int | None = None
+    last_report_index: int | None = None
     threads: tuple[str, ...] = ()
 
 
@@ -86,11 +86,11 @@ class Trial:
         source: id of the trial that was cloned, or None.
         fallback: the configuration was drawn at random because the searcher took too long.
         checkpoint: name of the last checkpoint.
-        num_reports: number of valid reports.
-        values: the last report.
+        num_reports: number of the last valid report, or 0.
+        values: values of the last report.
         worker_time_s: seconds inside the objective in all attempts, up to the last report or end of an attempt.
         ended_attempts_s: seconds inside the objective in attempts that have ended.
-        best: the best report. best_at_checkpoint: the best report up to the last checkpoint.
+        best, best_at_checkpoint: the best valid report, and the best one up to the last checkpoint.
     """
 
     trial_id: int
@@ -120,7 +120,7 @@ class Trial:
 
 @dataclass(slots=True)
 class Reports:
-    """All reports as columns. A value is None if the report did not have it."""
+    """All reports as columns. In a column of `values`, None stands for a report without this value."""
 
     trial_ids: "array[int]" = field(default_factory=lambda: array("q"))
     attempts: "array[int]" = field(default_factory=lambda: array("q"))
@@ -129,22 +129,22 @@ class Reports:
     worker_times: "array[float]" = field(default_factory=lambda: array("d"))
     decisions: list[str] = field(default_factory=list)
     values: dict[str, list[Any]] = field(default_factory=dict)
-    repeated: "array[int]" = field(default_factory=lambda: array("q"))  # rows of reports repeated after a pause
+    repeated: "array[int]" = field(default_factory=lambda: array("q"))  # indices of reports repeated after a pause
 
     def __len__(self) -> int:
         return len(self.decisions)
 
     def add(self, trial_id: int, t_s: float, body: Mapping[str, Any]) -> None:
-        row = len(self.decisions)
+        index = len(self.decisions)
         values = body["values"]
         for name, value in values.items():
             column = self.values.get(name)
             if column is None:
-                column = self.values[name] = [None] * row
+                column = self.values[name] = [None] * index
             column.append(value)
         if len(values) < len(self.values):
             for column in self.values.values():
-                if len(column) == row:
+                if len(column) == index:
                     column.append(None)
         self.trial_ids.append(trial_id)
         self.attempts.append(body["attempt"])
@@ -153,12 +153,12 @@ class Reports:
         self.worker_times.append(body["worker_time"])
         self.decisions.append(_DECISIONS.get(body["decision"], body["decision"]))
         if "repeated" in body:
-            self.repeated.append(row)
+            self.repeated.append(index)
 
 
 @dataclass(frozen=True, slots=True)
 class TrialRow:
-    """A trial in a table. `iter`: number of reports. `values`: the last report."""
+    """A trial in a table. `iter`: number of its reports. `values`: values of its last report."""
 
     trial_id: int
     status: str
@@ -170,14 +170,16 @@ class TrialRow:
 
 @dataclass(frozen=True, slots=True)
 class SearchSnapshot:
-    """The values that a table shows at one moment.
+    """The data of a table at one moment.
 
     Attributes:
-        rows: the best trial, and the latest running, paused and ended trials.
+        rows: the best trial, and the latest running, paused and ended trials, in the order of ids.
+        config_names, value_names: names of the hyperparameters and of the reported values.
         running, paused, finished, total: numbers of trials. `finished` includes `completed` and `failed`.
         lost: number of trials that were running when their tuner was killed.
         best: value and trial id of the best report. violated: the constraints that this report violates.
-        limit_s: the wall-clock limit, or None.
+        elapsed_s, limit_s: duration of the search so far and its wall-clock limit in seconds.
+        utilization: share of the worker time spent in objectives, from 0 to 1. None: not known yet.
     """
 
     name: str

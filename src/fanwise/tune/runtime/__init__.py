@@ -1,1 +1,1 @@
-"""A running search: its event loop, searcher thread, checkpoints, control socket and board process."""
+"""Runs a search on a pool: its event loop, searcher thread, checkpoints, control socket and board process."""

@@ -28,8 +28,7 @@ from ...base.urls import check_url, filesystem_of, is_url
 _log = logging.getLogger(__name__)
 
 _COMPLETE_MARKER = "COMPLETE"
-# Delay of a deletion. A commit is durable after this time.
-_DELETION_DELAY_S = 0.2
+_DELETION_DELAY_S = 0.2  # the record of the deletion has been synced by then, see `record.log`
 # Name of the file that records the owner of a checkpoint root; see `checkpoint_owner`.
 OWNER_FILE_NAME = "fanwise-experiment.json"
 # Names of checkpoints and of partially written ones. Nothing else below a root may be deleted.
@@ -95,7 +94,7 @@ def save_checkpoint(root: str, name: str, save: Callable[[Path], object], scratc
 
 
 def open_checkpoint(root: str, name: str, scratch: Callable[[], Path]) -> Path:
-    """Return the folder of a checkpoint. If the root is a URL, download it into `scratch`, replacing the last copy.
+    """Return the folder of a checkpoint. If the root is a URL, it is a download, which the next call replaces.
 
     Raises:
         CheckpointError: the checkpoint is missing or incomplete, or the file system failed.

@@ -39,8 +39,7 @@ CommandHandler = Callable[[str, Sequence[object], Callable[[str], None]], None]
 _MAX_PATH_BYTES = 100  # Linux allows 107
 # Small limits, because commands are short.
 _LIMITS = Limits(frame_bytes=1 << 20, buffers=0, mapped_bytes=0, pool_bytes=0)
-# A search answers at once unless its thread is busy.
-_ANSWER_TIMEOUT_S = 30.0
+_ANSWER_TIMEOUT_S = 30.0  # a search answers at once unless its thread is busy
 
 _plain = Plain()
 
@@ -103,10 +102,10 @@ class CommandListener:
 
 
 def send_command(folder: Path, command: str, *args: object) -> str:
-    """Send a command (see `commands`) and block until it has been recorded. Return the answer.
+    """Send a command (see `commands`) and block until it has been recorded, for 60 s at most. Return the answer.
 
     Raises:
-        ClosedError: the search is not running, runs on another machine, or was opened with `open_search`.
+        ClosedError: the search is not running, cannot be reached, or was opened with `open_search`.
         ValueError: the search refuses the command.
         RecordError: there is no such experiment.
     """

@@ -2,10 +2,10 @@
 
     engine --ready, report, ended, free--> event -> SearchCore -> actions -> engine (submit, end), searcher, checkpoints
                                              '---- row of the record: the event and its actions
-    end of the loop's turn: record.commit(), then all held answers are sent
+    end of a turn of the event loop: record.commit(), then the answers to the reports of the turn are sent
 
-An answer is sent only after its report is committed, and one write commits all reports of a turn. Decisions are made in
-`core`. Display code polls the search through `take_frame()`.
+An answer is sent only after its report is committed. One write commits all reports of a turn. All methods run on the
+thread of the engine's event loop, the pool's `Hub`, unless they say otherwise. Displays call `take_frame` repeatedly.
 
 Any error here, such as a full disk or a bug, ends the search. Nothing more is decided or written, the jobs are killed,
 and then `finished` is set with the error in `failure`. So nothing waits for a failed search forever, and no exception
@@ -27,7 +27,7 @@ from ...pool import Resources, contract
 from ...pool.contract import Engine, Job, JobRequest, Ready, Reply, Report, Timer
 from ...pool.reporting import is_plain
 from ..core import events
-from ..core.actions import Action, Answer, Discard, Finish, Judged, Kill, Reject, Start, Suggest, Terminate
+from ..core.actions import Action, Answer, Discard, Finish, Kill, Reject, SetStatus, Start, Suggest, Terminate
 from ..core.events import Event
 from ..core.search_core import SearchCore
 from ..record.log import Record, Recorder
@@ -89,7 +89,7 @@ class SearchRunner:
         self.finished = threading.Event()
         self.finish: Finish | None = None
         self.failure: BaseException | None = None
-        self._is_over = False  # same as `finished`, cheaper to test on every turn
+        self._is_over = False  # equal to `finished`, but cheaper to read on every turn
         self._engine = engine
         self._loop = engine.loop
         self._record = record
@@ -125,7 +125,7 @@ class SearchRunner:
         self._trial_job = replace(self._trial_job, resources=resources)
 
     def wait_for_searcher(self) -> BaseException | None:
-        """After the search, block until the searcher is idle. Return the exception of the searcher, or None."""
+        """After the search, block for up to 10 s until the searcher is idle. Return its exception, or None."""
         if self._suggester is None:
             return None
         self._suggester.finish_observations()
@@ -172,7 +172,7 @@ class SearchRunner:
                 self._after_commit.append(on_commit)
 
     def abandon(self) -> None:
-        """Kill the running trials and finish at once. Must be called on the loop's thread, or after it has ended."""
+        """Kill the running trials and finish at once. Must be called on the loop's thread, or after that has ended."""
         if not self.finished.is_set():
             self._fail(ClosedError(f"the search {self.state.name!r} was broken off."))
             with contextlib.suppress(ClosedError):  # the pool is closed, so no trial waits for an answer
@@ -320,7 +320,7 @@ class SearchRunner:
 
     def _with_last_output(self, event: events.Ended, actions: list[Action], job: Job) -> events.Ended:
         """Return the event. Add the last output of the job if the attempt failed and the event has no output."""
-        has_failed = any(isinstance(action, Judged) and action.reason is not None for action in actions)
+        has_failed = any(isinstance(action, SetStatus) and action.reason is not None for action in actions)
         if not has_failed or event.outcome.last_output:
             return event
         output = self._engine.output(job)
@@ -328,7 +328,7 @@ class SearchRunner:
         return replace(event, outcome=replace(event.outcome, last_output=text)) if text else event
 
     def _on_turn_end(self) -> None:
-        """Commit the rows of this turn, then send the held answers."""
+        """Commit the rows of this turn, then send its answers."""
         if self._is_over:
             return
         try:
@@ -380,7 +380,6 @@ class SearchRunner:
         self._timer = self._loop.call_at(when_s, self._tick)
 
     def _fail(self, error: BaseException) -> None:
-        """Fail the search with this error and kill its jobs."""
         if self.failure is not None or self.finished.is_set():
             return
         self.failure = error
@@ -412,10 +411,10 @@ _REPLIES = {
 
 
 def _problem_with(values: object) -> str | None:
-    """Return the problem with a report's values, or None. So far, only the trial's own process has validated them."""
+    """Return the problem with a report's values, or None. They come from the trial's process, which is not trusted."""
     if type(values) is not dict:
-        return f"a trial reports a dict of names and numbers, got a {type(values).__name__}"
+        return f"a report must be a dict of names and numbers, got a {type(values).__name__}"
     for name, value in values.items():
         if type(name) is not str or (type(value) is not float and not is_plain(value)):
-            return f"a trial reports names with numbers or short strings, got {name!r}: {reprlib.repr(value)}"
+            return f"a report must have names with numbers or short strings, got {name!r}: {reprlib.repr(value)}"
     return None

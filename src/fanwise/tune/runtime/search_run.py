@@ -57,10 +57,10 @@ from .runner import SearchRunner
 @final
 @dataclass(kw_only=True, eq=False)
 class SearchRun:
-    """A run of a search.
+    """A run of a search. See `Tuner` for the arguments that are not listed.
 
     Args:
-        path: the experiment's folder. It exists if and only if `is_resumed`.
+        name, path: the experiment and its folder, which exists if and only if `is_resumed`.
         capacity: the machines of the pool.
         pool: pool to run on, which is left open. None: create one with `cluster`, or on this machine.
         cluster: arguments for creating the pool when a search on a cluster is resumed.
@@ -110,7 +110,7 @@ class SearchRun:
         if self._search is not None:
             raise ValueError("this tuner has already run. Create another Tuner, or use Tuner.resume(name).")
         if self.pool is None and in_job():
-            raise ClosedError("a search cannot run inside a job or trial: its workers belong to the outer pool.")
+            raise ClosedError("a search cannot run inside a job or trial, whose worker belongs to the outer pool.")
         packed = self._pack_objective()
         if not self.is_resumed:
             check_name_is_free(self.path)
@@ -205,7 +205,7 @@ class SearchRun:
             raise SearchFailedError(f"{finish.error}\n{results}", reason=finish.error, kind=finish.kind)
 
     def apply(self, make_event: Callable[[float], Event]) -> None:
-        """Pass `make_event(now_s)` to the search without blocking. Raise ClosedError if it is not running."""
+        """Pass `make_event(now_s)` to the search without blocking. Raise ClosedError if no search is running."""
         search, hub = self._running_search()
         hub.call_soon(lambda: search.apply_command(make_event))
 

@@ -3,7 +3,7 @@
     SearchCore --observe, on_rollback, on_end--> InlineSuggester or ThreadedSuggester --> searcher
     Suggest action ------------ ask ----->                     --> Suggested, as an event
 
-Observations and requests go through one queue, so a suggestion depends on exactly the events before its `Suggest`.
+Observations and requests go through one queue, so a suggestion depends on exactly the events before its request.
 """
 
 import atexit
@@ -22,7 +22,7 @@ _EXIT_WAIT_S = 10.0
 
 @final
 class InlineSuggester:
-    """Calls a fast searcher in the thread of the engine's event loop."""
+    """Calls a fast searcher in the thread that calls these methods."""
 
     def __init__(self, searcher: Searcher) -> None:
         self._searcher = searcher
@@ -32,7 +32,7 @@ class InlineSuggester:
         self.on_end = searcher.on_end
 
     def ask(self, action: Suggest, *, now_s: float, last_seen_seq: int) -> Suggested:
-        """Call the searcher. Return its answer as an event."""
+        """Call the searcher. Return its suggestion or its exception as an event."""
         try:
             return Suggested(now_s, action.number, plain_suggestion(self._searcher, action), last_seen_seq)
         except Exception as error:  # user code may raise any exception, which ends the search
@@ -80,7 +80,7 @@ class ThreadedSuggester:
         self._queue.put(lambda: self._searcher.on_end(trial_id, status))
 
     def ask(self, action: Suggest, *, now_s: float, last_seen_seq: int) -> None:
-        """Request a suggestion, which is delivered later."""
+        """Request a suggestion, which is passed to `deliver` later."""
         self._queue.put(lambda: self._suggest(action, last_seen_seq))
 
     def close(self) -> None:
@@ -89,9 +89,9 @@ class ThreadedSuggester:
         self._queue.put(None)
 
     def finish_observations(self) -> None:
-        """After `close`, wait up to 10 s for the queued observations, so that `failure` is final.
+        """After `close`, block for up to 10 s until the queue is empty, so that `failure` is final.
 
-        Does not wait for a suggestion in progress, which is dropped.
+        Return at once if a suggestion is being computed.
         """
         if not self._is_suggesting:
             self._thread.join(_EXIT_WAIT_S)

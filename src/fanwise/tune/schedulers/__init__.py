@@ -1,4 +1,4 @@
-"""Schedulers, which decide which trial runs next and which trials end early."""
+"""Schedulers, which decide which trial runs next, and which trials stop or pause after a report."""
 
 from .asha import ASHA as ASHA
 from .asha import MOASHA as MOASHA

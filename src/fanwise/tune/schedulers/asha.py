@@ -3,8 +3,8 @@
     rung levels   grace_period, grace_period * eta, ... below the maximum; bracket s omits the first s of them
     "promotion"   a trial pauses at each level; a free worker resumes the best paused trial in the top 1/eta of a rung,
                   from the highest rung down, or starts a new trial (Algorithm 2)
-    "stopping"    a trial at a level is stopped unless it is in the top 1/eta of the trials that reached it so far; the
-                  first trial continues, and ties continue until 1/eta of the trials have continued
+    "stopping"    a trial at a level is stopped unless it is in the top 1/eta of the trials that reached the level so
+                  far; the first trial continues, and ties continue until 1/eta of the trials have continued
     "quantile"    a trial continues if it equals or beats the 1/eta quantile of all results at its level, including its
                   own (the rule of Syne Tune)
 
@@ -13,6 +13,8 @@ reached its level. A report that passes several levels counts for the highest on
 is asynchronous Hyperband (section 3.3). A new trial gets bracket s with a probability proportional to the number of
 trials that Hyperband starts in bracket s.
 """
+
+# level_index: index of a level in `AsynchronousHalving._levels`
 
 import abc
 from bisect import bisect_right
@@ -37,17 +39,17 @@ _RUNGS: dict[Kind, type[StoppingRung] | type[PromotionRung] | type[QuantileRung]
 
 
 class _Entry(NamedTuple):
-    """An entry of a trial in a rung. `iter`: number of its report. `continued`: the decision was CONTINUE."""
+    """A trial's entry in a rung. `iter`: number of the report. `has_continued`: the decision was CONTINUE."""
 
     iter: int
-    level: int
+    level_index: int
     key: Key
-    continued: bool
+    has_continued: bool
 
 
 @dataclass(slots=True)
 class _Trial:
-    """A trial that may still report. `target`: resource of its next decision. It continues until then."""
+    """A trial that may still report. `target`: resource of the next decision. Until then, the trial continues."""
 
     bracket: int
     target: float
@@ -65,11 +67,11 @@ class AsynchronousHalving(RungScheduler):
         self._trials: dict[int, _Trial] = {}
         self._num_entries = 0
         self._rungs = {
-            (bracket, level): self._new_rung()
+            (bracket, level_index): self._new_rung()
             for bracket in range(self._num_brackets)
-            for level in range(bracket, len(self._levels))
+            for level_index in range(bracket, len(self._levels))
         }
-        # Sort by decreasing level, then by bracket.
+        # The highest level first, because `next` promotes from the highest rung down.
         rungs = [self._rungs[key] for key in sorted(self._rungs, key=lambda key: (-key[1], key[0]))]
         self._promotion_rungs = [rung for rung in rungs if isinstance(rung, PromotionRung)]
 
@@ -94,12 +96,12 @@ class AsynchronousHalving(RungScheduler):
             return CONTINUE
         if observation.resource >= self._maximum:
             return self._decide_at_maximum(observation.resource)
-        level = bisect_right(self._levels, observation.resource) - 1
-        trial.target = self._target(level + 1)
+        level_index = bisect_right(self._levels, observation.resource) - 1
+        trial.target = self._target(level_index + 1)
         key = (observation.infeasibility, *observation.losses, self._num_entries, observation.trial_id)
         self._num_entries += 1
-        decision = self._rungs[trial.bracket, level].enter(key)
-        trial.entries.append(_Entry(observation.iter, level, key, decision is CONTINUE))
+        decision = self._rungs[trial.bracket, level_index].enter(key)
+        trial.entries.append(_Entry(observation.iter, level_index, key, decision is CONTINUE))
         return decision
 
     def on_rollback(self, trial_id: int, to_iter: int) -> None:
@@ -108,19 +110,19 @@ class AsynchronousHalving(RungScheduler):
             return
         while trial.entries and trial.entries[-1].iter > to_iter:
             entry = trial.entries.pop()
-            self._rungs[trial.bracket, entry.level].remove(entry.key, continued=entry.continued)
-        trial.target = self._target(trial.entries[-1].level + 1 if trial.entries else trial.bracket)
+            self._rungs[trial.bracket, entry.level_index].remove(entry.key, has_continued=entry.has_continued)
+        trial.target = self._target(trial.entries[-1].level_index + 1 if trial.entries else trial.bracket)
 
     def on_end(self, trial_id: int, status: Status) -> None:
         trial = self._trials.pop(trial_id, None)
         if trial is not None and trial.entries:
-            rung = self._rungs[trial.bracket, trial.entries[-1].level]
+            rung = self._rungs[trial.bracket, trial.entries[-1].level_index]
             if isinstance(rung, PromotionRung):
                 rung.withdraw(trial.entries[-1].key)
 
-    def _target(self, level: int) -> float:
-        """Return the resource of the level with this index, or the maximum after the last level."""
-        return self._levels[level] if level < len(self._levels) else self._maximum
+    def _target(self, level_index: int) -> float:
+        """Return the resource of a level, or the maximum after the last level."""
+        return self._levels[level_index] if level_index < len(self._levels) else self._maximum
 
 
 @final
@@ -129,10 +131,8 @@ class ASHA(AsynchronousHalving):
 
     Args:
         searcher, metric, mode, constraints, resource_attr, points_to_evaluate, random_seed: see `Scheduler`.
-        max_t, max_resource_attr: resource at which trials end, or its name in the space.
-        grace_period: the first rung level.
-        reduction_factor: eta. One trial in eta continues, to eta times the resource.
-        type: "stopping", "promotion" or "quantile".
+        max_t, max_resource_attr, grace_period, reduction_factor: see `RungScheduler`.
+        type: "stopping", "promotion" or "quantile", as described in `fanwise.tune.schedulers.asha`.
         brackets: number of brackets. The first rung level of bracket s is grace_period * eta^s.
 
     >>> scheduler = ASHA(metric="loss", max_t=9)
@@ -168,7 +168,7 @@ class ASHA(AsynchronousHalving):
 
     def levels(self, space: Space) -> tuple[float, ...]:
         maximum = self._maximum_of(space)
-        return (*self.rungs(maximum), maximum)
+        return (*self.rung_levels(maximum), maximum)
 
     def _new_rung(self) -> Rung:
         return _RUNGS[self._type](self._eta)
@@ -181,17 +181,16 @@ class ASHA(AsynchronousHalving):
 class MOASHA(AsynchronousHalving):
     """Multi-objective asynchronous successive halving (Schmucker et al., arXiv 2106.12639).
 
-    A trial at a level is stopped unless it is among the best floor(n / reduction_factor), at least one, of the n trials
-    that reached it so far. Ties continue until that number of trials have continued. The best trials are selected by
-    non-dominated sorting, and within a front by an epsilon-net, so that they approximate the whole Pareto front. A
-    decision takes O(n log n) time for two objectives, and at most O(n^2) for more.
+    When n trials have reached a level, the best floor(n / reduction_factor) of them, at least one, are the top. A trial
+    that reaches a level is stopped unless it is in the top, or ties with a trial in the top and fewer trials have
+    continued than the top contains. The top is selected by non-dominated sorting, and within a front by an epsilon-net,
+    so that it approximates the whole Pareto front. A decision takes O(n log n) time for two objectives, and at most
+    O(n^2) for more.
 
     Args:
         searcher, mode, constraints, resource_attr, points_to_evaluate, random_seed: see `Scheduler`.
         metric: names of the reported values to optimize, at least two.
-        max_t, max_resource_attr: resource at which trials end, or its name in the space.
-        grace_period: the first rung level.
-        reduction_factor: eta. One trial in eta continues, to eta times the resource.
+        max_t, max_resource_attr, grace_period, reduction_factor: see `RungScheduler`.
 
     >>> scheduler = MOASHA(metric=["error", "seconds"], max_t=9)
     >>> scheduler.begin(Space({"depth": 3}), seed=0)
@@ -213,10 +212,10 @@ class MOASHA(AsynchronousHalving):
 
 
 def _bracket_bounds(num_brackets: int, num_levels: int, eta: float) -> list[float]:
-    """Return the inner bounds of the brackets' shares of [0, 1).
+    """Divide [0, 1) in proportion to the probabilities of the brackets. Return the bounds between them.
 
     With K levels below the maximum, Hyperband (arXiv 1603.06560, Algorithm 1) starts (K + 1) / (K - s + 1) *
-    eta^(K - s) trials in bracket s. The paper counts s in the opposite direction.
+    eta^(K - s) trials in bracket s. The paper numbers the brackets in the opposite order.
     """
     sizes = [(num_levels + 1) / (num_levels - s + 1) * eta ** (num_levels - s) for s in range(num_brackets)]
     return [bound / sum(sizes) for bound in accumulate(sizes)][:-1]

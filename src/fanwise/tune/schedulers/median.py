@@ -1,9 +1,9 @@
 """The median stopping rule (Golovin et al., "Google Vizier", KDD 2017, section 3.2.2).
 
 When a trial reports at resource r, the losses up to r are averaged for every other trial that has reached r. The trial
-is stopped if its best loss is worse than the median of these averages. So trials need not report at the same resources,
-for example when the resource is measured in seconds. Unlike in the paper, running trials count too, because with many
-workers few trials have ended when the first decisions are due.
+is stopped if its best loss is worse than the median of these averages. Trials need not report at the same resources, so
+the resource can also be a time in seconds. Unlike in the paper, running trials count too, because with many workers few
+trials have ended when the first decisions are due.
 
 A report that violates a constraint counts as an infinite loss, because averages of losses and violations are
 meaningless. Memory grows with the number of reports, and the time of a decision with the number of trials.
@@ -22,31 +22,31 @@ from .scheduler import CONTINUE, STOP, Decision, New, NextTrial, Scheduler, Sche
 
 @dataclass(slots=True)
 class _Curve:
-    """The valid reports of a trial, with the sum, mean and minimum of the losses up to each report."""
+    """The valid reports of a trial, with the sum, average and minimum of the losses up to each report."""
 
     iters: list[int] = field(default_factory=list)
     resources: list[float] = field(default_factory=list)
-    totals: list[float] = field(default_factory=list)
+    sums: list[float] = field(default_factory=list)
     averages: list[float] = field(default_factory=list)
-    bests: list[float] = field(default_factory=list)
+    minima: list[float] = field(default_factory=list)
 
     def add(self, iter: int, resource: float, loss: float) -> None:
         self.iters.append(iter)
         self.resources.append(resource)
-        self.totals.append(self.totals[-1] + loss if self.totals else loss)
-        self.bests.append(min(self.bests[-1], loss) if self.bests else loss)
-        # The sum of ten floats 0.1 is below 1. Without max(), a constant loss could be worse than its own average.
-        self.averages.append(max(self.totals[-1] / len(self.totals), self.bests[-1]))
+        self.sums.append(self.sums[-1] + loss if self.sums else loss)
+        self.minima.append(min(self.minima[-1], loss) if self.minima else loss)
+        # The sum of ten floats 0.1 is below 1. Without max(), a constant loss could be worse than its average.
+        self.averages.append(max(self.sums[-1] / len(self.sums), self.minima[-1]))
 
     def roll_back(self, to_iter: int) -> None:
         num_valid = bisect_right(self.iters, to_iter)
-        for column in (self.iters, self.resources, self.totals, self.averages, self.bests):
+        for column in (self.iters, self.resources, self.sums, self.averages, self.minima):
             del column[num_valid:]
 
 
 @final
 class MedianStopping(Scheduler):
-    """The median stopping rule.
+    """Stops a trial whose best loss is worse than the median of the other trials' average losses.
 
     Args:
         searcher, mode, constraints, resource_attr, points_to_evaluate, random_seed: see `Scheduler`.
@@ -101,10 +101,10 @@ class MedianStopping(Scheduler):
         for competitor in self._curves.values():
             resources = competitor.resources
             if resources and resources[-1] >= resource and competitor is not curve:
-                count = bisect_right(resources, resource)
-                if count:
-                    averages.append(competitor.averages[count - 1])
-        return len(averages) >= self._grace_population and curve.bests[-1] > _median(averages)
+                num_reports = bisect_right(resources, resource)
+                if num_reports:
+                    averages.append(competitor.averages[num_reports - 1])
+        return len(averages) >= self._grace_population and curve.minima[-1] > _median(averages)
 
 
 def _median(values: list[float]) -> float:

@@ -2,13 +2,13 @@
 
 A member of the population is a sequence of trials. At the end of each perturbation interval, a member is compared with
 the other members by the loss at the end of their last interval. No member waits for another. If a member is among the
-worst, its trial is stopped, and its next trial starts from the checkpoint of one of the best members with a perturbed
-configuration (exploit and explore, section 4.1). Infeasible members rank behind all feasible ones.
+worst, its trial is stopped, and its next trial is a clone: it starts from the checkpoint of one of the best members
+with a perturbed configuration (exploit and explore, section 4.1). Infeasible members rank behind all feasible ones.
 
-If there are fewer workers than members, members pause at the end of each interval and resume in order. Once a clone has
-started from scratch without a checkpoint, members no longer pause, because they would lose their progress.
+If there are fewer workers than members, members pause at the end of each interval and resume in order. After a clone
+had to start from scratch for lack of a checkpoint, members no longer pause, because they would lose their progress.
 
-Trials at the maximum resource are never cloned, because the clone could not train further. If the source of a waiting
+Trials at the maximum resource are never cloned, because the clone could not train further. If the source of a queued
 clone reaches the maximum, the clone gets another source, or is dropped if there is none. Without checkpoints, clones
 start from scratch, so they keep their source.
 """
@@ -37,7 +37,7 @@ _FACTORS = (0.8, 1.2)
 class _IntervalEnd(NamedTuple):
     iter: int
     resource: float
-    rank: tuple[float, float]  # infeasibility, loss
+    key: tuple[float, float]  # (infeasibility, loss); the smallest is the best
 
 
 @dataclass(slots=True)
@@ -46,10 +46,10 @@ class _Member:
 
     config: Mapping[str, object] | None = None  # known from the first report
     first_iter: int = 0  # number of the trial's first report; 0 if there is none
-    start_resource: float = 0.0  # resource of the checkpoint from which it was cloned
+    start_resource: float = 0.0  # resource of the checkpoint from which the trial was cloned
     interval_ends: list[_IntervalEnd] = field(default_factory=list)
     is_clone: bool = False
-    is_paused: bool = False  # waits for a worker
+    is_paused: bool = False  # and queued to resume
 
 
 @final
@@ -66,7 +66,7 @@ class PBT(ResourceScheduler):
         quantile_fraction: fraction of the members, above 0 and at most 0.5. This fraction of the worst members is
             replaced by clones of the same fraction of the best members.
         resample_probability: probability that a hyperparameter of a clone is sampled. Otherwise it is multiplied by 0.8
-            or 1.2.
+            or 1.2 (see `perturb`).
 
     >>> scheduler = PBT(metric="loss", max_t=100, perturbation_interval=10)
     >>> scheduler.begin(Space({"depth": 3}), seed=0)
@@ -100,7 +100,7 @@ class PBT(ResourceScheduler):
         self._members: dict[int, _Member] = {}  # by id of the current trial
         self._num_unstarted = self._population_size
         self._no_new_configs = False
-        self._waiting: deque[Resume | Clone] = deque()
+        self._queue: deque[Resume | Clone] = deque()  # waits for free workers
         self._unconfirmed_trial_id: int | None = None  # trial of the last New(), until it is known to have started
         self._scratch_clone_id: int | None = None  # trial id of a clone that had no checkpoint
         self._max_running_members = 0  # maximum number of members that ran at the same time
@@ -125,22 +125,22 @@ class PBT(ResourceScheduler):
             self._members[trial_id] = _Member()
             self._unconfirmed_trial_id = trial_id
             return New()
-        while self._waiting:
-            answer = self._waiting.popleft()
+        while self._queue:
+            answer = self._queue.popleft()
             if isinstance(answer, Resume):
                 return answer
             if answer.trial_id not in self._at_maximum or self._scratch_clone_id is not None:
                 self._members[trial_id] = _Member(is_clone=True)
                 return answer
             if source_ids := self._clone_sources():
-                self._waiting.appendleft(self._clone(KeyedRandom(f"{self._seed}/again/{trial_id}"), source_ids))
+                self._queue.appendleft(self._clone(KeyedRandom(f"{self._seed}/again/{trial_id}"), source_ids))
         return Wait() if self._members else Done()
 
     def _next_resume(self) -> NextTrial:
-        """Return the next paused member to resume, or `Wait()`. No trial may start, so clones keep waiting."""
-        for item in self._waiting:
+        """Return the next paused member to resume, or `Wait()`. Clones stay queued, because no trial may start."""
+        for item in self._queue:
             if isinstance(item, Resume):
-                self._waiting.remove(item)
+                self._queue.remove(item)
                 return item
         return Wait()
 
@@ -148,7 +148,7 @@ class PBT(ResourceScheduler):
         trial_id, resource = observation.trial_id, observation.resource
         member = self._members.get(trial_id)
         if member is None:
-            return Decision.STOP  # the member was replaced, but the search was interrupted before this trial stopped
+            return Decision.STOP  # the trial was replaced by a clone, but the search was interrupted before it stopped
         if member.first_iter == 0:
             member.config, member.first_iter = observation.config, observation.iter
             if member.is_clone and observation.iter == 1:
@@ -161,32 +161,32 @@ class PBT(ResourceScheduler):
         last_resource = member.interval_ends[-1].resource if member.interval_ends else member.start_resource
         if resource < round_resource(last_resource + self._interval):
             return Decision.CONTINUE
-        rank = (observation.infeasibility, observation.loss)
-        member.interval_ends.append(_IntervalEnd(observation.iter, resource, rank))
+        key = (observation.infeasibility, observation.loss)
+        member.interval_ends.append(_IntervalEnd(observation.iter, resource, key))
         return self._exploit(trial_id, member)
 
     def _exploit(self, trial_id: int, member: _Member) -> Decision:
         ranking = self._rank_members()
         num_replaced = min(math.ceil(self._fraction * len(ranking)), len(ranking) // 2)
         if trial_id in [worst_id for _, worst_id in ranking[len(ranking) - num_replaced :]]:
-            rank = member.interval_ends[-1].rank
-            better_ids = [best_id for best_rank, best_id in ranking[:num_replaced] if best_rank < rank]
+            key = member.interval_ends[-1].key
+            better_ids = [best_id for best_key, best_id in ranking[:num_replaced] if best_key < key]
             better_ids = [best_id for best_id in better_ids if best_id not in self._at_maximum]
             if better_ids:
                 del self._members[trial_id]
                 rng = KeyedRandom(f"{self._seed}/exploit/{trial_id}/{member.interval_ends[-1].iter}")
-                self._waiting.append(self._clone(rng, better_ids))
+                self._queue.append(self._clone(rng, better_ids))
                 return Decision.STOP
         if self._must_share_workers():
             member.is_paused = True
-            self._waiting.append(Resume(trial_id))
+            self._queue.append(Resume(trial_id))
             return Decision.PAUSE
         return Decision.CONTINUE
 
     def _rank_members(self) -> list[tuple[tuple[float, float], int]]:
-        """Return (rank, trial id) of each member that has completed an interval, best first."""
+        """Return (key, trial id) of each member that has completed an interval, best first."""
         members = self._members.items()
-        return sorted((member.interval_ends[-1].rank, id_) for id_, member in members if member.interval_ends)
+        return sorted((member.interval_ends[-1].key, id_) for id_, member in members if member.interval_ends)
 
     def _clone(self, rng: KeyedRandom, sources: Sequence[int]) -> Clone:
         source = rng.choice(sources)
@@ -195,13 +195,13 @@ class PBT(ResourceScheduler):
         return Clone(source, explore(self._space, config, rng, self._resample_probability))
 
     def _must_share_workers(self) -> bool:
-        """Return True if there are more members than workers, a member waits, and pausing loses no progress."""
+        """Return True if there are more members than workers, one waits for a worker, and a pause loses no progress."""
         if self._scratch_clone_id is not None:
             return False
-        num_clones = sum(isinstance(item, Clone) for item in self._waiting)
+        num_clones = sum(isinstance(item, Clone) for item in self._queue)
         num_new = 0 if self._no_new_configs else self._num_unstarted
         num_members = len(self._members) + num_clones + num_new
-        return bool(self._waiting or num_new) and self._max_running_members < num_members
+        return bool(self._queue or num_new) and self._max_running_members < num_members
 
     def on_rollback(self, trial_id: int, to_iter: int) -> None:
         member = self._members.get(trial_id)
@@ -221,18 +221,18 @@ class PBT(ResourceScheduler):
         if member is None:
             return
         if member.is_paused:
-            self._waiting.remove(Resume(trial_id))
+            self._queue.remove(Resume(trial_id))
         if status is not Status.FAILED:
             return
         if source_ids := self._clone_sources():
-            self._waiting.append(self._clone(KeyedRandom(f"{self._seed}/replace/{trial_id}"), source_ids))
+            self._queue.append(self._clone(KeyedRandom(f"{self._seed}/replace/{trial_id}"), source_ids))
         else:
             self._num_unstarted += 1
 
     def _clone_sources(self) -> list[int]:
         ranking = self._rank_members()
-        best = ranking[: math.ceil(self._fraction * len(ranking))]
-        return [id_ for (_, loss), id_ in best if math.isfinite(loss) and id_ not in self._at_maximum]
+        best_members = ranking[: math.ceil(self._fraction * len(ranking))]
+        return [id_ for (_, loss), id_ in best_members if math.isfinite(loss) and id_ not in self._at_maximum]
 
     def describe(self) -> dict[str, object]:
         return {
@@ -247,7 +247,7 @@ class PBT(ResourceScheduler):
 def explore(
     space: Space, config: Mapping[str, object], rng: KeyedRandom, resample_probability: float
 ) -> dict[str, object]:
-    """Return a configuration in which each hyperparameter is resampled or perturbed (section 4.1.2).
+    """Return a copy of `config` in which each hyperparameter is resampled or perturbed (section 4.1.2).
 
     Conditional hyperparameters that no longer exist are removed, and new ones are sampled.
     """
@@ -255,11 +255,11 @@ def explore(
     for name, domain in space.domains.items():
         if name in config:
             u, factor, sample = rng.random(), rng.choice(_FACTORS), rng.random()
-            is_zero = config[name] == 0 and not isinstance(domain, Categories)  # multiplying it has no effect
+            is_zero = config[name] == 0 and not isinstance(domain, Categories)  # a factor would have no effect
             resample = u < resample_probability or is_zero
             values[name] = domain.from_unit(sample) if resample else perturb(domain, config[name], factor)
-    while absent := [name for name in values if not exists(name, values, space.conditions)]:
-        for name in absent:
+    while absent_names := [name for name in values if not exists(name, values, space.conditions)]:
+        for name in absent_names:
             del values[name]
     return space.complete(values, rng)
 
@@ -267,8 +267,8 @@ def explore(
 def perturb(domain: Domain, value: object, factor: float) -> Value:
     """Multiply a value by a factor, within the domain. For `reverseloguniform`, multiply its distance to 1.
 
-    In a finite domain, the result is the value nearest to the product, but at least one step away, so 2 becomes 3 or 1.
-    An ordinal moves to the next category. A choice is not changed.
+    In a finite domain, the result is the value nearest to the product, but at least one step from the old value, so the
+    integer 2 becomes 3 or 1. An ordinal moves to a neighboring category. A choice is not changed.
 
     >>> from fanwise.tune.space import randint, reverseloguniform, uniform
     >>> perturb(uniform(0, 1), 0.5, 1.2), perturb(uniform(0, 1), 0.9, 1.2), perturb(randint(1, 9), 2, 1.2)
@@ -283,17 +283,17 @@ def perturb(domain: Domain, value: object, factor: float) -> Value:
     assert is_finite(domain), "all domains but intervals are finite"
     if not domain.ordered:
         return domain.normalize(value)
-    index, last = domain.index_of(value), domain.num_values - 1
+    index, last_index = domain.index_of(value), domain.num_values - 1
     if isinstance(domain, Categories):
-        return domain.value_at(min(max(index + (1 if factor > 1 else -1), 0), last))
+        return domain.value_at(min(max(index + (1 if factor > 1 else -1), 0), last_index))
 
     def number_at(index: int) -> float:
         return float(domain.value_at(index))  # type: ignore[arg-type]  # not a category
 
     target = number_at(index) * factor
-    nearest = bisect_left(range(last + 1), target, key=number_at)
-    if nearest > last or (nearest > 0 and target - number_at(nearest - 1) <= number_at(nearest) - target):
-        nearest -= 1
-    if nearest == index:
-        nearest += (target > number_at(index)) - (target < number_at(index))
-    return domain.value_at(min(max(nearest, 0), last))
+    new_index = bisect_left(range(last_index + 1), target, key=number_at)
+    if new_index > last_index or (new_index and target - number_at(new_index - 1) <= number_at(new_index) - target):
+        new_index -= 1
+    if new_index == index:
+        new_index += (target > number_at(index)) - (target < number_at(index))
+    return domain.value_at(min(max(new_index, 0), last_index))

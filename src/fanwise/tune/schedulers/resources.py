@@ -1,7 +1,7 @@
-"""Base classes of schedulers that use the resource of trials, such as epochs.
+"""Base classes of schedulers that limit the resource of trials, which measures their progress, e.g. in epochs.
 
 grace_period=1                   the rung levels are 1, eta, eta^2, ... below the maximum
-max_t=81                         the scheduler stops a trial that reports 81
+max_t=81                         the scheduler stops a trial that reports a resource of 81
 max_resource_attr="max_epochs"   the objective receives the maximum as an argument and ends by itself
 """
 
@@ -44,7 +44,7 @@ class ResourceScheduler(Scheduler):
     ) -> None:
         super().__init__(searcher, **options)
         if len(self.objectives) > 1 and not self._accepts_multiple_objectives:
-            hint = "For several metrics, use MOASHA, or FIFO, which stops no trial early"
+            hint = "For several metrics, use MOASHA, or use FIFO, which stops no trial early"
             raise TypeError(f"{type(self).__name__} needs one metric, got {options['metric']!r}. {hint}")
         self._max_resource_attr = checked_name("max_resource_attr", max_resource_attr)
         if (max_t is None) == (max_resource_attr is None):
@@ -79,7 +79,6 @@ class ResourceScheduler(Scheduler):
         return round_resource(value)
 
     def _decide_at_maximum(self, resource: float) -> Decision:
-        """Return the decision after a report at or above the maximum."""
         return STOP if self._max_resource_attr is None or resource > self._maximum else CONTINUE
 
 
@@ -91,7 +90,7 @@ class RungOptions(ResourceOptions, total=False):
 
 
 class RungScheduler(ResourceScheduler):
-    """Base class of schedulers with rung levels.
+    """Base class of schedulers with rung levels, which are resources at which trials are compared.
 
     Args:
         searcher, metric, mode, constraints, resource_attr, points_to_evaluate, random_seed: see `Scheduler`.
@@ -116,16 +115,16 @@ class RungScheduler(ResourceScheduler):
 
     def begin(self, space: Space, seed: int) -> None:
         super().begin(space, seed)
-        self._levels = self.rungs(self._maximum)
+        self._levels = self.rung_levels(self._maximum)
 
     def describe(self) -> dict[str, object]:
         return {**super().describe(), "grace_period": self._grace_period, "reduction_factor": self._eta}
 
-    def rungs(self, maximum: float) -> tuple[float, ...]:
+    def rung_levels(self, maximum: float) -> tuple[float, ...]:
         """Return the rung levels below the maximum, possibly none."""
         levels: list[float] = []
         level = self._grace_period
-        while level < maximum * (1 - 1e-9):  # because 1.1 * 1.1 is 1.2100000000000002
+        while level < maximum * (1 - 1e-9):  # tolerates rounding errors: 1.1 * 1.1 is 1.2100000000000002
             levels.append(level)
             level = round_resource(self._grace_period * self._eta ** len(levels))
         return tuple(levels)

@@ -1,8 +1,9 @@
 """Rungs of asynchronous successive halving: the rules that decide which trials continue.
 
-When a trial reaches the level of a rung, it is entered in the rung, and the rung decides about it. Entries are sorted
-by their keys. A key is a tuple of the infeasibility, the losses, a unique and increasing number, and the trial id. So
-infeasible entries rank behind all feasible ones, and of equal entries the first ranks first.
+When a trial reaches the level of a rung, an entry for the trial is added to the rung, and the rung decides whether the
+trial continues. Entries are sorted by their keys. A key is a tuple of the infeasibility, the losses, the number of the
+entry, and the trial id. So infeasible entries rank behind all feasible ones, and of equal entries the first one ranks
+first.
 """
 
 from bisect import bisect_left, insort
@@ -20,17 +21,17 @@ class Rung(Protocol):
     def enter(self, key: Key) -> Decision:
         """Add an entry. Return the decision about its trial."""
 
-    def remove(self, key: Key, *, continued: bool) -> None:
-        """Remove an entry. `continued`: whether `enter` returned CONTINUE."""
+    def remove(self, key: Key, *, has_continued: bool) -> None:
+        """Remove an entry. `has_continued`: True if `enter` returned CONTINUE."""
 
 
 @final
 class StoppingRung:
     """A rung whose trials continue if they are in the top. The top is the best floor(n / eta) entries, at least one.
 
-    Ties are common, e.g. an accuracy of 0.1 before a classifier learns. The first of them would fill the top, and all
-    later ones would be stopped. So a trial that equals the worst entry of the top also continues if the number of
-    trials that have continued is below the size of the top.
+    Ties are common, e.g. an accuracy of 0.1 before a classifier learns. The first of these trials would fill the top,
+    and all later ones would be stopped. So a trial that equals the worst entry of the top also continues if fewer
+    trials have continued than the top contains.
 
     >>> rung = StoppingRung(3.0)
     >>> [str(rung.enter((0.0, 0.9, number, 0))) for number in range(6)]
@@ -47,22 +48,22 @@ class StoppingRung:
     def enter(self, key: Key) -> Decision:
         insort(self._entries, key)
         top_size = max(1, int(len(self._entries) // self._eta))
-        worst = self._entries[top_size - 1]
-        continues = key <= worst or (key[:2] == worst[:2] and self._num_continued < top_size)
+        worst_key = self._entries[top_size - 1]
+        continues = key <= worst_key or (key[:2] == worst_key[:2] and self._num_continued < top_size)
         self._num_continued += continues
         return CONTINUE if continues else STOP
 
-    def remove(self, key: Key, *, continued: bool) -> None:
+    def remove(self, key: Key, *, has_continued: bool) -> None:
         del self._entries[bisect_left(self._entries, key)]
-        self._num_continued -= continued
+        self._num_continued -= has_continued
 
 
 @final
 class QuantileRung:
     """A rung whose trials continue if they equal or beat the 1/eta quantile of all n entries, including their own.
 
-    This is the rule of Syne Tune, which uses `numpy.quantile`. Its result lies between entry floor((n - 1) / eta) and
-    the next one, so it suffices to compare with entry floor((n - 1) / eta).
+    This is the rule of Syne Tune, which uses `numpy.quantile`. The quantile lies between the sorted entries with the
+    indices floor((n - 1) / eta) and floor((n - 1) / eta) + 1, so it suffices to compare with the first of the two.
 
     >>> rung = QuantileRung(3.0)
     >>> [str(rung.enter((0.0, loss, number, 0))) for number, loss in enumerate([0.5, 0.9, 0.6, 0.4])]
@@ -80,13 +81,13 @@ class QuantileRung:
         threshold = self._entries[int((len(self._entries) - 1) / self._eta)]
         return CONTINUE if key[:2] <= threshold[:2] else STOP
 
-    def remove(self, key: Key, *, continued: bool) -> None:
+    def remove(self, key: Key, *, has_continued: bool) -> None:
         del self._entries[bisect_left(self._entries, key)]
 
 
 @final
 class PromotionRung:
-    """A rung whose trials pause until they are among the best floor(n / eta); each is promoted once.
+    """A rung whose trials pause until they are among the best floor(n / eta) entries. Each trial is promoted once.
 
     >>> rung = PromotionRung(2.0)
     >>> str(rung.enter((0.0, 0.5, 0, 7))), rung.promotable
@@ -97,39 +98,39 @@ class PromotionRung:
     (7, None)
     """
 
-    __slots__ = ("_entries", "_eta", "_waiting", "promotable")
+    __slots__ = ("_entries", "_eta", "_waiting_keys", "promotable")
 
     def __init__(self, eta: float) -> None:
         self._eta = eta
         self._entries: list[Key] = []  # sorted
-        self._waiting: list[Key] = []  # entries whose trials are paused, sorted
-        self.promotable: int | None = None  # the best waiting trial if it is among the best floor(n / eta)
+        self._waiting_keys: list[Key] = []  # entries whose trials are paused, sorted
+        self.promotable: int | None = None  # id of the best waiting trial if that is among the best floor(n / eta)
 
     def _update(self) -> None:
         top_size = int(len(self._entries) // self._eta)
-        is_top = bool(top_size and self._waiting) and self._waiting[0] <= self._entries[top_size - 1]
-        self.promotable = self._waiting[0][-1] if is_top else None
+        is_top = bool(top_size and self._waiting_keys) and self._waiting_keys[0] <= self._entries[top_size - 1]
+        self.promotable = self._waiting_keys[0][-1] if is_top else None
 
     def enter(self, key: Key) -> Decision:
         insort(self._entries, key)
-        insort(self._waiting, key)
+        insort(self._waiting_keys, key)
         self._update()
         return PAUSE
 
     def promote(self) -> int:
         """Remove the promotable trial from the waiting trials and return its id. `promotable` must not be None."""
-        trial_id: int = self._waiting.pop(0)[-1]
+        trial_id: int = self._waiting_keys.pop(0)[-1]
         self._update()
         return trial_id
 
     def withdraw(self, key: Key) -> None:
-        """Remove a trial that has ended from the waiting trials. Its entry remains."""
-        index = bisect_left(self._waiting, key)
-        if self._waiting[index : index + 1] == [key]:
-            del self._waiting[index]
+        """Remove a trial that has ended from the waiting trials. Its entry still counts."""
+        index = bisect_left(self._waiting_keys, key)
+        if self._waiting_keys[index : index + 1] == [key]:
+            del self._waiting_keys[index]
         self._update()
 
-    def remove(self, key: Key, *, continued: bool) -> None:
+    def remove(self, key: Key, *, has_continued: bool) -> None:
         del self._entries[bisect_left(self._entries, key)]
         self.withdraw(key)
 
@@ -146,7 +147,7 @@ class ParetoRung:
 
     def __init__(self, eta: float) -> None:
         self._eta = eta
-        self._entries: list[Key] = []  # in the order in which they were added
+        self._entries: list[Key] = []  # oldest first
         self._num_continued = 0
 
     def enter(self, key: Key) -> Decision:
@@ -163,6 +164,6 @@ class ParetoRung:
         self._num_continued += continues
         return CONTINUE if continues else STOP
 
-    def remove(self, key: Key, *, continued: bool) -> None:
+    def remove(self, key: Key, *, has_continued: bool) -> None:
         self._entries.remove(key)
-        self._num_continued -= continued
+        self._num_continued -= has_continued

@@ -1,8 +1,8 @@
 """Base class of schedulers, which decide which trial runs next and what happens after each report.
 
 A scheduler is a pure state machine without clock or I/O, so it also runs in replays and in the simulator. Its random
-numbers come from `SuggestContext.random` or are keyed by the seed. When it returns `New()` without a configuration, the
-tuner asks the scheduler's searcher for one. The tuner validates all answers.
+numbers come from `SuggestContext.random` or are keyed by the seed. When `next` returns `New()` without a configuration,
+the tuner asks the scheduler's searcher for one. The tuner validates the return values of all methods.
 """
 
 import abc
@@ -21,7 +21,7 @@ from ..space import Space
 
 
 class Decision(enum.StrEnum):
-    """The answer to a report. Schedulers may also return it as text, such as "STOP"."""
+    """The answer to a report. `on_report` may also return the name as a string, such as "STOP"."""
 
     CONTINUE = "CONTINUE"
     STOP = "STOP"
@@ -55,7 +55,10 @@ class New:
 @final
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """Resume a paused trial from its last checkpoint, or from scratch. Repeated reports do not reach the scheduler."""
+    """Resume a paused trial from its last checkpoint, or else from scratch.
+
+    Reports that the trial repeats do not reach the scheduler.
+    """
 
     trial_id: int
 
@@ -65,7 +68,7 @@ class Resume:
 class Clone:
     """Start a new trial with id `context.trial_id` and this configuration from the last checkpoint of `trial_id`.
 
-    Without a checkpoint it starts from scratch. The numbers of its reports continue from the checkpoint.
+    The numbers of its reports continue from the checkpoint. Without a checkpoint, the new trial starts from scratch.
     """
 
     trial_id: int
@@ -75,7 +78,7 @@ class Clone:
 @final
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """End a paused trial; its checkpoint can be deleted. The tuner then calls `next` again."""
+    """End a paused trial, whose checkpoint can be deleted. The tuner then calls `next` again."""
 
     trial_id: int
 
@@ -112,25 +115,25 @@ class Scheduler(abc.ABC):
     The tuner runs a copy of a scheduler, so that one object can be passed to several tuners.
 
     Args:
-        searcher: a `Searcher`, or the name of one ("random", "forest", ...); None: random search.
+        searcher: a `Searcher`, or the name of one ("random", "forest", ...). None: random search.
         metric: name of the reported value to optimize, or several names.
         mode: "min" or "max", for all metrics or one for each.
-        constraints: conditions on reported values, such as ["latency_ms <= 20"]. A report that violates one ranks
-            behind all reports that do not.
-        resource_attr: name of the reported value that measures the progress of a trial, e.g. "epoch". None: use the
-            number of its reports.
+        constraints: constraints on reported values, such as ["latency_ms <= 20"]. Reports that violate a constraint
+            rank behind all others.
+        resource_attr: name of the reported value that is the resource of a trial, e.g. "epoch". None: the number of
+            reports of the trial is its resource.
         points_to_evaluate: configurations to try first, in this order. Omitted values are sampled.
-        random_seed: seed of the search. None: the seed of the Tuner.
+        random_seed: seed of the search. None: the `random_seed` of the Tuner.
 
     Raises:
         TypeError: an unknown option (the message names the closest one), or an argument of the wrong type.
         ValueError: an argument out of range.
 
     Attributes:
-        objectives: metrics with their modes, at least one. Every report must have them.
-        max_resource: the resource at which trials end, if the scheduler knows it. A trial that is stopped at or beyond
-            it counts as completed.
-        clones: True if `next` may answer `Clone`. The last checkpoint of every trial is then kept until the end.
+        objectives: metrics with their modes, at least one. Every report must contain all of the metrics.
+        max_resource: the resource at which trials end. A trial that is stopped at or above this resource counts as
+            completed. None: no maximum, or one that `begin` sets.
+        clones: True if `next` may return `Clone`. The last checkpoint of every trial is then kept until the end.
     """
 
     clones: ClassVar[bool] = False
@@ -143,8 +146,8 @@ class Scheduler(abc.ABC):
             keyword = inspect.Parameter.KEYWORD_ONLY
             _, *parameters = inspect.signature(cls.__init__).parameters.values()
             if parameters and parameters[-1].kind is inspect.Parameter.VAR_KEYWORD:
-                inherited = inspect.signature(cls.__mro__[1]).parameters.values()
-                by_name = {option.name: option for option in (*inherited, *parameters) if option.kind is keyword}
+                base_options = inspect.signature(cls.__mro__[1]).parameters.values()
+                by_name = {option.name: option for option in (*base_options, *parameters) if option.kind is keyword}
                 parameters = [*(option for option in parameters[:-1] if option.kind is not keyword), *by_name.values()]
             cls.__signature__ = inspect.Signature(parameters, return_annotation=None)  # type: ignore[attr-defined]
 
@@ -181,15 +184,15 @@ class Scheduler(abc.ABC):
         self.searcher.check(space)
 
     def begin(self, space: Space, seed: int) -> None:
-        """Begin a search and reset all state."""
+        """Reset all state for a new search."""
         if self._learns_at_levels:
             self.searcher.levels = self.levels(space)
         self.searcher.begin(space, seed)
 
     def levels(self, space: Space) -> tuple[float, ...]:
-        """Return the `levels` of a searcher that was passed by name, in increasing order.
+        """Return the resource levels at which a searcher should compare trials, in increasing order.
 
-        A searcher that was passed as an object keeps its own levels. See `Searcher.levels`.
+        `begin` assigns them to `Searcher.levels` if the searcher was passed by name.
         """
         return ()
 
@@ -199,16 +202,16 @@ class Scheduler(abc.ABC):
 
     @abc.abstractmethod
     def on_report(self, observation: Observation) -> Decision:
-        """Return the decision about a running trial after a report. No report is passed twice unless rolled back."""
+        """Return the decision about a trial after a report. A report is passed again only after `on_rollback`."""
 
     def on_rollback(self, trial_id: int, to_iter: int) -> None:  # noqa: B027  # optional
-        """Discard the reports of a trial after number `to_iter`, because an attempt was lost."""
+        """Discard the reports of a trial after number `to_iter`, because the trial restarts from that report."""
 
     def on_end(self, trial_id: int, status: Status) -> None:  # noqa: B027  # optional
         """Handle the final end of a trial: COMPLETED, STOPPED or FAILED. Not called for paused trials."""
 
     def describe(self) -> dict[str, object]:
-        """Return name and settings as JSON, for the record. Equal descriptions must mean equal behavior."""
+        """Return the name and settings as JSON, for the record. Schedulers with equal descriptions behave equally."""
         constraints = {"constraints": list(map(str, self.constraints))} if self.constraints else {}
         return {
             "name": type(self).__name__,
@@ -223,9 +226,7 @@ class Scheduler(abc.ABC):
 
 @final
 class FIFO(Scheduler):
-    """First in, first out. Runs every trial to its end. Accepts several metrics.
-
-    Arguments and errors are those of `Scheduler`.
+    """First in, first out: runs every trial to its end. Arguments and errors are those of `Scheduler`.
 
     >>> scheduler = FIFO("sobol", metric="loss", points_to_evaluate=[{"depth": 3}])
     >>> scheduler.next(SuggestContext(0, 0, Space({"depth": 3})))
@@ -259,10 +260,10 @@ def checked_name(option: str, name: str | None) -> str | None:
     return name
 
 
-def checked_seed(seed: int | None, name: str = "random_seed") -> int | None:
+def checked_seed(seed: int | None) -> int | None:
     """Return `seed` if it is an int or None. Raises TypeError otherwise."""
     if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
-        raise TypeError(f"{name} must be an int or None, got {seed!r} of type {type(seed).__name__}")
+        raise TypeError(f"random_seed must be an int or None, got {seed!r} of type {type(seed).__name__}")
     return seed
 
 

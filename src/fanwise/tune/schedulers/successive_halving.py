@@ -3,14 +3,14 @@
     rung 0   n_0 new trials pause at level 0; when all have arrived, the best n_1 continue
     rung 1   n_1 trials pause at level 1; when all have arrived, the best n_2 continue     ... until the last level
 
-A bracket is a list of levels and numbers of trials. `SuccessiveHalving` repeats one bracket, `Hyperband` cycles through
-several. A free worker first resumes promoted trials, of the oldest round first. Otherwise it starts a trial of the last
-round or, if all trials of that round have started, of a new one. So no worker idles while a straggler runs. Trials are
-compared within their round only.
+A bracket is a list of levels with the number n_i of trials at each. A round is one run of a bracket. Trials are
+compared within their round only. `SuccessiveHalving` repeats one bracket, `Hyperband` cycles through several. A free
+worker first resumes promoted trials, of the oldest round first. If there are none, the worker starts a trial of the
+last round or, if all trials of that round have started, of a new round. So no worker idles while a straggler runs.
 
 A trial that fails, is stopped or ends before its level leaves the round. If m of n_i trials remain, the best
-m * n_{i+1} / n_i continue, at least one. If there are no new configurations, a round continues with fewer trials.
-Trials that do not continue are ended, so that their checkpoints can be deleted.
+m * n_{i+1} / n_i continue, at least one. If there are no new configurations, the last round continues with fewer
+trials. Trials that do not continue are ended, so that their checkpoints can be deleted.
 """
 
 import math
@@ -31,7 +31,7 @@ _EPSILON = 1e-9  # for rounding errors, e.g. log(1000) / log(10) is 2.9999999999
 @final
 @dataclass(frozen=True, slots=True)
 class Bracket:
-    """The shape of a round: `sizes[i]` trials run to `levels[i]`; the last level is the maximum."""
+    """The levels and sizes of a round: `sizes[i]` trials run to `levels[i]`. The last level is the maximum."""
 
     levels: tuple[float, ...]
     sizes: tuple[int, ...]
@@ -48,15 +48,15 @@ class _Arrival(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _Round:
-    """A round. `running`: trials below the level of the current rung. `arrived`: trials that pause at it."""
+    """A round of successive halving, with the ids of its remaining trials."""
 
     number: int
     bracket: Bracket
-    rung: int = 0
+    rung: int = 0  # index of the current rung
     num_started: int = 0
     is_complete: bool = False  # no more trials start in this round
-    running: set[int] = field(default_factory=set)
-    arrived: dict[int, _Arrival] = field(default_factory=dict)
+    running_ids: set[int] = field(default_factory=set)  # below the level of the current rung
+    arrivals: dict[int, _Arrival] = field(default_factory=dict)  # paused at the level of the current rung
 
 
 class SynchronousHalving(RungScheduler):
@@ -81,33 +81,33 @@ class SynchronousHalving(RungScheduler):
         super().begin(space, seed)
         self._brackets = self.brackets(self._maximum)
         self._num_rounds = 0
-        self._num_arrived = 0
-        self._round_of: dict[int, _Round] = {}  # rounds of active trials
+        self._num_arrivals = 0
+        self._rounds: dict[int, _Round] = {}  # by id of each trial that may still be promoted
         self._incomplete_round: _Round | None = None
         self._unconfirmed_trial_id: int | None = None  # trial of the last New(), until it is known to have started
-        self._promoted: dict[int, tuple[int, int]] = {}  # paused trial that continues -> (number of its round, rank)
-        self._eliminated: dict[int, None] = {}  # paused trials that do not continue, in order
+        self._promotions: dict[int, tuple[int, int]] = {}  # paused trial that continues -> (number of the round, rank)
+        self._eliminations: dict[int, None] = {}  # paused trials that do not continue, oldest first
 
     def next(self, context: SuggestContext) -> NextTrial:
         if self._unconfirmed_trial_id == context.trial_id:  # the searcher had no suggestion for it
             self._remove_unstarted(context.trial_id)
         self._unconfirmed_trial_id = None
         round_ = self._incomplete_round
-        if context.no_new_configs and round_ is not None and round_.num_started and not round_.running:
+        if context.no_new_configs and round_ is not None and round_.num_started and not round_.running_ids:
             self._incomplete_round = None
             round_.is_complete = True
             self._close_rung_if_all_arrived(round_)
-        if self._eliminated:
-            trial_id = next(iter(self._eliminated))
-            del self._eliminated[trial_id]
+        if self._eliminations:
+            trial_id = next(iter(self._eliminations))
+            del self._eliminations[trial_id]
             return Stop(trial_id)
-        if self._promoted:
-            trial_id = min(self._promoted, key=self._promoted.__getitem__)
-            del self._promoted[trial_id]
+        if self._promotions:
+            trial_id = min(self._promotions, key=self._promotions.__getitem__)
+            del self._promotions[trial_id]
             return Resume(trial_id)
         if context.no_new_configs:
             return Wait()
-        self._add_new(context.trial_id)
+        self._add_to_round(context.trial_id)
         return New()
 
     def on_report(self, observation: Observation) -> Decision:
@@ -115,94 +115,91 @@ class SynchronousHalving(RungScheduler):
         if resource >= self._maximum:
             self._remove(trial_id)
             return self._decide_at_maximum(resource)
-        round_ = self._round_of.get(trial_id)
+        round_ = self._rounds.get(trial_id)
         if round_ is None or resource < round_.bracket.levels[round_.rung]:
             return CONTINUE
-        round_.running.remove(trial_id)
-        arrival = _Arrival(observation.infeasibility, observation.loss, self._num_arrived, observation.iter)
-        round_.arrived[trial_id] = arrival
-        self._num_arrived += 1
+        round_.running_ids.remove(trial_id)
+        arrival = _Arrival(observation.infeasibility, observation.loss, self._num_arrivals, observation.iter)
+        round_.arrivals[trial_id] = arrival
+        self._num_arrivals += 1
         self._close_rung_if_all_arrived(round_)
-        if trial_id in self._promoted:  # the last trial of a rung to arrive does not pause
-            del self._promoted[trial_id]
+        if trial_id in self._promotions:  # the last trial to arrive need not pause
+            del self._promotions[trial_id]
             return CONTINUE
-        if trial_id in self._eliminated:
-            del self._eliminated[trial_id]
+        if trial_id in self._eliminations:
+            del self._eliminations[trial_id]
             return STOP
         return PAUSE
 
     def on_rollback(self, trial_id: int, to_iter: int) -> None:
         # Decisions of a closed rung are final.
-        round_ = self._round_of.get(trial_id)
-        arrival = None if round_ is None else round_.arrived.get(trial_id)
+        round_ = self._rounds.get(trial_id)
+        arrival = None if round_ is None else round_.arrivals.get(trial_id)
         if round_ is not None and arrival is not None and arrival.iter > to_iter:
-            del round_.arrived[trial_id]
-            round_.running.add(trial_id)
+            del round_.arrivals[trial_id]
+            round_.running_ids.add(trial_id)
 
     def on_end(self, trial_id: int, status: Status) -> None:
         if trial_id == self._unconfirmed_trial_id:
             self._unconfirmed_trial_id = None
-        self._promoted.pop(trial_id, None)
-        self._eliminated.pop(trial_id, None)
+        self._promotions.pop(trial_id, None)
+        self._eliminations.pop(trial_id, None)
         self._remove(trial_id)
 
-    def _add_new(self, trial_id: int) -> None:
-        """Add the next new trial to the incomplete round, or to a new one."""
+    def _add_to_round(self, trial_id: int) -> None:
         round_ = self._incomplete_round
         if round_ is None:
             round_ = _Round(self._num_rounds, self._brackets[self._num_rounds % len(self._brackets)])
             self._num_rounds += 1
         round_.num_started += 1
         round_.is_complete = round_.num_started == round_.bracket.sizes[0]
-        round_.running.add(trial_id)
-        self._round_of[trial_id] = round_
+        round_.running_ids.add(trial_id)
+        self._rounds[trial_id] = round_
         self._incomplete_round = None if round_.is_complete else round_
         self._unconfirmed_trial_id = trial_id
 
     def _remove_unstarted(self, trial_id: int) -> None:
-        round_ = self._round_of.pop(trial_id)
-        round_.running.remove(trial_id)
+        round_ = self._rounds.pop(trial_id)
+        round_.running_ids.remove(trial_id)
         round_.num_started -= 1
         round_.is_complete = False
         self._incomplete_round = round_
 
     def _remove(self, trial_id: int) -> None:
-        round_ = self._round_of.pop(trial_id, None)
+        round_ = self._rounds.pop(trial_id, None)
         if round_ is not None:
-            round_.running.discard(trial_id)
-            round_.arrived.pop(trial_id, None)
+            round_.running_ids.discard(trial_id)
+            round_.arrivals.pop(trial_id, None)
             self._close_rung_if_all_arrived(round_)
 
     def _close_rung_if_all_arrived(self, round_: _Round) -> None:
-        """If all trials of the round have arrived, promote the best to the next rung and eliminate the others."""
-        if round_.running or not round_.is_complete:
+        """If all trials have arrived at the current rung, promote the best ones and eliminate the others."""
+        if round_.running_ids or not round_.is_complete:
             return
-        ranked = sorted(round_.arrived, key=round_.arrived.__getitem__)
+        ranking = sorted(round_.arrivals, key=round_.arrivals.__getitem__)
         sizes, rung = round_.bracket.sizes, round_.rung
         num_promoted = 0
-        if ranked and rung + 1 < len(sizes):
-            num_promoted = max(1, len(ranked) * sizes[rung + 1] // sizes[rung])
+        if ranking and rung + 1 < len(sizes):
+            num_promoted = max(1, len(ranking) * sizes[rung + 1] // sizes[rung])
         round_.rung += 1
-        round_.arrived = {}
-        round_.running.update(ranked[:num_promoted])
-        self._promoted |= {trial_id: (round_.number, rank) for rank, trial_id in enumerate(ranked[:num_promoted])}
-        for trial_id in ranked[num_promoted:]:
-            self._eliminated[trial_id] = None
-            del self._round_of[trial_id]
+        round_.arrivals = {}
+        round_.running_ids.update(ranking[:num_promoted])
+        self._promotions |= {trial_id: (round_.number, rank) for rank, trial_id in enumerate(ranking[:num_promoted])}
+        for trial_id in ranking[num_promoted:]:
+            self._eliminations[trial_id] = None
+            del self._rounds[trial_id]
 
 
 @final
 class SuccessiveHalving(SynchronousHalving):
-    """Synchronous successive halving. The best trials of each rung continue when the rung is complete.
+    """Synchronous successive halving. The best trials of a rung continue when all trials have arrived.
 
     A round starts with eta^K trials, and int(eta^(K-i)) trials continue to level i (Dive into Deep Learning, 19.4). The
     levels are grace_period * eta^k and the maximum. K is the number of levels below the maximum.
 
     Args:
         searcher, metric, mode, constraints, resource_attr, points_to_evaluate, random_seed: see `Scheduler`.
-        max_t, max_resource_attr: resource at which trials end, or its name in the space.
-        grace_period: the first level.
-        reduction_factor: eta. One trial in eta continues, to eta times the resource.
+        max_t, max_resource_attr, grace_period, reduction_factor: see `RungScheduler`.
 
     >>> scheduler = SuccessiveHalving(metric="loss", max_t=2, reduction_factor=2)  # the better of two trials continues
     >>> space = Space({"depth": 3})
@@ -216,7 +213,7 @@ class SuccessiveHalving(SynchronousHalving):
     """
 
     def brackets(self, maximum: float) -> Sequence[Bracket]:
-        levels = (*self.rungs(maximum), maximum)
+        levels = (*self.rung_levels(maximum), maximum)
         return [Bracket(levels, tuple(int(self._eta**k) for k in reversed(range(len(levels)))))]
 
 
@@ -247,7 +244,7 @@ class Hyperband(SynchronousHalving):
 class BOHB(SynchronousHalving):
     """BOHB (Falkner et al., arXiv 1807.01774): Hyperband with TPE as the searcher.
 
-    TPE learns from each trial's first report at the highest level at which `num_init` trials have a result.
+    TPE learns from each trial's first report at or above the highest level at which `num_init` trials have a result.
 
     Args:
         metric, mode, constraints, resource_attr, points_to_evaluate, random_seed: see `Scheduler`.

@@ -1,4 +1,4 @@
-"""Searchers, which choose the configurations of trials, and their names, as in `ASHA(searcher="tpe")`."""
+"""Searchers, which choose the configurations of trials, and names for them, as in `ASHA(searcher="tpe")`."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -39,5 +39,5 @@ def searcher_factory(name: str) -> Callable[..., Searcher]:
 
 
 def resolve_searcher(searcher: Searcher | str | None) -> Searcher | None:
-    """Return the searcher, or a new one if the argument is a name. Raises ValueError, NotInstalled."""
+    """Return the argument, or a new searcher if it is a name. Raises ValueError for an unknown name, NotInstalled."""
     return searcher_factory(searcher)() if isinstance(searcher, str) else searcher

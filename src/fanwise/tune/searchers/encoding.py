@@ -1,8 +1,8 @@
 """Encoding of configurations as rows of numbers, vectorized with NumPy.
 
-A row holds `domain.to_unit(value)`, a number in [0, 1) called a unit, for each hyperparameter, in the order of
-`Space.domains`. `Space.sample` is uniform in the unit cube. A value of a finite domain has the middle of its share of
-[0, 1) as its unit. A log-scaled multiple has its position on the log scale. NaN marks hyperparameters that do not exist
+A row holds `domain.to_unit(value)`, a number in [0, 1) called the value's unit, for each hyperparameter, in the order
+of `Space.domains`. `Space.sample` is uniform in the unit cube. The unit of a value in a finite domain is the middle of
+its share of [0, 1), or the point on the log scale for log-scaled multiples. NaN marks hyperparameters that do not exist
 in a configuration. Constants are omitted.
 """
 
@@ -33,7 +33,7 @@ _BELOW_ONE = math.nextafter(1.0, 0.0)
 
 
 def seeded_rng(seed: int) -> np.random.Generator:
-    """Return a generator that uses PCG64, even if a later NumPy has another default."""
+    """Return a PCG64 generator, because a later NumPy may have another default."""
     return np.random.Generator(np.random.PCG64(seed))
 
 
@@ -63,22 +63,22 @@ class Encoder:
         self.num_dims = len(self.names)
         self._shares = [_shares_of(domain) for domain in self.domains]
         columns = {name: column for column, name in enumerate(self.names)}
-        # (column of the hyperparameter, [(column of a parent, ranks of the parent's allowed values)])
+        # (column of the hyperparameter, [(column of a parent, indices of the parent's allowed values)])
         self._conditions: list[tuple[int, list[tuple[int, Ints]]]] = []
         for name in parents_first(space.names, space.conditions):
             if name in columns and (when := space.conditions.get(name)):
                 parents = []
                 for parent, values in when.items():
                     units = np.array([space.domains[parent].to_unit(value) for value in values])
-                    parents.append((columns[parent], self._rank(columns[parent], units)))
+                    parents.append((columns[parent], self._indices_at(columns[parent], units)))
                 self._conditions.append((columns[name], parents))
         self.priors = {columns[name]: prior for name, prior in space_priors(space).items()}
         self._all_rows: dict[bytes, Floats] | None = None  # all rows of a small space, by key
 
-    def _rank(self, dim: int, units_N: Floats) -> Ints:
-        """Return the index of the value at each unit. For real-valued domains, return round(unit * 2**40)."""
+    def _indices_at(self, dim: int, units_N: Floats) -> Ints:
+        """Return the index of the value at each unit. For real-valued domains, it is round(unit * 2**40)."""
         shares = self._shares[dim]
-        return np.rint(units_N * _RESOLUTION).astype(np.int64) if shares is None else shares.rank(units_N)
+        return np.rint(units_N * _RESOLUTION).astype(np.int64) if shares is None else shares.indices_at(units_N)
 
     def encode(self, config: Mapping[str, object]) -> Floats:
         """Return the row of a configuration, (D,). Raises ValueError if a value is not in its domain."""
@@ -95,38 +95,38 @@ class Encoder:
         return self.space.from_units(units.tolist())
 
     def snap(self, units_ND: Rows) -> Rows:
-        """Convert points of the unit cube to rows. Round to values of the domains. Absent hyperparameters become NaN.
+        """Convert points of the unit cube to rows by rounding to values of the domains.
 
-        NaN in the input means 0.5.
+        NaN in a point counts as 0.5. Hyperparameters that do not exist become NaN.
         """
         rows = np.empty(units_ND.shape)
         units_ND = np.clip(np.where(np.isnan(units_ND), 0.5, units_ND), 0.0, _BELOW_ONE)
         for d, shares in enumerate(self._shares):
             units_N = units_ND[:, d]
-            rows[:, d] = units_N if shares is None else shares.unit_of(shares.rank(units_N))
+            rows[:, d] = units_N if shares is None else shares.units_at(shares.indices_at(units_N))
         for d, parents in self._conditions:
-            for parent, allowed in parents:
+            for parent, allowed_indices in parents:
                 units = rows[:, parent]
-                ranks = self._rank(parent, np.nan_to_num(units, nan=0.0))
-                rows[~np.isin(ranks, allowed) | np.isnan(units), d] = np.nan
+                indices = self._indices_at(parent, np.nan_to_num(units, nan=0.0))
+                rows[~np.isin(indices, allowed_indices) | np.isnan(units), d] = np.nan
         return rows
 
-    def sample(self, n: int, rng: np.random.Generator, *, prior: bool = False) -> Rows:
-        """Sample n rows uniformly, or from the priors of the space."""
+    def sample(self, n: int, rng: np.random.Generator, *, use_priors: bool = False) -> Rows:
+        """Sample n rows uniformly. If `use_priors`, sample hyperparameters that have a prior from the prior."""
         units = rng.random((n, self.num_dims))
-        if prior:
-            for d, distribution in self.priors.items():
+        if use_priors:
+            for d, prior in self.priors.items():
                 domain = self.domains[d]
-                units[:, d] = [domain.to_unit(distribution.value_at(domain, u)) for u in units[:, d].tolist()]
+                units[:, d] = [domain.to_unit(prior.value_at(domain, u)) for u in units[:, d].tolist()]
         return self.snap(units)
 
     def candidates(self, n: int, rng: np.random.Generator) -> Rows:
-        """Sample n rows uniformly. If the space has priors, sample half of the rows from them."""
+        """Sample n rows uniformly. If the space has priors, sample half of the rows with the priors."""
         num_prior = n // 2 if self.priors else 0
-        return np.concatenate([self.sample(n - num_prior, rng), self.sample(num_prior, rng, prior=True)])
+        return np.concatenate([self.sample(n - num_prior, rng), self.sample(num_prior, rng, use_priors=True)])
 
     def initial_design(self, seed: int) -> Rows:
-        """Return 256 rows of a scrambled Sobol sequence. If the space has priors, sample every second row from them."""
+        """Return 256 rows of a scrambled Sobol sequence. Every second row is sampled from the priors, if any."""
         from scipy.stats import qmc
 
         rng = seeded_rng(KeyedRandom(f"{seed}/start").getrandbits(128))
@@ -134,86 +134,81 @@ class Encoder:
         sequence = qmc.Sobol(max(self.num_dims, 1), scramble=True, rng=rng)
         rows = self.snap(sequence.random(_INITIAL_DESIGN_SIZE)[:, : self.num_dims])
         if self.priors:
-            rows[::2] = self.sample(_INITIAL_DESIGN_SIZE // 2, rng, prior=True)
+            rows[::2] = self.sample(_INITIAL_DESIGN_SIZE // 2, rng, use_priors=True)
         return rows
 
-    def ranks(self, rows: Rows) -> Ints:
-        """Return the `_rank` of each value, (N, D), and -1 for absent hyperparameters."""
-        ranks = np.empty(rows.shape, np.int64)
+    def value_indices(self, rows: Rows) -> Ints:
+        """Return the index of each value in its domain (see `_indices_at`), (N, D). -1: it does not exist."""
+        indices = np.empty(rows.shape, np.int64)
         rows_without_nan = np.nan_to_num(rows, nan=0.0)
         for d in range(self.num_dims):
-            ranks[:, d] = self._rank(d, rows_without_nan[:, d])
-        ranks[np.isnan(rows)] = -1
-        return ranks
+            indices[:, d] = self._indices_at(d, rows_without_nan[:, d])
+        indices[np.isnan(rows)] = -1
+        return indices
 
     def value_units(self, dim: int) -> Floats:
-        """Return the units of all K values of a finite domain, (K,)."""
+        """Return the units of all values of a finite domain, (K,)."""
         shares = self._shares[dim]
         assert shares is not None, "the domain is finite"
-        return shares.unit_of(np.arange(self.domains[dim].num_values or 0))
+        return shares.units_at(np.arange(self.domains[dim].num_values or 0))
 
     def keys(self, rows: Rows) -> list[bytes]:
-        """Return a key for each row.
-
-        Rows have equal keys if their finite values are equal and their real units
-        round to the same multiples of 2**-40.
-        """
-        return [ranks.tobytes() for ranks in self.ranks(rows)]
+        """Return a key for each row. Equal rows have equal keys. Units of real numbers are rounded to 40 bits."""
+        return [indices.tobytes() for indices in self.value_indices(rows)]
 
     def features(self, rows: Rows) -> Floats:
         """Return the features of a model, (N, F), without NaN.
 
-        An ordered hyperparameter is one column. A choice is one-hot encoded. An absent hyperparameter is 0.5 if
-        ordered, and all zeros if one-hot encoded. Each conditional hyperparameter adds an indicator column.
+        An ordered hyperparameter is one column, 0.5 if it does not exist. A choice is one-hot encoded, all zeros if it
+        does not exist. Each conditional hyperparameter adds an indicator column, 1 if it exists.
         """
         columns: list[Floats] = []
-        ranks = self.ranks(rows)
+        indices = self.value_indices(rows)
         for d, domain in enumerate(self.domains):
             if domain.ordered:
                 columns.append(np.nan_to_num(rows[:, d], nan=0.5))
             else:
-                columns += [(ranks[:, d] == value).astype(np.float64) for value in range(domain.num_values or 0)]
+                columns += [(indices[:, d] == value).astype(np.float64) for value in range(domain.num_values or 0)]
         columns += [(~np.isnan(rows[:, d])).astype(np.float64) for d, _ in sorted(self._conditions)]
         return np.stack(columns, axis=1) if columns else np.empty((len(rows), 0))
 
-    def untried_row(self, excluded: Container[bytes], rng: np.random.Generator) -> Floats | None:
-        """Return a row whose key is not excluded. Try random rows first, then enumerate a finite space.
+    def untried_row(self, excluded_keys: Container[bytes], rng: np.random.Generator) -> Floats | None:
+        """Return a row whose key is not excluded. Try 64 random rows first, then enumerate a finite space.
 
-        Return None if all rows are excluded or, in an infinite space, if all 64 draws are.
+        Return None if all rows of a finite space, or all random rows of an infinite one, are excluded.
         """
         rows = self.sample(_NUM_DRAWS, rng)
         for row, key in zip(rows, self.keys(rows), strict=True):
-            if key not in excluded:
+            if key not in excluded_keys:
                 return row  # type: ignore[no-any-return]  # numpy iteration is untyped
         sizes = [domain.num_values or 0 for domain in self.domains]
         size = math.prod(sizes)
         if size > _MAX_ENUMERATED:
             for config in self.space.grid(dict(zip(self.names, sizes, strict=True))):
                 row = self.encode(config)
-                if self.keys(row[None])[0] not in excluded:
+                if self.keys(row[None])[0] not in excluded_keys:
                     return row
         elif size:  # size is 0 if a domain is real-valued, so the space cannot be enumerated
             all_rows = self._all_rows = self._all_rows or self._enumerate_rows(sizes)
             keys = list(all_rows)
             start = int(rng.integers(len(keys)))
-            return next((all_rows[key] for key in (*keys[start:], *keys[:start]) if key not in excluded), None)
+            return next((all_rows[key] for key in (*keys[start:], *keys[:start]) if key not in excluded_keys), None)
         return None
 
     def _enumerate_rows(self, sizes: Sequence[int]) -> dict[bytes, Floats]:
-        """Return all rows by key."""
-        ranks_DN = np.indices(sizes).reshape(len(sizes), math.prod(sizes))
-        units = [self.value_units(d)[ranks_N] for d, ranks_N in enumerate(ranks_DN)]
-        rows = self.snap(np.array(units).reshape(ranks_DN.shape).T)
+        indices_DN = np.indices(sizes).reshape(len(sizes), math.prod(sizes))
+        units = [self.value_units(d)[indices_N] for d, indices_N in enumerate(indices_DN)]
+        rows = self.snap(np.array(units).reshape(indices_DN.shape).T)
         return dict(zip(self.keys(rows), rows, strict=True))
 
 
 class _Shares(Protocol):
     """Partition of [0, 1) into one interval (share) per value of a finite domain. Methods are vectorized."""
 
-    def rank(self, units_N: Floats) -> Ints:
+    def indices_at(self, units_N: Floats) -> Ints:
         """Return the index of the value at each unit."""
 
-    def unit_of(self, ranks_N: Ints) -> Floats:
+    def units_at(self, indices_N: Ints) -> Floats:
         """Return the unit of the value at each index, up to rounding of logarithms."""
 
 
@@ -222,11 +217,11 @@ class _EqualShares:
     def __init__(self, size: int) -> None:
         self._size = size
 
-    def rank(self, units_N: Floats) -> Ints:
+    def indices_at(self, units_N: Floats) -> Ints:
         return np.minimum((units_N * self._size).astype(np.int64), self._size - 1)
 
-    def unit_of(self, ranks_N: Ints) -> Floats:
-        return (2 * ranks_N + 1) / (2 * self._size)
+    def units_at(self, indices_N: Ints) -> Floats:
+        return (2 * indices_N + 1) / (2 * self._size)
 
 
 @final
@@ -235,19 +230,19 @@ class _UnequalShares:
         self._edges = np.array(edges)
         self._bounds = np.concatenate(([0.0], edges, [1.0]))
 
-    def rank(self, units_N: Floats) -> Ints:
+    def indices_at(self, units_N: Floats) -> Ints:
         return np.searchsorted(self._edges, units_N, side="right")
 
-    def unit_of(self, ranks_N: Ints) -> Floats:
-        return np.asarray((self._bounds[ranks_N] + self._bounds[ranks_N + 1]) / 2)
+    def units_at(self, indices_N: Ints) -> Floats:
+        return np.asarray((self._bounds[indices_N] + self._bounds[indices_N + 1]) / 2)
 
 
 @final
 class _LogShares:
     """Shares of log-scaled multiples of q.
 
-    The value k * q, for k = first, first + 1, ..., owns the interval from log2(k - 1/2) to log2(k + 1/2), rescaled to
-    [0, 1).
+    The share of k * q, for k = first, first + 1, ..., is the interval from log2(k - 1/2) to log2(k + 1/2), rescaled
+    such that all shares together are [0, 1).
     """
 
     def __init__(self, first: int, size: int) -> None:
@@ -255,12 +250,12 @@ class _LogShares:
         self._lower = math.log2(first - 0.5)
         self._width = math.log2(first + size - 0.5) - self._lower
 
-    def rank(self, units_N: Floats) -> Ints:
+    def indices_at(self, units_N: Floats) -> Ints:
         multiples = np.floor(np.exp2(self._lower + units_N * self._width) + 0.5).astype(np.int64)
         return np.clip(multiples - self._first, 0, self._size - 1)
 
-    def unit_of(self, ranks_N: Ints) -> Floats:
-        return np.clip((np.log2(self._first + ranks_N) - self._lower) / self._width, 0.0, _BELOW_ONE)
+    def units_at(self, indices_N: Ints) -> Floats:
+        return np.clip((np.log2(self._first + indices_N) - self._lower) / self._width, 0.0, _BELOW_ONE)
 
 
 def _shares_of(domain: Domain) -> _Shares | None:

@@ -6,8 +6,8 @@ highest level that enough trials have reached (BOHB, Falkner et al., arXiv 1807.
 Failed trials and reports with infinite values have no result. Their losses are +inf, so that models can avoid their
 configurations. Reports that violate constraints are results.
 
-A finished trial takes one row. A trial that may still report also keeps its reports (each 24 bytes plus 8 per objective
-and constraint), because a rollback may discard any of them.
+A trial has one slot, an index into all arrays. While a trial may report, its reports are kept, too (each 24 bytes plus
+8 per objective and constraint), because a rollback may discard any of them.
 """
 
 # N: trials, D: hyperparameters, M: objectives, C: constraints, U: distinct losses
@@ -34,7 +34,7 @@ _INITIAL_CAPACITY = 64
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class TrainingData:
-    """Training data of a model, ordered by trial id. The arrays are copies.
+    """Training data of a model: one element of each array per trial, ordered by trial id. The arrays are copies.
 
     Attributes:
         rows_ND: configurations, encoded by `Encoder`.
@@ -42,7 +42,7 @@ class TrainingData:
         violations_NC: violation of each constraint, at most 0 if satisfied; +inf without a result.
         infeasibility_N: 0 if all constraints are satisfied; +inf without a result.
         is_over_N: True for trials that have ended.
-        level: resource level of the results; None for last reports.
+        level: resource level of the results. None: the results are the last reports.
     """
 
     trial_ids_N: npt.NDArray[np.int64]
@@ -77,13 +77,13 @@ class _ActiveTrial:
     slot: int
     iters: "array[int]" = field(default_factory=lambda: array("q"))
     resources: "array[float]" = field(default_factory=lambda: array("d"))
-    # Losses, infeasibility and violations of each report.
+    # Losses, infeasibility and violations of each report, one report after another.
     numbers: "array[float]" = field(default_factory=lambda: array("d"))
 
 
 @final
 class ObservationStore:
-    """The observations of one search. `levels`: resource levels in increasing order, or empty to use the last reports.
+    """The observations of one search. `levels`: resource levels in increasing order. Empty: use the last reports.
 
     >>> from fanwise.tune.space import Space, uniform
     >>> store = ObservationStore(Encoder(Space({"x": uniform(0, 1)})))
@@ -99,7 +99,7 @@ class ObservationStore:
     def __init__(self, encoder: Encoder, levels: Sequence[float] = ()) -> None:
         self._encoder = encoder
         self._levels = tuple(map(round_resource, levels)) or None
-        self._active: dict[int, _ActiveTrial] = {}
+        self._active_trials: dict[int, _ActiveTrial] = {}
         self._free_slots: list[int] = []
         self._num_slots = 0
         self._ids = np.empty(0, np.int64)
@@ -111,50 +111,49 @@ class ObservationStore:
         self._is_over = np.empty(0, bool)
 
     def __contains__(self, trial_id: object) -> bool:
-        """Return True if the trial has reported and has not ended."""
-        return trial_id in self._active
+        """Return True if the trial has reported and may report again."""
+        return trial_id in self._active_trials
 
     def num_results(self) -> int:
         """Return the number of trials with a result at the first level."""
         return int(np.isfinite(self._values[: self._num_slots, 0, 0]).sum())
 
     def observe(self, observation: Observation) -> None:
-        """Handle a report."""
-        active = self._active.get(observation.trial_id)
-        if active is None:
+        active_trial = self._active_trials.get(observation.trial_id)
+        if active_trial is None:
             slot = self._add_trial(observation.trial_id, self._encoder.encode(observation.config))
-            active = self._active[observation.trial_id] = _ActiveTrial(slot)
+            active_trial = self._active_trials[observation.trial_id] = _ActiveTrial(slot)
         numbers = (*observation.losses, observation.infeasibility, *observation.violations)
         if not all(map(math.isfinite, numbers)):
             numbers = (math.inf,) * len(numbers)
-        active.iters.append(observation.iter)
-        active.resources.append(observation.resource)
-        active.numbers.extend(numbers)
+        active_trial.iters.append(observation.iter)
+        active_trial.resources.append(observation.resource)
+        active_trial.numbers.extend(numbers)
         self._num_objectives = len(observation.losses)
         if self._values.shape[2] != len(numbers):  # this is the first report, so all rows are NaN or +inf
             self._values = np.repeat(self._values[:, :, :1], len(numbers), axis=2)
-        self._write(active.slot, observation.resource, numbers)
+        self._write(active_trial.slot, observation.resource, numbers)
 
     def on_rollback(self, trial_id: int, to_iter: int) -> None:
-        """Discard the reports of the trial after iteration `to_iter`."""
-        active = self._active.get(trial_id)
-        if active is None or not active.iters or active.iters[-1] <= to_iter:
+        """Discard the reports of the trial after number `to_iter`."""
+        active_trial = self._active_trials.get(trial_id)
+        if active_trial is None or not active_trial.iters or active_trial.iters[-1] <= to_iter:
             return
         size = self._values.shape[2]
-        num_valid = bisect_right(active.iters, to_iter)
-        del active.iters[num_valid:], active.resources[num_valid:], active.numbers[num_valid * size :]
-        self._values[active.slot] = math.nan
-        for index, resource in enumerate(active.resources):
-            self._write(active.slot, resource, active.numbers[index * size : (index + 1) * size])
+        num_valid = bisect_right(active_trial.iters, to_iter)
+        del active_trial.iters[num_valid:], active_trial.resources[num_valid:], active_trial.numbers[num_valid * size :]
+        self._values[active_trial.slot] = math.nan
+        for index, resource in enumerate(active_trial.resources):
+            self._write(active_trial.slot, resource, active_trial.numbers[index * size : (index + 1) * size])
 
     def on_end(self, trial_id: int, status: str, row: Floats | None = None) -> None:
-        """Handle the final end of a trial. `row`: its encoded configuration, in case it failed without a report."""
-        active = self._active.pop(trial_id, None)
-        if active is not None and not active.iters:  # all of its reports were discarded
-            self._free_slots.append(active.slot)
-            active = None
-        if active is not None:
-            slot = active.slot
+        """Handle the final end of a trial. `row`: the encoded configuration, in case it failed without a report."""
+        active_trial = self._active_trials.pop(trial_id, None)
+        if active_trial is not None and not active_trial.iters:  # all of its reports were discarded
+            self._free_slots.append(active_trial.slot)
+            active_trial = None
+        if active_trial is not None:
+            slot = active_trial.slot
         elif status == "Failed" and row is not None:
             slot = self._add_trial(trial_id, row)
         else:
@@ -167,16 +166,16 @@ class ObservationStore:
         """Return the training data.
 
         Args:
-            min_results: number of results that a level must have to be used. The highest such level is used, or the
-                first level if there is none.
+            min_results: number of results that a level needs to be used. The highest such level is used, or the first
+                level if there is none.
             max_rows: maximum number of trials. A quarter are the best, the others the latest.
         """
         values = self._values[: self._num_slots]
-        level = 0
+        level_index = 0
         if self._levels is not None:
             counts = np.isfinite(values[:, :, 0]).sum(axis=0)
-            level = int(max(np.flatnonzero(counts >= min_results), default=0))
-        numbers = values[:, level]
+            level_index = int(max(np.flatnonzero(counts >= min_results), default=0))
+        numbers = values[:, level_index]
         slots = np.flatnonzero(~np.isnan(numbers[:, 0]))
         slots = slots[np.argsort(self._ids[slots])]
         if max_rows is not None and len(slots) > max_rows:
@@ -189,11 +188,11 @@ class ObservationStore:
             violations_NC=numbers[slots, self._num_objectives + 1 :],
             infeasibility_N=numbers[slots, self._num_objectives],
             is_over_N=self._is_over[slots],
-            level=None if self._levels is None else self._levels[level],
+            level=None if self._levels is None else self._levels[level_index],
         )
 
     def _add_trial(self, trial_id: int, row: Floats) -> int:
-        """Allocate a slot for a trial."""
+        """Store the row of a trial in a free slot, and return the slot."""
         if self._free_slots:
             slot = self._free_slots.pop()
         else:
@@ -210,13 +209,13 @@ class ObservationStore:
         return slot
 
     def _write(self, slot: int, resource: float, numbers: Sequence[float]) -> None:
-        """Store the next report of a trial."""
+        """Store a report as the result at each level that it is the first to reach or, without levels, as the last."""
         if self._levels is None:
             self._values[slot, 0] = numbers
             return
-        for level in range(bisect_right(self._levels, resource)):
-            if math.isnan(self._values[slot, level, 0]):
-                self._values[slot, level] = numbers
+        for level_index in range(bisect_right(self._levels, resource)):
+            if math.isnan(self._values[slot, level_index, 0]):
+                self._values[slot, level_index] = numbers
 
 
 def _resize(old: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:
@@ -233,8 +232,8 @@ def _select_subset(losses_NM: Floats, infeasibility_N: Floats, max_rows: int) ->
     ranks_N = losses_NM.argsort(axis=0, kind="stable").argsort(axis=0, kind="stable").sum(axis=1)
     is_kept = np.zeros(len(infeasibility_N), bool)
     is_kept[np.lexsort((ranks_N, infeasibility_N))[: max_rows // 4]] = True
-    remaining = np.flatnonzero(~is_kept)
-    is_kept[remaining[len(remaining) - (max_rows - max_rows // 4) :]] = True
+    other_indices = np.flatnonzero(~is_kept)
+    is_kept[other_indices[len(other_indices) - (max_rows - max_rows // 4) :]] = True
     return np.flatnonzero(is_kept)
 
 

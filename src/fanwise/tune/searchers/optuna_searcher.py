@@ -4,8 +4,8 @@ Trials are copied to an in-memory study. The study is updated when a trial start
 so discarded reports never reach it. As in Optuna, the last report is the result of a trial. A trial whose last report
 is not finite has failed.
 
-A suggestion is open until its trial starts. At most one is open. A suggestion that timed out stays open and is returned
-again.
+A suggestion is open until its trial starts. At most one suggestion is open. A suggestion that timed out stays open and
+is returned again.
 """
 
 import math
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .with_optuna import OptunaStudy
 
 _GP_SAMPLER = "GPSampler"  # imports torch when it fits its first model
-_MAX_TRIES = 3  # number of suggestions to request if a sampler repeats configurations
+_MAX_TRIES = 3  # number of suggestions to request as long as the sampler repeats configurations
 
 
 @dataclass(slots=True)
@@ -38,15 +38,15 @@ class _Trial:
     reports: list[Observation] = field(default_factory=list)
 
     @property
-    def last(self) -> Observation | None:
-        """The last report, or None if there is none or it is not finite."""
+    def result(self) -> Observation | None:
+        """The last report. None if there is no report, or the last one is not finite."""
         last = self.reports[-1] if self.reports else None
         return last if last is not None and all(map(math.isfinite, (*last.losses, *last.violations))) else None
 
 
 @dataclass(slots=True)
 class _OpenSuggestion:
-    """A suggestion whose trial has not started. `number`: its number in the study."""
+    """A suggestion whose trial has not started. `number`: number of the suggestion in the study."""
 
     number: int
     trial_id: int
@@ -57,16 +57,16 @@ class _OpenSuggestion:
 class OptunaSearcher(Searcher):
     """Suggests configurations with a sampler of Optuna.
 
-    The sampler knows running, paused and failed trials, several objectives and constraints. If it repeats a
-    configuration, a random one is suggested instead. The search ends when all configurations were tried.
+    The sampler knows running, paused and failed trials, several objectives and constraints. If a sampler repeats
+    configurations, a random one is suggested instead. The search ends when all configurations were tried.
 
-    When a search is resumed, samplers with internal state repeat all earlier suggestions. The TPE and random samplers
-    need only the study.
+    When a search is resumed, samplers with internal state compute all earlier suggestions again. The TPE and random
+    samplers need only the study.
 
     Args:
-        sampler: name of a sampler in `optuna.samplers`, its class, or a function that constructs one. It is called with
-            `seed=` and the options when the search begins. For a sampler without a seed, pass a function such as
-            `lambda seed: PartialFixedSampler({"x": 1}, TPESampler(seed=seed))`.
+        sampler: name of a sampler in `optuna.samplers`, its class, or a function that constructs one. The class or
+            function is called with `seed=` and the options when the search begins. For a sampler without a seed, pass a
+            function such as `lambda seed: PartialFixedSampler({"x": 1}, TPESampler(seed=seed))`.
         suggest_timeout_s: seconds that a free worker waits for a suggestion before it gets a random configuration.
             None: no limit.
         options: options of the sampler.
@@ -112,7 +112,7 @@ class OptunaSearcher(Searcher):
         self._encoder = Encoder(space)
         self._num_configurations = space.num_configurations
         self._tried_keys: set[bytes] = set()  # keys of suggested and running configurations
-        self._num_added = 0
+        self._num_added = 0  # trials in the study that the sampler did not suggest
         self._open_suggestion: _OpenSuggestion | None = None
         self._trials: dict[int, _Trial] = {}
 
@@ -162,20 +162,20 @@ class OptunaSearcher(Searcher):
             self._open_suggestion = _OpenSuggestion(self._study.add(config), context.trial_id, dict(config))
 
     def _new_suggestion(self, context: SuggestContext) -> _OpenSuggestion | None:
-        """Return an untried suggestion, or None."""
+        """Return a suggestion that was not tried before, or None if there is none."""
         from .encoding import seeded_rng
 
         study = self._study
         study.reseed(KeyedRandom(f"{self._seed}/optuna/{context.number}").getrandbits(32))
-        tries = _MAX_TRIES
+        remaining_tries = _MAX_TRIES
         if study.suggests_each_config_once:  # the sampler may repeat configurations that it did not suggest
-            tries += self._num_added
-        while tries and len(self._tried_keys) != self._num_configurations and not study.is_exhausted:
+            remaining_tries += self._num_added
+        while remaining_tries and len(self._tried_keys) != self._num_configurations and not study.is_exhausted:
             number, config = study.suggest()
             if self._add_tried(config):
                 return _OpenSuggestion(number, context.trial_id, config)
             study.end(number, "Failed", None)
-            tries -= 1
+            remaining_tries -= 1
         if study.suggests_each_config_once or study.is_exhausted:
             return None
         row = self._encoder.untried_row(self._tried_keys, seeded_rng(context.random.getrandbits(128)))
@@ -218,10 +218,10 @@ class OptunaSearcher(Searcher):
                 suggestion = self._open_suggestion
                 if not trial.reports and (suggestion is None or suggestion.config != trial.config):
                     return  # the trial is not in the study and has no result
-                trial.number = self._start(trial.config)
+                trial.number = self._start_in_study(trial.config)
             if trial.is_paused:
                 self._study.resume(trial.number)
-            self._study.end(trial.number, status, trial.last)
+            self._study.end(trial.number, status, trial.result)
 
     def _sync_pending(self, pending: Mapping[int, Mapping[str, object]]) -> None:
         """Set the states of the running and paused trials in the study."""
@@ -231,18 +231,18 @@ class OptunaSearcher(Searcher):
                 trial = self._trials[trial_id] = _Trial(dict(config))
                 self._add_tried(config)
             if trial.number is None:
-                trial.number = self._start(trial.config)
+                trial.number = self._start_in_study(trial.config)
             elif trial.is_paused:
                 trial.is_paused = False
                 self._study.resume(trial.number)
         for trial_id, trial in self._trials.items():
-            if trial_id not in pending and trial.last is not None and not trial.is_paused:
+            if trial_id not in pending and trial.result is not None and not trial.is_paused:
                 if trial.number is None:
-                    trial.number = self._start(trial.config)
+                    trial.number = self._start_in_study(trial.config)
                 trial.is_paused = True
-                self._study.end(trial.number, "Stopped", trial.last)
+                self._study.end(trial.number, "Stopped", trial.result)
 
-    def _start(self, config: Mapping[str, object]) -> int:
+    def _start_in_study(self, config: Mapping[str, object]) -> int:
         """Use the open suggestion if it has this configuration, or add a trial. Return its number in the study."""
         suggestion = self._open_suggestion
         if suggestion is not None and suggestion.config == config:

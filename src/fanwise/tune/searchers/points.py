@@ -18,12 +18,12 @@ class GridSearcher(Searcher):
 
     Args:
         num_points: number of values per hyperparameter, for all or by name (default 5). Values are evenly spaced on the
-            scale of the domain, including both ends. A single point is the middle. Domains with fewer values, and every
-            choice, use all of their values.
+            scale of the domain, including both ends. A single value is the middle of the scale. Domains with fewer
+            values, and every choice, use all of their values.
 
     Raises:
-        TypeError, ValueError: a number is not an int or is below 1. `check` raises ValueError if a name is not a
-            hyperparameter.
+        TypeError, ValueError: a number is not an int or is below 1. A name that is not a hyperparameter raises
+            ValueError when the search is created.
 
     >>> from fanwise.tune.space import Space, choice, loguniform
     >>> space = Space({"learning_rate": loguniform(0.01, 1), "optimizer": choice(["sgd", "adam"])})
@@ -43,7 +43,7 @@ class GridSearcher(Searcher):
         else:
             self.num_points = checked_int("num_points", num_points, 1)
         self._num_suggested = 0
-        self._remaining: Iterator[dict[str, object]] | None = None
+        self._remaining_configs: Iterator[dict[str, object]] | None = None
 
     def check(self, space: Space) -> None:
         for name in self.num_points if isinstance(self.num_points, dict) else ():
@@ -52,17 +52,17 @@ class GridSearcher(Searcher):
 
     def begin(self, space: Space, seed: int) -> None:
         self._num_suggested = 0
-        self._remaining = None
+        self._remaining_configs = None
 
     def suggest(self, context: SuggestContext) -> Mapping[str, object] | None:
-        if self._remaining is None:
+        if self._remaining_configs is None:
             points = self.num_points
             numbers = {
                 name: points if isinstance(points, int) else points.get(name, _DEFAULT_POINTS)
                 for name in context.space.domains
             }
-            self._remaining = islice(context.space.grid(numbers), self._num_suggested, None)
-        config = next(self._remaining, None)
+            self._remaining_configs = islice(context.space.grid(numbers), self._num_suggested, None)
+        config = next(self._remaining_configs, None)
         self._num_suggested += config is not None
         return config
 
@@ -73,12 +73,12 @@ class GridSearcher(Searcher):
         return {"name": "GridSearcher", "num_points": self.num_points}
 
     def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_remaining": None}  # generators cannot be copied
+        return {**self.__dict__, "_remaining_configs": None}  # generators cannot be copied
 
 
 @final
 class FirstPoints(Searcher):
-    """Suggests `points` in order, and then the suggestions of `searcher`. Omitted values of points are sampled.
+    """Suggests `points` in order, then the suggestions of `searcher`. Values missing in a point are sampled.
 
     Raises TypeError if `points` is not a list of dicts.
     """
@@ -135,7 +135,7 @@ class FirstPoints(Searcher):
 
 
 def _normalize_points(points: Sequence[Mapping[str, object]] | None) -> tuple[dict[str, object], ...]:
-    """Copy the points as plain Python values. Categories that are objects are replaced by their names."""
+    """Copy the points with plain Python values. Objects are replaced by their names."""
     if points is None:
         return ()
     if isinstance(points, Mapping | str) or not isinstance(points, Sequence):

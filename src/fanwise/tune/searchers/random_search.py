@@ -11,21 +11,21 @@ from .searcher import Observation, Searcher, SuggestContext
 
 _MAX_CONFIGS = 4096  # larger spaces rarely repeat a configuration
 _MAX_DRAWS = 20  # random draws to find an untried configuration in a small branch
-_BLOCK = 64  # points that are drawn at a time from a Sobol sequence, a power of two to keep it balanced
+_BLOCK_SIZE = 64  # points that are drawn at a time from a Sobol sequence; a power of two keeps it balanced
 
 
 @final
 class TriedConfigs:
     """Replaces configurations that were already tried, for searchers that sample.
 
-    This applies to spaces with up to 4,096 configurations, and to small conditional branches of larger spaces, such as
-    {"optimizer": "none"} next to {"optimizer": "sgd", "momentum": ...}. When all configurations were tried, they may
+    Only spaces with up to 4,096 configurations are deduplicated, and small conditional branches of larger spaces, such
+    as {"optimizer": "none"} next to {"optimizer": "sgd", "momentum": ...}. When all configurations were tried, they may
     repeat.
     """
 
     def __init__(self, space: Space) -> None:
         size = space.num_configurations
-        self._size = size if size is not None and size <= _MAX_CONFIGS else 0  # 0: a large space
+        self._size = size if size is not None and size <= _MAX_CONFIGS else 0  # number of configurations; 0: many
         self._names = tuple(space.domains)
         self._space = space
         self._has_conditions = bool(space.conditions)
@@ -37,11 +37,11 @@ class TriedConfigs:
             self._keys.add(self._key(config))
 
     def deduplicate(self, config: dict[str, object], context: SuggestContext) -> dict[str, object]:
-        """Return `config` or, if it was tried, a random replacement. Record the result as tried."""
+        """Return `config` or, if it was tried, a random replacement. Record the returned configuration as tried."""
         if len(self._keys) >= (self._size or math.inf) or not (self._size or self._has_conditions):
             return config
-        for running in context.pending.values():
-            self.add(running)
+        for running_config in context.pending.values():
+            self.add(running_config)
         if self._size:
             if self._key(config) in self._keys and len(self._keys) < self._size:
                 config = self._find_untried(context.random.randrange(self._size))
@@ -86,7 +86,7 @@ class RandomSearcher(Searcher):
         self._tried_configs = TriedConfigs(space)
 
     def suggest(self, context: SuggestContext) -> Mapping[str, object] | None:
-        if self._tried_configs is None:  # a user-defined scheduler might not call begin
+        if self._tried_configs is None:  # a user-defined scheduler might not call `Scheduler.begin`
             self._tried_configs = TriedConfigs(context.space)
         config = context.space.sample(context.random)
         return self._tried_configs.deduplicate(config, context)
@@ -130,7 +130,7 @@ class SobolSearcher(Searcher):
 
     def suggest(self, context: SuggestContext) -> Mapping[str, object] | None:
         if not self._buffer:
-            self._buffer = self._sequence.random(_BLOCK).tolist()[::-1]
+            self._buffer = self._sequence.random(_BLOCK_SIZE).tolist()[::-1]
         config = context.space.from_units(self._buffer.pop()[: len(context.space.domains)])
         return self._tried_configs.deduplicate(config, context)
 

@@ -1,8 +1,8 @@
 """Base class of searchers, which choose the configurations of trials.
 
 A searcher implements `suggest` and `observe`. It receives losses (smaller is better) and the configurations of running
-trials. It does not know about workers or the scheduler's decisions. Its random numbers come from `SuggestContext`,
-keyed by seed and suggestion number, so suggestion 17 does not depend on how many numbers suggestions 0 to 16 drew.
+trials, but not workers or the scheduler's decisions. Its random numbers come from `SuggestContext`, keyed by seed and
+suggestion number, so suggestion 17 does not depend on how many numbers suggestions 0 to 16 drew.
 """
 
 import abc
@@ -37,17 +37,17 @@ class Observation:
     """A report of a trial.
 
     Args:
-        trial_id: id of the trial. It is negative for trials of a warm start, whose configurations may be suggested
+        trial_id: id of the trial. Trials of a warm start have negative ids, and their configurations may be suggested
             again.
-        config: its configuration.
-        iter: number of the report within the trial, from 1. It continues when a trial is resumed.
+        config: configuration of the trial.
+        iter: number of the report within the trial, from 1. The numbers continue when a trial is resumed.
         resource: value of the scheduler's `resource_attr` in the report, rounded to 12 significant digits, or `iter` if
             the scheduler has none.
         losses: one loss per objective. Infinite values are +inf, and NaN does not occur.
         values: all reported values.
         violations: violation of each constraint in the unit of its metric, at most 0 if satisfied.
-        infeasibility: 0 if all constraints are satisfied, otherwise the sum of the violations, each divided by its
-            bound. Reports are ranked by infeasibility first, then by loss.
+        infeasibility: 0 if all constraints are satisfied, otherwise the sum of the positive violations, each divided by
+            its bound. Reports are ranked by infeasibility first, then by loss.
     """
 
     trial_id: int
@@ -71,16 +71,16 @@ class SuggestContext:
     """The state of the search, for a scheduler that chooses the next trial or a searcher that chooses a configuration.
 
     Args:
-        number: number of the request, from 0.
+        number: for a searcher, the number of the request. For a scheduler, the number of attempts started so far.
         trial_id: id that a new trial gets.
         space: the search space.
         seed: seed of the search.
-        purpose: kind of the request, a part of the key of the random numbers.
+        purpose: "suggest" or, for a scheduler, "next". A part of the key of the random numbers.
         pending: configurations of the running trials by id. Read-only.
         now_s: seconds since the search began.
         suggest_timeout_s: seconds until a random configuration is used instead of the suggestion. None: no limit.
-        no_new_configs: the searcher has no more configurations or is not asked any more. `New()` without a
-            configuration then means `Wait()`.
+        no_new_configs: True if the searcher has no configuration now or is not asked. `New()` without a configuration
+            then means `Wait()`.
         can_start_trial: False if the search must not start more trials. Paused trials may be resumed, but `New` and
             `Clone` mean `Wait()`, and `no_new_configs` is True.
     """
@@ -109,8 +109,8 @@ class SuggestContext:
 class Searcher(abc.ABC):
     """Base class of searchers. Subclasses implement `suggest` and `observe`.
 
-    The tuner runs a copy, so that one object can be passed to several tuners. All methods except `begin` are called
-    from one thread, which belongs to the searcher unless `runs_inline` is set.
+    The tuner runs a copy, so that one object can be passed to several tuners. `suggest`, `observe`, `on_rollback` and
+    `on_end` are called from one thread, which is a separate one unless `runs_inline` is set.
 
     >>> class ConstantSearcher(Searcher):
     ...     def suggest(self, context):
@@ -122,9 +122,9 @@ class Searcher(abc.ABC):
         runs_inline: True for searchers that answer within microseconds. They run in the thread that answers reports.
         suggest_timeout_s: seconds that a free worker waits for a suggestion before it gets a random configuration. If
             set, suggestions are requested before a worker is free. None: no limit. Ignored if `runs_inline` is set.
-        levels: resource levels in increasing order. Model-based searchers learn from each trial's first report at the
-            highest level that enough trials have reached. Without levels, they learn from each trial's last report. The
-            scheduler sets the levels before `begin` if the searcher was passed by name.
+        levels: resource levels in increasing order. Model-based searchers learn from each trial's first report at or
+            above the highest level that enough trials have reached. Without levels, they learn from each trial's last
+            report. The scheduler sets the levels before `begin` if the searcher was passed by name.
     """
 
     runs_inline: ClassVar[bool] = False
@@ -143,8 +143,8 @@ class Searcher(abc.ABC):
     def suggest(self, context: SuggestContext) -> Mapping[str, object] | None:
         """Return a configuration for trial `context.trial_id`, with or without the constants of the space.
 
-        Return None if there is no suggestion now. The searcher is asked again after a report or the end of a trial. If
-        no trial is running, the search ends.
+        Return None if there is no suggestion now. `suggest` is called again after a report or the end of a trial. If no
+        trial is running, None ends the search.
         """
 
     @abc.abstractmethod

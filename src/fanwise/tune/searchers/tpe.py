@@ -2,8 +2,8 @@
 
 Bergstra, Bardenet, Bengio and Kegl: Algorithms for Hyper-Parameter Optimization (NeurIPS 2011), with multivariate
 densities (Falkner et al., arXiv 1807.01774; Watanabe, arXiv 2304.11127). Candidates are sampled from the density l of
-the good trials and ranked by l(x) / g(x), where g is the density of the bad trials. Running trials count as bad. The
-weight of a running trial is num_bad / num_good, so that parallel suggestions spread out.
+the good trials and ranked by l(x) / g(x), where g is the density of the bad trials. Running trials count as bad, each
+with the weight of num_bad / num_good bad trials, so that parallel suggestions spread out.
 """
 
 import math
@@ -29,10 +29,11 @@ class TPESearcher(ModelBasedSearcher):
 
     Args:
         num_init: number of results before the model is used. Until then the space is covered evenly.
-        good_fraction: fraction of the trials that count as good, at most 25 trials.
+        good_fraction: fraction of the trials that count as good, at least 1 and at most 25 trials.
         num_candidates: number of candidates for each suggestion. With more candidates, the search is greedier.
 
-    Raises TypeError or ValueError for an invalid argument.
+    Raises:
+        TypeError, ValueError: an argument has the wrong type or value.
     """
 
     def __init__(self, num_init: int = 10, *, good_fraction: float = 0.15, num_candidates: int = 64) -> None:
@@ -51,29 +52,29 @@ class TPESearcher(ModelBasedSearcher):
         self._num_good = num_good
         # Weights decrease with the rank, as in the recombination of CMA-ES.
         weights = math.log(num_good + 1) - np.log(np.arange(1, num_good + 1))
-        self._good = ParzenEstimator(self.encoder, data.rows_ND[order[:num_good]], weights / weights.mean())
-        self._bad_ND = data.rows_ND[np.sort(order[num_good:])]
+        self._good_density = ParzenEstimator(self.encoder, data.rows_ND[order[:num_good]], weights / weights.mean())
+        self._bad_rows_ND = data.rows_ND[np.sort(order[num_good:])]
 
     def propose(self, pending_PD: "Rows", rng: "np.random.Generator") -> "Rows":
         import numpy as np
 
         from .parzen import ParzenEstimator
 
-        num_bad = len(self._bad_ND)
+        num_bad = len(self._bad_rows_ND)
         pending_weight = max(1.0, num_bad / self._num_good)
         weights = np.ones(num_bad + len(pending_PD))
         weights[num_bad:] = pending_weight
-        bad = ParzenEstimator(
+        bad_density = ParzenEstimator(
             self.encoder,
-            np.concatenate((self._bad_ND, pending_PD)),
+            np.concatenate((self._bad_rows_ND, pending_PD)),
             weights,
             bandwidth_factor=_BAD_BANDWIDTH,
             # The uniform prior has a smaller share of this density than of the density of the good trials, which favors
-            # unexplored regions. User-defined priors have equal shares in both, otherwise they would never fade.
+            # unexplored regions. With equal shares, the influence of user-defined priors fades as trials are added.
             prior_weight=pending_weight if self.encoder.priors else 1.0,
         )
-        candidates = self._good.sample(self.num_candidates, rng)
-        log_ratios = self._good.log_density(candidates) - bad.log_density(candidates)
+        candidates = self._good_density.sample(self.num_candidates, rng)
+        log_ratios = self._good_density.log_density(candidates) - bad_density.log_density(candidates)
         return candidates[np.argsort(-log_ratios, kind="stable")]
 
     def describe(self) -> dict[str, object]:

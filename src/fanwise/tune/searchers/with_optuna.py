@@ -6,7 +6,7 @@ Domains are converted to these distributions:
     randint, lograndint, qrandint; finrange with cast_int if its step is an integer          IntDistribution
     choice; a constant is a single category                                                  CategoricalDistribution
 
-The study represents values of other domains by their index, or by a number in [0, 1). It minimizes losses. Trials are
+A value of another domain is represented by its index, or by a number in [0, 1). The study minimizes losses. Trials are
 RUNNING, COMPLETE, PRUNED (stopped or paused) or FAIL (failed, or the last report is not finite).
 """
 
@@ -33,8 +33,8 @@ try:
 except ImportError as error:
     raise NotInstalled("OptunaSearcher needs Optuna. Install it: pip install 'fanwise[optuna]'.") from error
 
-# Attribute in which Optuna 2 to 5 store constraint violations. `Trial.set_constraint` of Optuna 5 is not used: it needs
-# the trial returned by `ask`.
+# Attribute in which Optuna 2 to 5 store constraint violations. `Trial.set_constraint` of Optuna 5 is not used, because
+# it needs the trial returned by `ask`.
 _CONSTRAINTS = "constraints"
 _EXHAUSTIVE = (optuna.samplers.GridSampler, optuna.samplers.BruteForceSampler)
 # Samplers whose only state is the study and their random number generator.
@@ -108,7 +108,7 @@ class ParameterMapping:
 def parameter_mapping(domain: Domain) -> ParameterMapping:
     """Return the mapping of a domain.
 
-    If Optuna has no distribution with the same values, its parameter is the index of the value or, for real-valued
+    If Optuna has no distribution with the same values, the parameter is the index of the value or, for real-valued
     domains, a number in [0, 1).
     """
     distribution = distribution_of(domain)
@@ -139,7 +139,7 @@ class _Storage(optuna.storages.InMemoryStorage):  # type: ignore[misc]  # untype
 
 
 class _Study(optuna.study.Study):  # type: ignore[misc]  # untyped without Optuna
-    """Records that the sampler stopped the study. Optuna's own `stop` raises an error outside `optimize`."""
+    """A study that a sampler can stop outside `optimize`, where `stop` of Optuna raises an error."""
 
     is_stopped = False
 
@@ -151,8 +151,8 @@ class _Study(optuna.study.Study):  # type: ignore[misc]  # untyped without Optun
 class OptunaStudy:
     """The study of one search. `sampler_factory` constructs the sampler from a seed.
 
-    A stateless sampler is recreated with a new seed before each suggestion, so that suggestions depend only on the
-    study.
+    A stateless sampler is created anew with another seed before each suggestion, so that suggestions depend only on the
+    study and the seed.
     """
 
     def __init__(self, space: Space, sampler_factory: Callable[[int], Any], seed: int) -> None:
@@ -184,7 +184,6 @@ class OptunaStudy:
 
     @property
     def suggests_each_config_once(self) -> bool:
-        """True for samplers that suggest each configuration once."""
         return isinstance(self._sampler, _EXHAUSTIVE)
 
     @property
@@ -248,9 +247,9 @@ class OptunaStudy:
         self._study.tell(number, state=TrialState.PRUNED)
 
     def _set_num_objectives(self, num_objectives: int) -> None:
-        """Recreate the study with the number of objectives, which the first result shows.
+        """Recreate the study with the number of objectives, which is unknown until the first result.
 
-        The other trials can be copied: they have failed or still run, so none has values yet.
+        The other trials can be copied, because they have failed or still run, so that none has values yet.
         """
         trials, previous_study = self._storage.get_all_trials(self._study_id), self._study
         attrs = self._storage.get_study_system_attrs(self._study_id)
@@ -277,8 +276,8 @@ def make_sampler(
     factory_function = _sampler_class(factory) if isinstance(factory, str) else factory
     keywords = dict(options)
     parameters = inspect.signature(factory_function).parameters
-    # Optuna 5 added `Trial.set_constraint`. Its samplers find the constraints by themselves. Earlier samplers need
-    # `constraints_func`.
+    # Samplers of Optuna 5, which added `Trial.set_constraint`, read the constraints from the trials. Earlier samplers
+    # need `constraints_func`.
     if "constraints_func" in parameters and not hasattr(optuna.trial.Trial, "set_constraint"):
         keywords.setdefault("constraints_func", _violations)
     with warnings.catch_warnings():

@@ -1,12 +1,12 @@
 """The default searcher, and helpers around sklearn for `permutation_importance`.
 
-The default searcher is Bayesian optimization with SMAC (Hutter, Hoos and Leyton-Brown, LION 5, 2011, section 4). It
-ranks candidates by expected improvement, with mean and deviation over the predictions of the trees of a forest. Unlike
-in SMAC, trees are extremely randomized, because their averaged predictions are smoother when there are few trials.
-Losses are replaced by normal scores of their ranks, so outliers and failures have bounded influence. Candidates are
-sampled from the whole space. Sampling around good trials was worse in benchmarks, because trees hardly distinguish
-nearby points. The default settings were selected on four of eight benchmark tables and validated on the other four
-(docs/guides/searchers.md).
+The default searcher is Bayesian optimization in the manner of SMAC (Hutter, Hoos and Leyton-Brown, LION 5, 2011,
+section 4). It ranks candidates by expected improvement, with the mean and deviation of the predictions of the trees of
+a forest. Unlike in SMAC, the trees are extremely randomized, because the average of their predictions is smoother when
+there are few trials. Losses are replaced by normal scores of their ranks, so outliers and failures have bounded
+influence. Candidates are sampled from the whole space. Sampling around good trials was worse in benchmarks, because
+trees hardly distinguish nearby points. The default settings were selected on four of eight benchmark tables and
+validated on the other four (docs/guides/searchers.md).
 """
 
 # N: trials, C: candidates, P: running trials, D: hyperparameters, F: features, T: trees
@@ -14,6 +14,7 @@ nearby points. The default settings were selected on four of eight benchmark tab
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from ...base.extras import check_installed, is_installed
+from ..default_searcher import FOREST_NUM_INIT
 from ..values import checked_int
 from .model_based import ModelBasedSearcher
 
@@ -77,12 +78,12 @@ class ForestSearcher(ModelBasedSearcher):
 
     Args:
         num_init: number of results before the model is used. Until then the space is covered evenly.
-        num_trees: number of trees. The time of a suggestion is proportional to it.
+        num_trees: number of trees. The time of a suggestion is proportional to this number.
         num_candidates: number of candidates that are sampled for each suggestion.
         max_rows: maximum number of trials in the training data. A quarter are the best, the others the latest.
 
     Raises:
-        TypeError, ValueError: invalid argument.
+        TypeError, ValueError: an argument has the wrong type or value.
         NotInstalled: scikit-learn is missing; the message names the extra.
 
     >>> from fanwise.tune import FIFO
@@ -90,10 +91,10 @@ class ForestSearcher(ModelBasedSearcher):
     """
 
     suggest_timeout_s: ClassVar[float | None] = 5.0
-    _results_per_fit: ClassVar[int] = 80  # n results: fit again after 1 + n / 80 suggestions
+    _results_per_extra_suggestion: ClassVar[int] = 80
 
     def __init__(
-        self, num_init: int = 5, *, num_trees: int = 32, num_candidates: int = 1000, max_rows: int = 300
+        self, num_init: int = FOREST_NUM_INIT, *, num_trees: int = 32, num_candidates: int = 1000, max_rows: int = 300
     ) -> None:
         check_sklearn("ForestSearcher needs")
         super().__init__(num_init=num_init, max_rows=max_rows)
@@ -145,7 +146,7 @@ def has_sklearn() -> bool:
 
 
 def check_sklearn(subject: str) -> None:
-    """Raise NotInstalled if scikit-learn is missing. `subject`: start of the message, e.g. "ForestSearcher needs"."""
+    """Raise NotInstalled if scikit-learn is missing. The message starts with `subject`, e.g. "ForestSearcher needs"."""
     check_installed(subject, "sklearn", extra="forest")
 
 

@@ -13,7 +13,7 @@ from ..searchers.searcher import Objective
 @final
 @dataclass(frozen=True, slots=True)
 class Incumbent:
-    """A report that was better than all previous ones. `time_s`: its virtual time in seconds."""
+    """A feasible report that was better than all previous ones. `time_s`: its virtual time in seconds."""
 
     time_s: float
     value: float
@@ -29,15 +29,15 @@ class SimulatedSearch:
     Args:
         objective: the first objective.
         n_workers: number of workers.
-        duration_s: virtual seconds until the last trial ended.
+        duration_s: virtual seconds from the start to the end of the search.
         reason: reason for the end of the search, in one line.
-        best: the best report with its configuration, or None without reports. If no report is feasible, it is the
+        best: the best report with its configuration, or None without reports. If no report is feasible, this is the
             report with the smallest `infeasibility`.
-        incumbents: improvements of the best feasible report, in order of time.
+        incumbents: the best feasible report and all earlier best ones, in order of time.
         num_trials_started, num_trials_completed, num_trials_stopped, num_trials_failed: numbers of trials.
         num_attempts: number of times a trial was started, resumed or restarted.
-        num_reports: number of reports that count, without repeated and late ones.
-        decisions: {decision: number of reports that received it}, without repeated reports.
+        num_reports: number of reports, without repeated and late ones.
+        decisions: number of reports that received each decision, without repeated reports.
         num_events: number of events passed to the state machine.
         training_s: total seconds of training on all workers, including work that was lost or repeated.
         utilization: share of worker time spent in training, as in `Experiment.utilization`.

@@ -32,7 +32,7 @@ def simulate(
     warm_start: WarmStart | None = None,
     on_event: OnEvent | None = None,
 ) -> SimulatedSearch:
-    """Simulate a search with learning curves in place of training, and a virtual clock.
+    """Simulate a search with learning curves in place of training, on a virtual clock.
 
     Blocks until the search ends. Simulating hours of a thousand workers takes seconds. Results are bit-identical on
     every machine.
@@ -45,13 +45,14 @@ def simulate(
         seed: seed of the search and the faults. None: the `random_seed` of the scheduler, or 0 if it has none.
         checkpoints: if True, trials save a checkpoint with every report. If False, resumed and retried trials start
             from scratch.
-        startup_s: virtual seconds from the start of a trial until the objective is called.
-        suggest_s: virtual seconds per suggestion. Suggestions are made one after another.
-        faults: crashes, lost workers and slow attempts.
+        startup_s: virtual seconds from the start of an attempt until the objective is called.
+        suggest_s: virtual seconds per suggestion. The searcher computes one suggestion at a time.
+        faults: random crashes, lost workers and slow attempts. None: no faults.
         retries: maximum number of restarts of a crashed trial.
-        asynchronous: if False, a new batch of trials starts when all trials of the last one have ended.
-        trial_timeout_s: virtual seconds after which a trial is stopped. None: no limit.
-        max_equal_failures: fail the search if this many trials finish first and all fail alike. None: never.
+        asynchronous: if False, trials start in batches, each when all trials of the previous one have ended.
+        trial_timeout_s: virtual seconds after which an attempt is stopped. None: no limit.
+        max_equal_failures: fail the search if the first `max_equal_failures` trials to finish all fail alike, or if
+            all trials fail. None: never.
         warm_start: earlier experiments and data frames, as for a Tuner.
         on_event: called with every event and the resulting actions of the state machine, e.g. to collect reports.
 
@@ -60,16 +61,17 @@ def simulate(
         ValueError: a setting is out of range, the scheduler or warm start does not fit the space, no trial reported
             the metric, or a curve has invalid times.
         SearchFailedError: the search failed, for example because all trials crashed.
-        Exception: an error of the scheduler, the table or a user-defined function, unchanged.
+        Exception: any exception of the scheduler, the table or a user-defined function.
 
     >>> from fanwise.tune import FIFO, StoppingCriterion, uniform
+    >>> from fanwise.tune.simulate import FunctionTable
     >>> def train(config, epoch):
     ...     return {"loss": config["x"] ** 2 + 1 / epoch}, 60.0  # report, seconds
     >>> table = FunctionTable(train, {"x": uniform(-1, 1), "max_epochs": 10})
     >>> stop = StoppingCriterion(max_wallclock_time=8 * 3600)
     >>> search = simulate(FIFO(metric="loss"), table, stop, n_workers=100)
     >>> search.num_trials_completed, search.utilization
-    (4800, 1.0)
+    (4700, 1.0)
     """
     settings = SearchSettings.create(
         table.space,

@@ -1,9 +1,9 @@
-"""Learning curves for simulated trials. They are computed by a function, or read from measured values.
+"""Learning curves for simulated trials.
 
     Table.curve(config) -> curve;   curve(1), curve(2), ... -> (report, seconds of training since the previous report)
 
-`CurveTable` has measured curves of some configurations and returns the curve of the nearest one. `FunctionTable`
-computes curves. Curves are deterministic, so a retried trial repeats its reports.
+`FunctionTable` computes curves by a function. `CurveTable` has measured curves of some configurations, and returns the
+curve of the nearest configuration. Curves are deterministic, so a retried trial repeats its reports.
 """
 
 import math
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Step: TypeAlias = tuple[Mapping[str, object], float]
 Curve: TypeAlias = Callable[[int], Step | None]
-"""Maps iteration 1, 2, ... to its report and its seconds of training, or to None after the end of training."""
+"""Maps the number of a report (1, 2, ...) to the report and its seconds of training, or to None at the end."""
 
 _Floats: TypeAlias = npt.NDArray[np.float64]
 
@@ -44,7 +44,7 @@ class FunctionTable:
 
     Args:
         objective: `objective(config, resource)` returns the reported values and the seconds of training since the
-            previous resource. It must be deterministic. The resource is added to the values as `resource_attr`.
+            previous resource. The function must be deterministic. The resource is added to the reported values.
         space: the search space, with `max_resource_attr`.
         resource_attr: name of the resource (1, 2, ...) in reports.
         max_resource_attr: name of the constant or hyperparameter with the maximum resource of a trial.
@@ -99,15 +99,15 @@ class FunctionTable:
 class CurveTable:
     """Measured curves of C configurations with R reports. Other configurations have the curve of the nearest one.
 
-    The distance is Euclidean in the units of the domains. Different categories of a choice have distance 1. Ties are
-    broken by index.
+    The distance is Euclidean, with each domain scaled to 0..1. Different categories of a choice have distance 1. If
+    several configurations are nearest, the first is used. Suffixes `_CR` and `_C` of names are shapes of arrays.
 
     Args:
         space: the search space. A constant `max_resource_attr` is added if missing.
         configs: hyperparameter -> its C values.
         values: reported value -> array (C, R).
-        elapsed_s: array (C, R) with the seconds of training so far. A time below an earlier one is raised
-            to it. The curve ends before the first NaN.
+        elapsed_s: array (C, R) with the seconds of training so far. Decreasing times are replaced by their running
+            maximum. The curve ends before the first NaN.
         resources: the R values of `resource_attr`. None: 1, 2, ..., R.
         resource_attr: name of the resource in reports.
         max_resource_attr: name of the constant or hyperparameter with the maximum resource of a trial.
@@ -191,7 +191,7 @@ class CurveTable:
             return index
         if not self._units_C:
             self._units_C = list(map(self._units, self._domains, self._columns))
-        # The order of the sum is fixed, so that results are bit-identical.
+        # The domains are added in a fixed order, so that results are bit-identical on every machine.
         distances_C = np.zeros(len(self))
         for domain, value, units_C in zip(self._domains.values(), values, self._units_C, strict=True):
             difference_C = units_C - domain.to_unit(value)
@@ -218,15 +218,15 @@ def from_frame(
 ) -> CurveTable:
     """Return learning curves from a data frame with one row per report.
 
-    Rows with equal hyperparameters form a curve, which ends at the first missing resource. If several rows have the
-    same resource, the last is used. Configurations without a row for the smallest resource are omitted.
+    Rows with equal hyperparameters form a curve, which ends at the first missing resource. If several rows of a curve
+    have the same resource, the last is used. Configurations without a row for the smallest resource are omitted.
 
     Args:
         frame: a pandas data frame with a column for each hyperparameter of the space.
         space: the search space.
-        metrics: column of the metric, or several columns.
-        resource_attr: column with the resource, e.g. "epoch".
-        elapsed_attr: column with the seconds of training so far.
+        metrics: name of the column with the metric, or several names.
+        resource_attr: name of the column with the resource, e.g. "epoch".
+        elapsed_attr: name of the column with the seconds of training so far.
         max_resource_attr: name of the constant or hyperparameter with the maximum resource of a trial. If missing, a
             constant with the largest resource is added to the space.
 

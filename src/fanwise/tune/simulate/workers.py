@@ -3,8 +3,8 @@
     heap of (time, number, event)  --earliest-->  event  --SearchCore-->  actions  -->  future events, into the heap
                                                    ^-- events of the same time, e.g. ends after STOP --'
 
-The state machine, the scheduler and the searcher are the same as in a real search. Events at the same time are
-processed in the order in which they were scheduled, so that the simulation is deterministic.
+The state machine, the scheduler and the searcher are those of a real search. Events at the same time are processed in
+the order in which they were scheduled, so that the simulation is deterministic.
 """
 
 import heapq
@@ -39,11 +39,11 @@ _LOSS = Outcome("lost", "the simulated worker was lost, from the argument `fault
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Faults:
-    """Random faults of simulated attempts. They are keyed by seed, trial and attempt, so that trials are independent.
+    """Random faults of simulated attempts. The faults of an attempt depend only on seed, trial and attempt.
 
     Args:
-        crashes_per_hour: rate of crashes per hour of training. Crashed trials are restarted according to `retries`.
-        losses_per_hour: rate of lost workers per hour of training.
+        crashes_per_hour: average number of crashes per hour of training. Crashed trials restart up to `retries` times.
+        losses_per_hour: average number of lost workers per hour of training.
         repair_s: virtual seconds until a lost worker is available again.
         slowdown: function that returns a random factor for the time of an attempt. For example,
             `lambda rng: 1.0 + (rng.random() < 0.1)` doubles the time of one in ten attempts.
@@ -72,7 +72,7 @@ class Faults:
         return slowdown
 
     def _sample(self, rng: KeyedRandom, step_s: float) -> tuple[Outcome, float] | None:
-        """Return the outcome of a fault and its time in seconds after the start of the step, or None if there is none.
+        """Return the outcome of a fault and its time in seconds after the start of the step, or None without a fault.
 
         The probability is rate * duration instead of 1 - exp(-rate * duration), because the last bit of exp differs
         between machines.
@@ -159,7 +159,7 @@ class SimulatedWorkers:
         return self._now_s, self._finish
 
     def _next_event(self) -> Event | None:
-        """Advance the time to the next event. Return None if its attempt was stopped before or ends now."""
+        """Advance the time to the next event. Return the event, or None if it is obsolete or already handled."""
         tick_s, heap = self.core.next_tick_s, self._heap
         if tick_s is not None and (not heap or tick_s < heap[0][0]):
             self._now_s = tick_s
@@ -186,7 +186,7 @@ class SimulatedWorkers:
         heapq.heappush(self._heap, (at_s, self._num_scheduled, event))
 
     def _train(self, attempt: _Attempt, now_s: float) -> None:
-        """Schedule the next report or a fault, or end the attempt if its curve has ended."""
+        """Schedule the next report of the attempt, or a fault before it. End the attempt if its curve has ended."""
         trial_id, number, iter = attempt.start.trial_id, attempt.start.attempt, attempt.iter + 1
         step = attempt.curve(iter)
         if step is None:
@@ -249,7 +249,7 @@ class SimulatedWorkers:
             self._end(action.trial_id, event.now_s, _STOPPED)
 
     def _suggest(self, action: Suggest) -> None:
-        # Suggestions are made one after another, each with the observations at the time of its request.
+        # The searcher is called at the time of the request, but its answer arrives after all earlier answers.
         self._searcher_free_s = at_s = max(self._now_s, self._searcher_free_s) + self.suggest_s
         event = call_searcher(self.searcher, action, at_s, last_seen_seq=self.num_events)
         if at_s > self._now_s:

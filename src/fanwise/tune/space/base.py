@@ -1,4 +1,4 @@
-"""Base classes of domains. A domain is the set of values of a hyperparameter with a mapping from [0, 1) to this set."""
+"""Base classes of domains. A domain is the set of values of a hyperparameter, with a mapping from [0, 1) to the set."""
 
 import abc
 from collections.abc import Mapping
@@ -10,10 +10,10 @@ from .scales import check_unit
 class Domain(abc.ABC):
     """Base class of all domains.
 
-    - Values are plain Python (int, float, str, bool, None) and survive JSON.
+    - Values are of type int, float, str, bool or None, which JSON preserves.
     - `from_unit` is monotone, never leaves the domain, and is bit-identical on every machine.
-    - `from_unit(to_unit(value)) == value`.
-    - `contains` accepts NumPy scalars and 3.0 for 3; `normalize` converts them to plain Python.
+    - `from_unit(to_unit(value)) == value`, up to rounding in intervals of real numbers.
+    - `contains` accepts NumPy scalars and 3.0 for 3. `normalize` converts both to the values above.
 
     Attributes:
         domain_type: name of the function that created the domain, such as "loguniform".
@@ -37,7 +37,7 @@ class Domain(abc.ABC):
 
     @abc.abstractmethod
     def from_unit(self, u: float) -> Value:
-        """Return the value at u. Raises ValueError if u is not in [0, 1)."""
+        """Return the value that u is mapped to. Raises ValueError if u is not in [0, 1)."""
 
     @abc.abstractmethod
     def to_unit(self, value: object) -> float:
@@ -45,7 +45,7 @@ class Domain(abc.ABC):
 
     @abc.abstractmethod
     def contains(self, value: object) -> bool:
-        """Return True if the value, after normalization, is in the domain."""
+        """Return True if `normalize` would accept the value."""
 
     @abc.abstractmethod
     def normalize(self, value: object) -> Value:

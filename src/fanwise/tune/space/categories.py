@@ -1,8 +1,8 @@
 """Categorical domains, unordered (choice) or ordered (ordinal).
 
-A category may be any Python object. Text, numbers, booleans and None are used directly. Domains, searchers and records
-use the name of any other object, such as "relu" or "[64, 64]". `Space.with_objects` replaces names by objects before
-the objective is called.
+A category may be any Python object. Strings, numbers, booleans and None are used directly. Any other object is an
+object category: domains, searchers and records use its name, such as "relu" or "[64, 64]". Names are replaced by
+objects when the objective is called (see `Space.with_objects`).
 """
 
 import itertools
@@ -14,7 +14,7 @@ from fractions import Fraction
 from typing import Any, Literal, TypeAlias, final
 
 from ...base.nearest import did_you_mean
-from ..values import Value, copy_containers, is_bool, is_number, name_of, plain_json
+from ..values import Value, copy_containers, is_bool, is_number, object_name, plain_json
 from .base import Domain, FiniteDomain, set_fields
 from .scales import ONE, check_unit, log2
 
@@ -30,9 +30,9 @@ class Categories(FiniteDomain):
     Args:
         domain_type: "choice" or "ordinal".
         categories: values, or names of objects.
-        kind: distribution. "equal": uniform. "nn": the nearest neighbor of a uniform number. The interval of the number
-            exceeds the first and last category by half of their mean distance. "nn-log": the same for logarithms.
-        object_indices: indices of the categories that are names of objects.
+        kind: distribution. "equal": uniform. "nn": the category nearest to a uniform number, whose interval exceeds the
+            first and last category by half of the mean distance between neighbors. "nn-log": the same for logarithms.
+        object_indices: indices of the object categories.
         objects: the objects at these indices, or None if the domain was restored from JSON.
     """
 
@@ -42,7 +42,7 @@ class Categories(FiniteDomain):
     object_indices: tuple[int, ...] = ()
     objects: tuple[Any, ...] | None = field(default=None, repr=False, compare=False)
     _index_by_key: dict[object, int] = field(init=False, repr=False, compare=False)
-    # Inner bounds of the shares of [0, 1). Empty if the shares are equal.
+    # `from_unit` divides [0, 1) into one share per category. These are the bounds between them; empty for equal shares.
     edges: tuple[float, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -54,9 +54,9 @@ class Categories(FiniteDomain):
         if self.kind not in _KINDS:
             raise ValueError(f"ordinal: {self.kind!r} is not a kind{did_you_mean(self.kind, _KINDS)}")
         set_fields(self, categories=values, _index_by_key=index_by_key)
-        set_fields(self, edges=() if self.kind == "equal" else self._make_edges(values))
+        set_fields(self, edges=() if self.kind == "equal" else self._compute_edges(values))
 
-    def _make_edges(self, values: Sequence[object]) -> tuple[float, ...]:
+    def _compute_edges(self, values: Sequence[object]) -> tuple[float, ...]:
         points = [Fraction(value) for value in values if is_number(value)]
         if len(points) != len(values) or not is_increasing(values):
             raise ValueError(f"ordinal: kind {self.kind!r} needs increasing numbers, got {list(values)!r}; use 'equal'")
@@ -95,11 +95,11 @@ class Categories(FiniteDomain):
         return self.categories[index]
 
     def find(self, value: object) -> int | None:
-        """Return the index of the category with this name or with an equal object, or None."""
+        """Return the index of the category with this value, this name or an equal object, or None."""
         if _is_plain(value):
             return self._index_by_key.get(_key(value))
         if self.objects is None:  # restored from JSON, so only names can be compared
-            index = self._index_by_key.get((str, name_of(value))) if self.object_indices else None
+            index = self._index_by_key.get((str, object_name(value))) if self.object_indices else None
             return index if index in self.object_indices else None
         pairs = zip(self.object_indices, self.objects, strict=True)
         return next((index for index, category in pairs if _is_same(category, value)), None)
@@ -122,7 +122,7 @@ def is_increasing(values: Sequence[object]) -> bool:
 
 
 def make_categories(domain_type: Literal["choice", "ordinal"], values: object, kind: OrdinalKind | None) -> Categories:
-    """Create a domain, with names in place of objects. Arguments and errors are those of `ordinal`."""
+    """Create the domain for `choice` or `ordinal`. Arguments and errors are those of `ordinal`."""
     if isinstance(values, str | bytes) or not isinstance(values, Sequence):
         raise TypeError(f"{domain_type} takes a list of values, got {values!r} of type {type(values).__name__}")
     if not values:
@@ -137,7 +137,7 @@ def make_categories(domain_type: Literal["choice", "ordinal"], values: object, k
         kind = "nn" if len(values) > 1 and is_increasing(values) else "equal"
     indices = tuple(index for index, value in enumerate(values) if not _is_plain(value))
     objects = tuple(copy_containers(values[index]) for index in indices)
-    names = [name_of(value) for value in objects]
+    names = [object_name(value) for value in objects]
     for (a, name), (b, name_b) in itertools.combinations(zip(objects, names, strict=True), 2):
         if name == name_b and _is_same(a, b):
             raise ValueError(f"{domain_type} has {name} twice; list each category once")
@@ -154,7 +154,7 @@ def _is_plain(value: object) -> bool:
 
 def _is_same(a: Any, b: Any) -> bool:
     try:
-        return a is b or (type(a) is type(b) and bool(a == b) and name_of(a) == name_of(b))
+        return a is b or (type(a) is type(b) and bool(a == b) and object_name(a) == object_name(b))
     except Exception:  # e.g. arrays, which compare element by element
         return False
 

@@ -59,8 +59,8 @@ def randint(lower: int, upper: int) -> Multiples:
 def lograndint(lower: int, upper: int) -> Multiples:
     """Integers from lower to upper, both included, uniform on a log scale, e.g. for widths and batch sizes.
 
-    An integer k has the probability of [k - 1/2, k + 1/2]. Raises as `randint`, and ValueError if lower is below 1 or
-    upper above 2**45.
+    The probability of an integer k is that of the interval [k - 1/2, k + 1/2]. Raises as `randint`, and ValueError if
+    lower is below 1 or upper above 2**45.
     """
     return Multiples("lograndint", lower, upper)
 
@@ -77,7 +77,7 @@ def quniform(lower: float, upper: float, q: float) -> Multiples:
 
 
 def qloguniform(lower: float, upper: float, q: float) -> Multiples:
-    """Multiples of q from lower to upper, both included, uniform on a log scale. lower > 0. Raises as `quniform`."""
+    """Multiples of q, as `quniform`, but uniform on a log scale. lower must be above 0. Raises as `quniform`."""
     return Multiples("qloguniform", lower, upper, q)
 
 
@@ -93,15 +93,15 @@ def qrandint(lower: int, upper: int, q: int = 1) -> Multiples:
 
 
 def qlograndint(lower: int, upper: int, q: int) -> Multiples:
-    """Integers that are multiples of q, as `qrandint`, but uniform on a log scale. lower > 0. Raises as `qrandint`."""
+    """Multiples of q, as `qrandint`, but uniform on a log scale. lower must be above 0. Raises as `qrandint`."""
     return Multiples("qlograndint", lower, upper, q)
 
 
 def finrange(lower: float, upper: float, size: int, cast_int: bool = False) -> FinRange:
     """`size` equally spaced numbers from lower to upper, both included. With cast_int, they are rounded to ints.
 
-    Raises as `uniform` (with cast_int, bounds must be ints), TypeError if size is not an int, and ValueError if it is
-    below 2 or the points are too close together.
+    Raises as `uniform`, TypeError if size (or, with cast_int, a bound) is not an int, and ValueError if size is below 2
+    or the points are too close together.
 
     >>> [finrange(0.5, 2.0, 4).from_unit(u) for u in (0.0, 0.3, 0.6, 0.9)]
     [0.5, 1.0, 1.5, 2.0]
@@ -110,7 +110,9 @@ def finrange(lower: float, upper: float, size: int, cast_int: bool = False) -> F
 
 
 def logfinrange(lower: float, upper: float, size: int, cast_int: bool = False) -> FinRange:
-    """`size` numbers from lower to upper, both included, with equal ratios. lower > 0. Otherwise as `finrange`.
+    """`size` numbers from lower to upper, both included, with equal ratios of neighbors. Otherwise as `finrange`.
+
+    lower must be above 0.
 
     >>> [logfinrange(16, 128, 4, cast_int=True).from_unit(u) for u in (0.0, 0.3, 0.6, 0.9)]
     [16, 32, 64, 128]
@@ -121,9 +123,9 @@ def logfinrange(lower: float, upper: float, size: int, cast_int: bool = False) -
 def choice(categories: Sequence[Any]) -> Categories:
     """Categories without an order, uniformly distributed.
 
-    A category is text, a number, a boolean, None, or any other Python object, such as a list, function or class. The
-    objective receives the object, or a new copy of a list, tuple or dict. Records, tables and `Space.sample` contain
-    the name of the object instead. The name is `__name__` or the repr, with the index appended if two names are
+    A category is a string, a number, a boolean, None, or any other Python object, such as a list, function or class.
+    The objective receives the object, or a new copy of a list, tuple or dict. Records, tables and `Space.sample`
+    contain the name of the object instead. The name is `__name__` or the repr, with the index appended if two names are
     equal ("<lambda>#1"). Configurations, e.g. in `points_to_evaluate`, may contain the object or its name.
 
     Raises TypeError if categories is not a list or tuple, ValueError if it is empty or has a duplicate or NaN.
@@ -156,7 +158,7 @@ def ordinal(categories: Sequence[Any], kind: OrdinalKind | None = None) -> Categ
 
 
 def logordinal(categories: Sequence[float]) -> Categories:
-    """Increasing positive numbers, as `ordinal` with kind "nn-log". Raises as `ordinal`.
+    """Ordered positive numbers: `ordinal` with kind "nn-log". Raises as `ordinal`.
 
     >>> [logordinal([8, 64, 512]).from_unit(u) for u in (0.1, 0.5, 0.9)]
     [8, 64, 512]
@@ -167,8 +169,8 @@ def logordinal(categories: Sequence[float]) -> Categories:
 def grid_values(domain: Domain, num_points: int) -> list[Value]:
     """Return at most `num_points` distinct values, evenly spaced on the scale of the domain, including both ends.
 
-    Domains with fewer values, and every `choice`, return all values. A single point is the middle. Raises ValueError if
-    num_points is below 1.
+    Domains with fewer values, and every `choice`, return all values. A single point is the middle of the scale. Raises
+    ValueError if num_points is below 1.
 
     >>> grid_values(loguniform(0.01, 1), 3), grid_values(randint(0, 9), 4), grid_values(choice(["a", "b", "c"]), 2)
     ([0.01, 0.1, 1.0], [0, 3, 6, 9], ['a', 'b', 'c'])
@@ -202,7 +204,7 @@ DOMAIN_TYPES: Mapping[str, Callable[..., Domain]] = {
 
 
 def domain_to_json(domain: Domain) -> dict[str, object]:
-    """Return the JSON form of a domain, which has the function that created it and its arguments."""
+    """Return the JSON form of a domain: the name and the arguments of the function that created the domain."""
     return {"domain": domain.domain_type, **domain.settings()}
 
 

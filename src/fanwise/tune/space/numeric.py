@@ -4,9 +4,9 @@
     Multiples   randint, lograndint, quniform, qloguniform, qrandint, qlograndint
     FinRange    finrange, logfinrange
 
-Bounds and steps are taken as the decimal numbers in the user's code. The third multiple of 0.1 is 0.3, not
-0.30000000000000004, and the third point of logfinrange(0.0001, 0.1, 4) is 0.01. A step such as 1/3 is taken as the
-fraction.
+A bound or step stands for the decimal number in the user's code, not for its binary approximation. So the third
+multiple of 0.1 is 0.3, not 0.30000000000000004, and the third point of logfinrange(0.0001, 0.1, 4) is 0.01. A step such
+as 1/3 stands for the fraction.
 """
 
 import math
@@ -24,7 +24,7 @@ IntervalType = Literal["uniform", "loguniform", "reverseloguniform"]
 MultiplesType = Literal["randint", "lograndint", "quniform", "qloguniform", "qrandint", "qlograndint"]
 
 _MAX_FLOAT = math.nextafter(math.inf, 0.0)
-_MAX_VALUES = 2**52  # with more values, the midpoint of a bin of [0, 1) rounds to its edge
+_MAX_VALUES = 2**52  # with more values, `to_unit`, the middle of a value's share of [0, 1), could round to its edge
 _MAX_LOG_MULTIPLE = 2**45  # keeps the exponent in `from_unit` below 46
 _TOLERANCE = Fraction(1, 10**6)  # maximum rounding error of a float, as a fraction of the step
 
@@ -115,15 +115,15 @@ class Multiples(FiniteDomain):
         set_fields(self, lower=self._value(first), upper=self._value(last), _scale=self._make_scale(first, last))
 
     def _multiple(self, bound: str, value: float, step: Fraction) -> int:
-        """Return k if the bound is k * step. Raises ValueError if the bound is not a multiple."""
+        """Return k such that the bound is k * step. Raises ValueError if the bound is not a multiple of the step."""
         ratio = (Fraction(value) if self._is_int else Fraction(repr(value))) / step
         nearest = round(ratio)
         if abs(ratio - nearest) > (0 if self._is_int else _TOLERANCE):
             number = int if self._is_int else float
-            below, above = number(math.floor(ratio) * step), number(math.ceil(ratio) * step)
+            lower_neighbor, upper_neighbor = number(math.floor(ratio) * step), number(math.ceil(ratio) * step)
             raise ValueError(
                 f"{self.domain_type}: {bound} {value!r} is not a multiple of q = {self.q!r}; "
-                f"the nearest ones are {below!r} and {above!r}"
+                f"the nearest ones are {lower_neighbor!r} and {upper_neighbor!r}"
             )
         return nearest
 
@@ -195,7 +195,7 @@ class Multiples(FiniteDomain):
 @final
 @dataclass(frozen=True, slots=True, repr=False)
 class FinRange(FiniteDomain):
-    """`size` equally spaced numbers from lower to upper inclusive. Created by `finrange` and `logfinrange`."""
+    """`size` points, equally spaced on a linear or log scale. Created by `finrange` and `logfinrange`."""
 
     domain_type: Literal["finrange", "logfinrange"]
     lower: float
@@ -204,7 +204,7 @@ class FinRange(FiniteDomain):
     cast_int: bool = False
     _scale: LogScale | None = field(init=False, repr=False, compare=False)
     # Numerators of lower and upper, and their common denominator.
-    _exact: tuple[int, int, int] = field(init=False, repr=False, compare=False)
+    _bound_fractions: tuple[int, int, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         checked_bool(f"{self.domain_type}: cast_int", self.cast_int)
@@ -214,7 +214,7 @@ class FinRange(FiniteDomain):
         if size < 2:
             raise ValueError(f"{self.domain_type}: size must be at least 2, got {size!r}")
         (a, c), (b, d) = (Fraction(repr(bound)).as_integer_ratio() for bound in (lower, upper))
-        set_fields(self, lower=lower, upper=upper, size=size, _exact=(a * d, b * c, c * d), _scale=None)
+        set_fields(self, lower=lower, upper=upper, size=size, _bound_fractions=(a * d, b * c, c * d), _scale=None)
         if self.domain_type == "logfinrange":
             _check_positive(self.domain_type, lower)
             set_fields(self, _scale=LogScale(lower, upper))
@@ -227,20 +227,20 @@ class FinRange(FiniteDomain):
             )
 
     def _points_differ(self) -> bool:
-        steps, scale = self.size - 1, self._scale
+        num_steps, scale = self.size - 1, self._scale
         if scale is None:
-            largest = max(abs(self.lower), abs(self.upper))
-            return self.cast_int or (self.upper - self.lower) / steps > 8 * math.ulp(largest)
+            largest_bound = max(abs(self.lower), abs(self.upper))
+            return self.cast_int or (self.upper - self.lower) / num_steps > 8 * math.ulp(largest_bound)
         if not self.cast_int:
-            second = scale.at(1 / steps) if steps > 1 else self.upper
-            return second - self.lower > 8 * math.ulp(second)
+            second_point = scale.at(1 / num_steps) if num_steps > 1 else self.upper
+            return second_point - self.lower > 8 * math.ulp(second_point)
         # The gaps grow. When they reach 1, rounding cannot merge two points.
         index = 0
-        while index < steps - 1 and scale.at((index + 1) / steps) - scale.at(index / steps) < 1:
+        while index < num_steps - 1 and scale.at((index + 1) / num_steps) - scale.at(index / num_steps) < 1:
             if self.value_at(index) == self.value_at(index + 1):
                 return False
             index += 1
-        return self.value_at(steps - 1) < self.upper
+        return self.value_at(num_steps - 1) < self.upper
 
     def __repr__(self) -> str:
         bounds = f"{self.lower!r}, {self.upper!r}, {self.size!r}"
@@ -254,30 +254,30 @@ class FinRange(FiniteDomain):
         return self.size
 
     def value_at(self, index: int) -> float:
-        steps = self.size - 1
-        if index in (0, steps):
+        num_steps = self.size - 1
+        if index in (0, num_steps):
             return self.upper if index else self.lower
         if self._scale is not None:
-            value = self._scale.at_step(index, steps)
+            value = self._scale.at_step(index, num_steps)
             return math.floor(value + 0.5) if self.cast_int else value
-        lower, upper, denominator = self._exact
-        numerator, denominator = lower * (steps - index) + upper * index, denominator * steps
-        # Integer arithmetic, so that each point is rounded once.
+        lower, upper, denominator = self._bound_fractions
+        numerator, denominator = lower * (num_steps - index) + upper * index, denominator * num_steps
+        # Integer arithmetic, because floats would be rounded more than once.
         return (2 * numerator + denominator) // (2 * denominator) if self.cast_int else numerator / denominator
 
     def find(self, value: object) -> int | None:
         """Return the index of a point, or None. Ignore rounding errors, so 0.3 is in finrange(0.1, 1.0, 10)."""
         if not is_number(value) or not abs(value) <= _MAX_FLOAT:
             return None
-        steps = self.size - 1
-        clipped = min(max(value, self.lower), self.upper)
+        num_steps = self.size - 1
+        clipped_value = min(max(value, self.lower), self.upper)
         if self._scale is not None:
-            u = 1.0 if clipped == self.upper else self._scale.position(clipped)
+            u = 1.0 if clipped_value == self.upper else self._scale.position(clipped_value)
         else:
-            u = (clipped - self.lower) / (self.upper - self.lower)
-        guess = round(u * steps)
+            u = (clipped_value - self.lower) / (self.upper - self.lower)
+        guess = round(u * num_steps)
         # With cast_int, a neighbor can be nearest, because points are rounded.
-        neighbors = (index for index in (guess, guess - 1, guess + 1) if 0 <= index <= steps)
+        neighbors = (index for index in (guess, guess - 1, guess + 1) if 0 <= index <= num_steps)
         index = min(neighbors, key=lambda index: abs(self.value_at(index) - value))
         point = self.value_at(index)
         step = abs(point - self.value_at(index - 1 if index else 1))
@@ -287,7 +287,6 @@ class FinRange(FiniteDomain):
 def _checked_bounds(
     domain_type: str, lower: object, upper: object, convert: Callable[[str, object], float]
 ) -> tuple[float, float]:
-    """Return the bounds, converted by `convert`. Raises TypeError, ValueError."""
     low, high = convert(f"{domain_type}: lower", lower), convert(f"{domain_type}: upper", upper)
     if low > high:
         raise ValueError(
@@ -318,5 +317,5 @@ def _checked_int(label: str, value: object) -> int:
 
 def _check_positive(domain_type: str, lower: float) -> None:
     if lower <= 0:
-        linear = domain_type.replace("log", "")
-        raise ValueError(f"{domain_type}: lower must be above 0, got {lower!r}; to include 0, use {linear}")
+        linear_type = domain_type.replace("log", "")
+        raise ValueError(f"{domain_type}: lower must be above 0, got {lower!r}; to include 0, use {linear_type}")

@@ -8,11 +8,12 @@ Conditional hyperparameters exist only if their parents have certain values:
 A configuration contains only the hyperparameters that exist. Conditions may be nested. If a parent does not exist, its
 children do not exist either.
 
-On an ordered domain the prior is a normal distribution, truncated to the domain, on the scale of the domain. Its
-standard deviation is (1 - confidence) times the width of the domain (PriorBand, Mallik et al. 2023, arXiv 2306.12370,
-as implemented in NePS). On a choice the center has probability `confidence`, and the other categories share the rest.
-The normal distribution is approximated by a histogram with 256 bins of integer weight, so that draws are bit-identical
-on every machine and monotone in u.
+A prior is a distribution around a center, a value that is expected to be good. On an ordered domain, the prior is a
+normal distribution on the scale of the domain, truncated to the domain. Its standard deviation is (1 - confidence)
+times the width of the domain (PriorBand, Mallik et al. 2023, arXiv 2306.12370, as implemented in NePS). On a choice,
+the center has probability `confidence`, and the other categories share the rest. The normal distribution is
+approximated by a histogram with 256 bins of integer weight, so that draws are bit-identical on every machine and
+monotone in u.
 """
 
 import functools
@@ -37,7 +38,7 @@ _MAX_Z_SQUARED = 64.0  # keeps the probability of every value above 0
 @final
 @dataclass(frozen=True, slots=True)
 class Prior:
-    """A value of a domain that is expected to be good, with a confidence between 0 and 1, exclusive."""
+    """A distribution around `center`, as described above. `confidence` is between 0 and 1, exclusive."""
 
     center: Value
     confidence: float
@@ -58,7 +59,7 @@ class Prior:
 
 
 def make_prior(domain: Domain, center: object, confidence: object) -> Prior:
-    """Validate and create a prior. Arguments and errors are those of `parameter`."""
+    """Return a validated prior. Arguments and errors are those of `parameter`."""
     if not domain.contains(center):
         raise ValueError(f"prior {center!r} is not in {domain!r}")
     if isinstance(confidence, str):
@@ -66,7 +67,7 @@ def make_prior(domain: Domain, center: object, confidence: object) -> Prior:
             raise ValueError(f"{confidence!r} is not a confidence{did_you_mean(confidence, _CONFIDENCES)}")
         confidence = _CONFIDENCES[confidence]
     if not is_number(confidence):
-        raise TypeError(f"confidence must be a number or text, got {confidence!r} of type {type(confidence).__name__}")
+        raise TypeError(f"confidence must be a number or a str, got {confidence!r} of type {type(confidence).__name__}")
     if not 0 < confidence < 1:
         raise ValueError(f"confidence must be above 0 and below 1, got {confidence!r}; 'high' is 0.9")
     return Prior(domain.normalize(center), float(confidence))
@@ -84,7 +85,7 @@ def _cumulative_weights(center: float, deviation: float) -> tuple[int, ...]:
 
 
 def _normal_quantile(u: float, center: float, deviation: float) -> float:
-    """Map a u in [0, 1) to the quantile of the truncated normal distribution."""
+    """Return the quantile of the truncated normal distribution at u in [0, 1)."""
     sums = _cumulative_weights(center, deviation)
     target = int(u * ONE) * sums[-1] >> FRACTION_BITS
     index = bisect_right(sums, target)
@@ -92,7 +93,7 @@ def _normal_quantile(u: float, center: float, deviation: float) -> float:
     return below_one((index + (target - lower) / (sums[index] - lower)) / _NUM_BINS)
 
 
-When: TypeAlias = Mapping[str, tuple[Value, ...]]  # parent -> values that it may have; all parents must match
+When: TypeAlias = Mapping[str, tuple[Value, ...]]  # parent -> values that the parent may have; all parents must match
 
 
 @final
@@ -119,15 +120,15 @@ def parameter(
 
     Args:
         domain: a domain such as `uniform(0, 1)`, or a constant.
-        when: parent -> value, or list of values, that the parent must have. All parents must match. The objective is
-            called without the argument if the hyperparameter does not exist, so the argument needs a default. None: the
-            hyperparameter always exists.
+        when: {parent: value, or list of values, that the parent must have}. The hyperparameter exists only if all
+            parents match. Otherwise the objective is called without the argument, so the argument needs a default.
+            None: the hyperparameter always exists.
         prior: a value that is expected to be good. Model-based searchers draw some configurations near it.
             `Space.sample` ignores it.
         confidence: "low" (0.5), "medium" (0.75), "high" (0.9), or a number between 0 and 1, exclusive.
 
-    Raises TypeError if the confidence is neither a number nor text, ValueError if it is invalid, the prior is not in
-    the domain, or a constant has a prior.
+    Raises TypeError if the confidence is neither a number nor a str, ValueError if the confidence is invalid, the prior
+    is not in the domain, or a constant has a prior.
 
     >>> from random import Random
     >>> from fanwise.tune import Space, choice, uniform
@@ -150,10 +151,10 @@ def parameter(
 def normalize_condition(
     name: str, when: Mapping[str, object], domains: Mapping[str, Domain], names: Sequence[str]
 ) -> When:
-    """Validate the `when` of a hyperparameter and convert it to plain values.
+    """Validate the `when` of a hyperparameter and convert its values to plain Python.
 
-    Raises TypeError if it is not a mapping, ValueError if a parent is unknown, constant, real-valued or the
-    hyperparameter itself, or its values are missing or outside its domain.
+    Raises TypeError if `when` is not a mapping, ValueError if a parent is unknown, constant, real-valued or the
+    hyperparameter itself, or the values of a parent are missing or outside its domain.
     """
     if not isinstance(when, Mapping):
         raise TypeError(
@@ -187,24 +188,24 @@ def normalize_condition(
 
 
 def parents_first(names: Iterable[str], conditions: Mapping[str, When]) -> tuple[str, ...]:
-    """Sort names topologically, so that parents precede children. Keep the order otherwise.
+    """Return the names sorted such that parents precede children. Otherwise the order is kept.
 
     Raises ValueError if the conditions form a cycle.
     """
-    ordered: dict[str, None] = {}
+    sorted_names: dict[str, None] = {}
 
     def visit(name: str, children: tuple[str, ...]) -> None:
         if name in children:
             cycle = " -> ".join((*children[children.index(name) :], name))
             raise ValueError(f"these hyperparameters depend on each other in a cycle: {cycle}")
-        if name not in ordered:
+        if name not in sorted_names:
             for parent in conditions.get(name, ()):
                 visit(parent, (*children, name))
-            ordered[name] = None
+            sorted_names[name] = None
 
     for name in names:
         visit(name, ())
-    return tuple(ordered)
+    return tuple(sorted_names)
 
 
 def exists(name: str, config: Mapping[str, object], conditions: Mapping[str, When]) -> bool:
@@ -214,7 +215,7 @@ def exists(name: str, config: Mapping[str, object], conditions: Mapping[str, Whe
 
 
 def is_one_of(value: object, values: Iterable[Value]) -> bool:
-    """Return True if the value is one of these. Unlike for `in`, True and 1 are different."""
+    """Return True if the value is one of `values`. Unlike with `in`, True and 1 are different."""
     return any(value == item and isinstance(value, bool) == isinstance(item, bool) for item in values)
 
 
@@ -228,7 +229,7 @@ def format_condition(when: When) -> str:
 
 
 def required_parents(names: Iterable[str], conditions: Mapping[str, When]) -> dict[str, list[Value]]:
-    """Return the values that ancestors may have if all `names` are to exist, as ancestor -> values.
+    """Return {ancestor: values that it may have} for the ancestors of `names`, such that all `names` exist.
 
     Raises ValueError if two of the names cannot exist together.
     """
@@ -237,19 +238,19 @@ def required_parents(names: Iterable[str], conditions: Mapping[str, When]) -> di
     for name in queue:
         for parent, values in conditions.get(name, {}).items():
             previous, child = allowed.get(parent, (list(values), name))
-            common = [value for value in previous if is_one_of(value, values)]
-            if not common:
+            common_values = [value for value in previous if is_one_of(value, values)]
+            if not common_values:
                 first, second = format_condition({parent: tuple(previous)}), format_condition({parent: values})
                 raise ValueError(
                     f"{child} and {name} never exist together: {child} only when {first}, {name} only when {second}"
                 )
-            allowed[parent] = (common, name)
+            allowed[parent] = (common_values, name)
             if parent not in queue:
                 queue.append(parent)
     return {parent: values for parent, (values, _) in allowed.items()}
 
 
-_OTHER = object()  # represents all values of a parent that are in no condition
+_OTHER = object()  # stands for all values of a parent that occur in no condition
 
 
 def count_configurations(

@@ -3,15 +3,15 @@
     log            the scale from 1 to 100 maps 0.5 to 10         (loguniform)
     reverse log    the scale from 0.9 to 0.999 maps 0.5 to 0.99   (reverseloguniform; 1 - x is on a log scale)
 
-Scales are monotone and never leave their bounds. They do not use exp and log of the C library, which differ between
-machines in the last bit, because a replay must be bit-identical.
+Scales are monotone and never leave their bounds. A replay must be bit-identical, so scales do not use exp and log of
+the C library, which differ between machines in the last bit.
 
-Logarithms are integers in units of 2**-80 (fixed point). Write t = n + i/256 + j/65536 + r with r < 2**-16. Then
-2**t = 2**n * 2**(i/256) * 2**(j/65536) * e**x with x = r ln 2. Two tables hold the second and third factors. e**x is
-computed by its series up to x**3. `exp2` rounds down with a relative error below 2**-70, so its floats are off by at
-most 0.50002 units in the last place. It is monotone within a table entry, because all factors are. It is also monotone
-across table entries: just below the next entry, the omitted x**4 / 24 is more than 2**-71, so the result is too low by
-more than the rounding error (below 2**-77).
+Logarithms are integers in units of 2**-80 (fixed point). An exponent t is written as n + i/256 + j/65536 + r with
+r < 2**-16. Then 2**t = 2**n * 2**(i/256) * 2**(j/65536) * e**x with x = r ln 2. Two tables hold the second and third
+factors. e**x is computed by its series up to x**3. `exp2` rounds down with a relative error below 2**-70, so floats
+from `exp2_float` are off by at most 0.50002 units in the last place. `exp2` is monotone within a table entry, because
+all factors are monotone. It is also monotone across table entries: just below the next entry, the omitted x**4 / 24 is
+more than 2**-71, so the result is too low by more than the rounding error (below 2**-77).
 """
 
 import math
@@ -50,7 +50,7 @@ _FINE = _powers_of_root(_TABLE_SIZE * _TABLE_SIZE)
 
 
 def exp2(log: int) -> tuple[int, int]:
-    """Return 2**(log / 2**80) as (m, e) = m * 2**(e - 80), with 2**80 <= m < 2**81.
+    """Return (m, e) such that 2**(log / 2**80) = m * 2**(e - 80) and 2**80 <= m < 2**81.
 
     >>> exp2(3 * ONE) == (ONE, 3)
     True
@@ -124,22 +124,23 @@ class LogScale:
         return min(max(exp2_float(self.log_at(u)), self._lower), self._upper)
 
     def at_step(self, index: int, num_steps: int) -> float:
-        """Return the value after `index` of `num_steps` equal steps, rounded to 12 digits if that is within 2 ulp.
+        """Return the value after `index` of `num_steps` equal steps.
 
-        Bounds such as 0.001 are not exact in binary, so the raw result may be 9.999999999999998 instead of 10.
+        Bounds such as 0.001 are not exact in binary, so the computed value may be 9.999999999999998 instead of 10. It
+        is therefore rounded to 12 significant digits if that changes it by at most 2 ulp.
         """
         value = exp2_float(self._log_lower + self._log_width * index // num_steps)
         decimal = float(f"{value:.12g}")
         return decimal if abs(decimal - value) <= 2 * math.ulp(value) else value
 
     def position(self, value: float) -> float:
-        """Return the u in [0, 1) at which the scale has this value, which is between the bounds."""
+        """Return the u in [0, 1) that `at` maps to this value. The value must be between the bounds."""
         return below_one((log2(value) - self._log_lower) / self._log_width)
 
 
 @final
 class ReverseLogScale:
-    """A log scale of the distances of values to 1. `upper` must be below 1. The methods are as in LogScale."""
+    """A log scale of the distances of values to 1. `upper` must be below 1. Methods are those of `LogScale`."""
 
     __slots__ = ("_log_max_distance", "_log_width", "_lower", "_upper")
 
@@ -150,7 +151,7 @@ class ReverseLogScale:
 
     def at(self, u: float) -> float:
         if u == 0.0:
-            return self._lower  # 1 - (1 - lower) may differ
+            return self._lower  # because 1 - (1 - lower) may differ
         distance = exp2_float(self._log_max_distance - (int(u * _FLOAT_ONE) * self._log_width >> FRACTION_BITS))
         return min(max(1.0 - distance, self._lower), self._upper)
 

@@ -1,8 +1,8 @@
 """Search spaces, which map names to domains and constants.
 
 A Space samples, completes and validates configurations. A configuration contains the constants and the hyperparameters
-whose conditions hold (see `parameters`), in the order of the space, with plain Python values. Methods neither modify
-nor keep their arguments.
+whose conditions hold (see `parameters`), in the order of the space. Its values are those of `Domain`, so objects are
+represented by their names. Methods neither modify nor store their arguments.
 """
 
 import itertools
@@ -62,12 +62,12 @@ class Space:
     """A search space.
 
     Args:
-        mapping: name -> domain, or a constant that JSON can represent. `parameter(...)` adds a condition or prior.
-            Write lists as `constant([...])`.
+        mapping: {name: domain, or a constant that JSON can represent}. `parameter(...)` adds a condition or prior.
+            Write a constant list as `constant([...])`.
 
     Raises:
-        TypeError: a name is not text, or a constant is a bare list or tuple or cannot be represented in JSON.
-        ValueError: an empty name, a constant of NaN, or an invalid condition or prior.
+        TypeError: a name is not a str, or a constant is a bare list or tuple or cannot be represented in JSON.
+        ValueError: a name is empty, a constant is NaN, or a condition or prior is invalid.
 
     >>> from random import Random
     >>> from fanwise.tune import loguniform
@@ -89,7 +89,7 @@ class Space:
         self._constants: dict[str, object] = {}
         for name, entry in mapping.items():
             if not isinstance(name, str):
-                raise TypeError(f"a hyperparameter's name must be text, got {name!r} of type {type(name).__name__}")
+                raise TypeError(f"a hyperparameter's name must be a str, got {name!r} of type {type(name).__name__}")
             if not name:
                 raise ValueError("a hyperparameter's name must not be empty")
             domain_or_constant = entry.domain if isinstance(entry, Parameter) else entry
@@ -97,6 +97,7 @@ class Space:
                 self._domains[name] = domain_or_constant
             else:
                 self._constants[name] = _checked_constant(name, domain_or_constant)
+        # A configuration with None for every hyperparameter. `_make_config` copies it, because that is fast.
         self._template: dict[str, object] = {name: self._constants.get(name) for name in self._names}
         self._mutable_constants = [name for name, value in self._constants.items() if isinstance(value, list | dict)]
         parameters = {name: entry for name, entry in mapping.items() if isinstance(entry, Parameter)}
@@ -109,10 +110,10 @@ class Space:
         self._parents_first = parents_first(self._names, self._conditions)
 
     def __repr__(self) -> str:
-        entries = (f"{name!r}: {self._format(name)}" for name in self._names)
+        entries = (f"{name!r}: {self._format_entry(name)}" for name in self._names)
         return f"Space({{{', '.join(entries)}}})"
 
-    def _format(self, name: str) -> str:
+    def _format_entry(self, name: str) -> str:
         entry = self._domains.get(name, self._constants.get(name))
         options = []
         if name in self._conditions:
@@ -145,7 +146,7 @@ class Space:
 
     @property
     def conditions(self) -> Mapping[str, When]:
-        """Conditional hyperparameter -> parent -> values that the parent must have. Read-only."""
+        """Conditions: {conditional hyperparameter: {parent: values that the parent may have}}. Read-only."""
         return MappingProxyType(self._conditions)
 
     @property
@@ -154,9 +155,9 @@ class Space:
         return count_configurations(self._parents_first, self._domains, self._conditions)
 
     def from_units(self, units: Sequence[float]) -> dict[str, object]:
-        """Return the configuration at a point of the unit cube, with one coordinate per domain.
+        """Return the configuration at a point of the unit cube. `units`: one coordinate per domain.
 
-        Raises ValueError if the number of coordinates is wrong, or one is not in [0, 1).
+        Raises ValueError if the number of coordinates is wrong, or a coordinate is not in [0, 1).
         """
         if len(units) != len(self._domains):
             raise ValueError(f"a point of this space has {len(self._domains)} numbers, got {len(units)}")
@@ -168,10 +169,10 @@ class Space:
         return self._make_config({name: domain.from_unit(rng.random()) for name, domain in self._domains.items()})
 
     def resample(self, config: Mapping[str, object], name: str, rng: RandomSource) -> dict[str, object]:
-        """Return a copy of config with a new random value of `name`, which may equal the old one.
+        """Return a copy of `config` with a new random value of `name`, which may equal the old one.
 
         Conditional hyperparameters that no longer exist are removed, and new ones are sampled. Raises ValueError if
-        name is unknown, constant or does not exist in config, or if config is invalid.
+        `name` is unknown, constant or does not exist in `config`, or if `config` is invalid.
         """
         if name not in self._domains:
             reason = "is a constant of the space" if name in self._constants else "is not in the space"
@@ -189,7 +190,7 @@ class Space:
         return self._make_config(new_config)
 
     def complete(self, partial: Mapping[str, object], rng: RandomSource) -> dict[str, object]:
-        """Return a configuration with the values of `partial`. Other values are sampled as in `sample`.
+        """Return a configuration with the values of `partial`. Missing values are sampled as in `sample`.
 
         Parents are sampled such that the conditional hyperparameters in `partial` exist. Raises ValueError as `check`,
         and if hyperparameters cannot exist together.
@@ -206,8 +207,8 @@ class Space:
         """Iterate over a grid of evenly spaced values. The last name changes fastest.
 
         Args:
-            num_points: values per domain, for all domains or by name. Domains with fewer values, and every choice, use
-                all of their values.
+            num_points: number of values per domain, for all domains or by name. Domains with fewer values, and every
+                choice, use all of their values.
 
         Raises ValueError if a number is below 1, or a domain is missing.
         """
@@ -230,7 +231,7 @@ class Space:
         yield self._make_config(config)
 
     def with_objects(self, config: Mapping[str, object]) -> dict[str, Any]:
-        """Return the configuration for the objective, a copy with objects in place of their names.
+        """Return a copy of `config` with objects in place of their names, as the objective receives it.
 
         Raises ValueError if the space was restored from a record, which contains only names.
 
@@ -241,7 +242,7 @@ class Space:
         return with_objects(config, space_objects(self))
 
     def check(self, config: Mapping[str, object]) -> dict[str, object]:
-        """Validate a configuration. Return it with plain values, in the order of the space, and with constants.
+        """Return a valid configuration with normalized values, the constants, and the order of the space.
 
         Raises ValueError with a list of all problems, such as missing or unknown names.
         """
@@ -250,7 +251,7 @@ class Space:
         return self._make_config(self._plain_values(config, problems))
 
     def _plain_values(self, config: Mapping[str, object], problems: list[str]) -> dict[str, object]:
-        """Convert the values of `config`. Raise ValueError with all `problems` if there are any, old or new."""
+        """Return the normalized values of `config`. Raise ValueError with `problems` and new problems, if any."""
         plain: dict[str, object] = {}
         for name, value in config.items():
             domain = self._domains.get(name)
@@ -269,7 +270,7 @@ class Space:
         return plain
 
     def _unmet_conditions(self, plain: Mapping[str, object], config: Mapping[str, object]) -> list[str]:
-        """Return a problem for each hyperparameter in `config` whose condition a parent in `plain` violates.
+        """Return a message for each hyperparameter in `config` whose condition a parent in `plain` violates.
 
         Raises ValueError if two hyperparameters cannot exist together for any value of the omitted parents.
         """
@@ -302,17 +303,16 @@ class Space:
 
 
 def check_part(space: Space, partial: Mapping[str, object]) -> dict[str, object]:
-    """Validate a partial configuration and return its values in plain form. Raises ValueError as `Space.check`."""
+    """Return the normalized values of a configuration with missing values. Raises ValueError as `Space.check`."""
     return space._plain_values(partial, [])
 
 
 def space_priors(space: Space) -> Mapping[str, Prior]:
-    """Return the priors by name."""
     return space._priors
 
 
 def space_objects(space: Space) -> Mapping[str, Mapping[Value, Any]]:
-    """Return the categories that are objects, as hyperparameter -> name of the category -> object.
+    """Return the object categories as {hyperparameter: {name of the object: object}}.
 
     Raises ValueError if the space was restored from a record, which contains only names.
     """
@@ -330,7 +330,7 @@ def space_objects(space: Space) -> Mapping[str, Mapping[Value, Any]]:
 
 
 def space_to_json(space: Space) -> dict[str, object]:
-    """Return name -> {"domain": type, ...} or {"constant": value}, with "when" and "prior" if set."""
+    """Return {name: {"domain": type, ...} or {"constant": value}}, with "when" and "prior" if set."""
     entries: dict[str, object] = {}
     for name in space.names:
         if name in space.domains:
@@ -346,20 +346,19 @@ def space_to_json(space: Space) -> dict[str, object]:
 
 
 def space_from_json(body: Mapping[str, object]) -> Space:
-    """Restore a space from `space_to_json`. Raises ValueError if the body is invalid."""
+    """Restore a space from the result of `space_to_json`. Raises ValueError if `body` is invalid."""
     mapping: dict[str, object] = {}
     for name, entry in body.items():
         if not isinstance(entry, Mapping):
             raise ValueError(f"{name!r} is {entry!r}, not the JSON form of a domain or a constant")
         options = {key: entry[key] for key in ("when", "prior", "confidence") if key in entry}
-        inner = {key: value for key, value in entry.items() if key not in options}
-        domain = Constant(inner["constant"]) if set(inner) == {"constant"} else domain_from_json(inner)
+        settings = {key: value for key, value in entry.items() if key not in options}
+        domain = Constant(settings["constant"]) if set(settings) == {"constant"} else domain_from_json(settings)
         mapping[name] = parameter(domain, **options) if options else domain
     return Space(mapping)
 
 
 def _checked_constant(name: str, entry: object) -> object:
-    """Return the constant as plain JSON values."""
     if isinstance(entry, list | tuple | range | AbstractSet):
         values = reprlib.repr(list(itertools.islice(entry, 7)))  # shows the first 6
         raise TypeError(

@@ -1,4 +1,4 @@
-"""Replays the record of an experiment, to check that its decisions are deterministic.
+"""Replays the record of an experiment to check that the decisions of its search are deterministic.
 
     meta.json, program.pickle -> initial scheduler, searcher and `SearchCore` -> apply every event -> comparison
 
@@ -17,12 +17,12 @@ from .search_settings import SearchSettings
 
 
 def replay_experiment(name_or_path: str | os.PathLike[str], *, scheduler: Scheduler | None = None) -> ReplayResult:
-    """Replay all decisions of an experiment, and compare them bit for bit. It may have been killed and resumed.
+    """Replay all decisions of an experiment, and compare them bit for bit with the recorded ones.
 
-    Without differences, the scheduler and the searcher are deterministic, so the experiment can be resumed at any
-    point. If a library of the searcher (`Searcher.libraries`) has another version than in the record, suggestions are
-    not compared (see `version_changes` of the result). Suggestions may also depend on the type of CPU. Takes about as
-    long as all decisions of the search.
+    The experiment may have been killed and resumed. If there are no differences, the scheduler and the searcher are
+    deterministic, so the experiment can be resumed after any event. If a library of the searcher (`Searcher.libraries`)
+    has another version than in the record, suggestions are not compared (see `version_changes` of the result).
+    Suggestions may also depend on the type of CPU. A replay takes about as long as all decisions of the search.
 
     Args:
         scheduler: the scheduler of the experiment. None: load it from the experiment's folder.
@@ -41,11 +41,11 @@ def replay_experiment(name_or_path: str | os.PathLike[str], *, scheduler: Schedu
         _, scheduler, _ = load_program(folder)
     settings = SearchSettings.from_json(meta, scheduler)
     scheduler = settings.copy_scheduler()
-    installed, recorded = settings.versions(), recorded_versions(folder, meta)
+    new_versions, old_versions = settings.versions(), recorded_versions(folder, meta)
     version_changes = {
-        name: (" and ".join(recorded[name]), installed.get(name, "not installed"))
+        name: (" and ".join(old_versions[name]), new_versions.get(name, "not installed"))
         for name in scheduler.searcher.libraries
-        if name in recorded and recorded[name] != [installed.get(name)]
+        if name in old_versions and old_versions[name] != [new_versions.get(name)]
     }
     core, rows = settings.new_core(scheduler), rows_of(folder)
     result = replay(core, scheduler.searcher, rows, compares_suggestions=not version_changes)

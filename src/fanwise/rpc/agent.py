@@ -280,8 +280,8 @@ class Agent:
     def open_calls(self) -> tuple[int, int]:
         """Return the number of open calls in both directions, including outstanding loans, and of calls ever started.
 
-        A stream is no open call for its consumer, who is in a call or the program itself. In a static group it is none
-        for its producer while it waits to be read.
+        A stream does not count on its consumer, which reads it in a call or in the program. In a static group it does
+        not count on its producer either while it waits to be read.
         """
         server = self.server
         num_open_in = server.num_open if self.group.world_size is None else server.num_open_but_waiting

@@ -115,7 +115,7 @@ def rpc_async(
 
 
 def collect(future: "Future[Any]") -> None:
-    """Add a future to the enclosing `wait_all` of this thread, if there is one."""
+    """Add a future to the enclosing `wait_all` of this thread, if any."""
     collected = getattr(thread_local_var, "future_list", None)
     if collected is not None:
         collected.append(future)

@@ -11,8 +11,8 @@ R = TypeVar("R")
 def async_execution(fn: Callable[P, R]) -> Callable[P, R]:
     """Mark `fn`, which returns a `torch.futures.Future`: the reply is sent when the future is done, without a thread.
 
-    For functions that make calls (`rpc_async(...).then(...)`) or wait for a future that another call completes. With
-    `@staticmethod` and `@classmethod` this is the inner decorator. An `async def` function needs no mark.
+    Use it for functions that make calls (`rpc_async(...).then(...)`) or wait for a future that another call completes.
+    With `@staticmethod` and `@classmethod` this is the inner decorator. An `async def` function needs no mark.
 
     >>> @async_execution
     ... def add_on(to, x, y, z):

@@ -117,9 +117,11 @@ class Gatherer:
         if state.lost is not None:
             raise WorkerLostError(f"worker {state.lost} was lost during an all_gather of {sorted(names)}.")
 
-    def _broadcast(self, number: str, state: AllGatherStates, others: Collection[str], limit_s: float) -> None:
+    def _broadcast(self, number: str, state: AllGatherStates, followers: Collection[str], limit_s: float) -> None:
         values = state.gathered_objects
-        calls = {to: rpc_async(to, self._broadcast_to, args=(number, values), timeout=limit_s) for to in sorted(others)}
+        calls = {
+            to: rpc_async(to, self._broadcast_to, args=(number, values), timeout=limit_s) for to in sorted(followers)
+        }
         failures: dict[str, RuntimeError] = {}
         for to, future in calls.items():
             try:

@@ -1,4 +1,4 @@
-"""Which calls of one actor may start. A pure state machine.
+"""The scheduler of one actor: decides when calls may start. A pure state machine.
 
     enqueue --waiting--> running --finish--> removed
                |            |

@@ -125,7 +125,7 @@ def check() -> None:
 def cancelled() -> bool:
     """Return True if the call that runs this function was canceled. False outside of calls.
 
-    For functions that compute. Waits for a call, a future or the next item of a stream, and `waiting()`, raise
+    Computing functions poll it. Waits for a call, a future or the next item of a stream, and `waiting()`, raise
     `fanwise.errors.CallCancelled` instead; coroutines get `asyncio.CancelledError`.
 
     >>> def train(steps):

@@ -27,7 +27,7 @@ class Coroutines:
         self._thread: threading.Thread | None = None
 
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> "Future[Any]":
-        """Run a coroutine on the loop. It is canceled with the call that runs the current function, if there is one."""
+        """Run a coroutine on the loop. It is canceled with the call that runs the current function."""
         future: Future[Any] = Future()
         with self._lock:
             if self._loop is None:

@@ -208,7 +208,7 @@ class Sender:
     ) -> T:
         """Serialize the call and return the result of `send`. Waits for a link, and for another if that ends first.
 
-        A message that was not sent is rolled back, whatever `send` raises.
+        A message that was not sent is rolled back on any error.
         """
         while True:
             try:
@@ -357,7 +357,7 @@ def _name_of(function: Callable[..., Any]) -> str:
 
 
 def _expired_error(timeout_s: float) -> FanwiseError | ValueError:
-    """Of a call whose time is over before it begins, as when it is what was left until some moment. As with torch."""
+    """Return the error of a call with a negative or NaN timeout, with the message of torch."""
     if math.isnan(timeout_s):
         return ValueError("timeout must be a number of seconds, 0 for no limit; got nan.")
     return DeadlineExceeded(

@@ -256,7 +256,7 @@ class Connections:
         return None
 
     def _await_new_incarnation(self, member: Member, deadline_s: float | None) -> Member | None:
-        """Wait for the group to report an unreachable member. Return its successor, if there is one.
+        """Wait for the group to report an unreachable member. Return its successor or None.
 
         A running process on this host is returned itself, to be dialed again.
         """
@@ -296,7 +296,7 @@ class Connections:
                     raise
 
     def dial(self, member: Member, within_s: float) -> Link:
-        """Open a link to `member`. Return the link to use, which is the existing one if there is one."""
+        """Open a link to `member`. Return the link to use: an existing one takes precedence."""
         link = self.group.dial(member, within_s=within_s)
         try:
             if self.closed:
@@ -405,7 +405,7 @@ class Connections:
         link.on_ended(partial(self._link_ended, member))
 
     def _adopt(self, link: Link, member: Member) -> Link:
-        """Use a link for calls, unless there is one already, which keeps the order of calls."""
+        """Use a link for calls. An existing one takes precedence and keeps their order."""
         link = self._routes.add(member.id, link)
         event = self._dial_back_events.pop(member.id, None)
         if event is not None:

@@ -1,6 +1,6 @@
 """The link for calls to each worker, and the queue of calls that wait for it.
 
-    add(id, link)      use the link for calls, unless there is one, which keeps their order
+    add(id, link)      use the link for calls, unless there is an older one, which keeps their order
     queue(id, call)    queue a call; the link to `id` is withheld from now on
     flush(id, link)    send all queued calls in order, then make the link available
     fail_all(id, error) fail all queued calls
@@ -107,7 +107,7 @@ class Routes:
         return link if link is not None and link.ending is None else None
 
     def add(self, id: int, link: Link) -> Link:
-        """Add a link to worker `id`. Return the link to use, which is the existing one if there is one."""
+        """Add a link to worker `id`. Return the link to use: an existing one takes precedence."""
         with self._lock:
             existing = self._link_to(id)
             if existing is not None:

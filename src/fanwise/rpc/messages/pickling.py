@@ -1,6 +1,6 @@
 """Serializes arguments and results of calls.
 
-    encode:  value --> pickle, tensor table, array buffers; references are told the receiver
+    encode:  value --> pickle, tensor table, array buffers; references learn the receiver
     decode:  the inverse; with an allow-list, only allowed names
 
 Exact tensors are moved to a table, where autograd finds them. Everything else is pickle 5 with out-of-band buffers for

@@ -28,7 +28,7 @@ _log = logging.getLogger("fanwise.rpc")
 
 
 class ItemSink(Protocol):
-    """Where a producer sends its items."""
+    """Serializes and sends the items of a producer."""
 
     def serialize_item(self, item: Any) -> Message:
         """Serialize an item. Raises the error of pickle."""

@@ -104,13 +104,13 @@ class Sender:
             message = self._serialize_call(to, invocation, remote, mode, address)
             if link is None:
                 return self._queued(message, to, limit_s, parent)
-            is_recorded = False
+            is_handed_over = False
             try:
                 if (message.fork_ids or message.loans) and not self._record_sent(message, link):
                     self._roll_back(message, to)  # the link has ended: use another one
                     link = self._connections.get_open(to.id)
                     continue
-                is_recorded = True
+                is_handed_over = True
                 reply = link.call_on_credit(
                     message,  # type: ignore[arg-type]  # `dumps` knows it
                     deadline_s=limit_s,
@@ -124,7 +124,7 @@ class Sender:
                 link = None
                 continue
             except BaseException as error:
-                if not is_recorded or was_never_sent(error):
+                if not is_handed_over or was_never_sent(error):
                     self._roll_back(message, to)
                 if not isinstance(error, FanwiseError) or isinstance(error, WindowFullError):
                     raise
@@ -216,17 +216,17 @@ class Sender:
             except FanwiseError as error:
                 raise call_error(error, to, limit_s, closed=self._connections.closed) from None
             message = self._serialize_call(to, invocation, None, mode, address, window)
-            is_recorded = False
+            is_handed_over = False
             try:
                 if (message.fork_ids or message.loans) and not self._record_sent(message, link):
                     self._roll_back(message, to)
                     continue
-                is_recorded = True
+                is_handed_over = True
                 return send(link, message)
             except NeverSent:  # the link has ended
                 self._roll_back(message, to)
             except BaseException as error:
-                if not is_recorded or was_never_sent(error):
+                if not is_handed_over or was_never_sent(error):
                     self._roll_back(message, to)
                 if not isinstance(error, FanwiseError) or isinstance(error, WindowFullError):
                     raise

@@ -102,13 +102,13 @@ class Server:
         else:
             self._enqueue_actor_call(address, request, call.reply_to)
 
-    def _run_when_confirmed(self, call: "_Call", request: Deserialized) -> None:
+    def _run_when_confirmed(self, call: "_Call", content: Deserialized) -> None:
         """Run a call once the owners of the references in its arguments have confirmed them."""
         confirmed = self._references.confirmed()
         if confirmed is None:
-            call.run(request)
+            call.run(content)
         else:
-            confirmed.add_done_callback(lambda _: self._runners.call(partial(call_in_default_state, call.run, request)))
+            confirmed.add_done_callback(lambda _: self._runners.call(partial(call_in_default_state, call.run, content)))
 
     def on_finished(self) -> None:
         """Count a reply."""
@@ -212,16 +212,16 @@ class _Call:
         if self._request.when_answers_leave(self._retry):
             return
         try:
-            request = self._server._serializer.deserialize(self._request.method, self._sender.id, self._request.link)  # type: ignore[arg-type]  # Message
+            content = self._server._serializer.deserialize(self._request.method, self._sender.id, self._request.link)  # type: ignore[arg-type]  # Message
         except AttributeError as error:
             self._fail_unread(RuntimeError(f"{error}. {_NOT_FOUND}"))
         except BaseException as error:
             self._fail_unread(error)
         else:
-            if request.has_references:
-                self._server._run_when_confirmed(self, request)
+            if content.has_references:
+                self._server._run_when_confirmed(self, content)
             else:
-                self.run(request)
+                self.run(content)
 
     def _retry(self) -> None:
         self._server._runners.call(self)
@@ -250,15 +250,15 @@ class _Call:
             with contextlib.suppress(FanwiseError):
                 self._request.fail(error)
 
-    def run(self, request: Deserialized) -> None:
+    def run(self, content: Deserialized) -> None:
         """Run the function and reply, now or when its future is done."""
-        function, args, kwargs = request.value
-        self._autograd_context = request.autograd
-        self._name = _name_of(request.value)
-        if request.window is not None:
-            function = partial(self._run_as_stream, Window(*request.window), function)
+        function, args, kwargs = content.value
+        self._autograd_context = content.autograd
+        self._name = _name_of(content.value)
+        if content.window is not None:
+            function = partial(self._run_as_stream, Window(*content.window), function)
         try:
-            if request.remote is None:
+            if content.remote is None:
                 value = self._call_function(function, args, kwargs)
             else:
                 value = self._run_for_value(partial(self._call_function, function, args, kwargs))

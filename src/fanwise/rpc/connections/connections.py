@@ -231,7 +231,7 @@ class Connections:
         now_s = self._hub.clock.now_s
         start_s = now_s()
         while True:
-            dialled_s = now_s()
+            dial_start_s = now_s()
             try:
                 return self.dial(member, _DIRECT_S)
             except DeadlineExceeded:  # the host is reachable and the peer is busy
@@ -243,10 +243,10 @@ class Connections:
             self._closing.wait(_PAUSE_S)  # the connection may have been lost during the handshake
         if by_request:
             raise last_error
-        return self._request_dial_back(member, last_error, within_s, dial_as_well=now_s() - dialled_s < _RETRY_S)
+        return self._request_dial_back(member, last_error, within_s, dial_as_well=now_s() - dial_start_s < _RETRY_S)
 
     def _adopt_inbound(self, member: Member) -> Link | None:
-        """One that it made and calls with, where ours was cut: it would not dial again, as it has one."""
+        """Return an open link that the peer uses, after ours was lost: the peer would not dial again."""
         with self._lock:
             links = [link for link in self._links_of_incarnation.get(member.incarnation, ()) if link.ending is None]
         for link in links:
@@ -276,11 +276,11 @@ class Connections:
         return member.host == self.group.me.host and not has_ended(member.pid, member.started_ticks)
 
     def _open_loopback(self) -> Link:
-        link, other = memory_links(self._hub, self._hub)
-        self._serve_on(other, self._info)
+        link, far_end = memory_links(self._hub, self._hub)
+        self._serve_on(far_end, self._info)
         self._serve_on(link, self._info)
         self._links_of_incarnation[self.group.me.incarnation] = [link]
-        for end in (link, other):
+        for end in (link, far_end):
             self.traffic.add_link(self._info.name, end)
         return self._routes.add(self._info.id, link)
 

@@ -180,7 +180,7 @@ def test_a_changed_description_is_a_wire_error_or_a_tensor_that_can_be_read(kind
 
 @pytest.mark.filterwarnings("ignore:Sparse")
 def test_an_index_beyond_the_shape_is_a_wire_error() -> None:
-    with pytest.raises(WireError, match="do not make one"):
+    with pytest.raises(WireError, match="do not form a tensor"):
         parsed_with(OF_PARTS["coo"](), lambda about: about[: messages._PARTS_HEADER.size] + struct.pack("<2q", 2, 2))
 
 
@@ -226,7 +226,7 @@ def test_parts_of_a_tensor_are_whole(kind: str) -> None:
     counts = messages._COUNTS.pack(num, extra, table + longer, beside, rows)
     rest = message.head[at + entry + header_size + size :]
     head = b"".join((message.head[:1], counts, message.head[1 + len(counts) : at], part, rest))
-    with pytest.raises(WireError, match="in parts itself"):
+    with pytest.raises(WireError, match="nested parts of a tensor"):
         parse(Message(head, message.buffers, "f"))
 
 

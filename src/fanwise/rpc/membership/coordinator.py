@@ -1,4 +1,4 @@
-"""What the coordinator of a group decides. Quiet: takes facts, returns orders; no link, thread or clock.
+"""The decisions of the coordinator of a group. A pure state machine: takes facts, returns orders.
 
     hello ----> Admit | Refuse          once all who are present have seen the view with the newcomer
     leave ----> Dismiss                 once all members have come, and seen the view without it

@@ -1,4 +1,4 @@
-"""The coordinator's server: the loud half of `coordinator.py`, in the process that holds the entrance.
+"""The coordinator's server: executes the decisions of `coordinator.py`, in the process that holds the entrance.
 
     links of members --join, leave, seen, arrive, counted, suspect--> Coordinator --orders--> links, or `here`
 

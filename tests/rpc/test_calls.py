@@ -188,13 +188,13 @@ def a_lock() -> Any:
 
 
 UNSENDABLE: dict[str, Callable[[str], Any]] = {
-    r"the function .*OpOverload\) of the call of .*torch.ops.aten.add.Tensor has no name": lambda to: rpc.rpc_sync(
+    r"the function .*OpOverload\) of the call of .*torch.ops.aten.add.Tensor cannot be found": lambda to: rpc.rpc_sync(
         to, torch.ops.aten.add.Tensor, args=(torch.ones(2), torch.ones(2))
     ),
     r"argument 0 \(a torch.storage.UntypedStorage\) of the call of len on w1 .*Send a tensor": lambda to: rpc.rpc_sync(
         to, len, args=(torch.ones(2).untyped_storage(),)
     ),
-    r"what an_operator returned .* cannot be sent: torch.ops.aten.add.Tensor has no name": lambda to: rpc.rpc_sync(
+    r"what an_operator returned .* cannot be sent: torch.ops.aten.add.Tensor cannot be found": lambda to: rpc.rpc_sync(
         to, an_operator
     ),
     r"the value of RRef\(GloballyUniqueId\(created_on=0, local_id=\d+\)\) \(a _thread.lock\)": lambda to: rpc.remote(

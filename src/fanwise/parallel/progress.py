@@ -42,7 +42,7 @@ class RunSnapshot:
 
     Attributes:
         name: name of the training function.
-        epoch: number of the current epoch, from 0.
+        epoch: index of the current epoch.
         done: samples of this epoch, or pass, that are finished.
         of: samples of this epoch, or pass.
         rate: samples per second.

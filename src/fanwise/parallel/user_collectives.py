@@ -29,11 +29,7 @@ _OPERATORS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 def gather(team: Team, operation: str, value: Any) -> list[Any]:
-    """Return copies of the values of all processes, by rank. See `Run.gather`.
-
-    Args:
-        operation: verb for error messages, such as "gathers".
-    """
+    """Return copies of all processes' values, by rank. `operation`: verb for error messages, such as "gathers"."""
     pickles = team.together(lambda: team.gather(operation, _pickle(_call_if_function(value))))
     return [loads(value) for value in pickles]
 

@@ -144,11 +144,7 @@ class ControlBlock:
     # -- mailboxes -------------------------------------------------------------------------------------------------
 
     def put(self, owner: int, slot: int, data: bytes) -> None:
-        """Write into a mailbox. `owner`: a rank, or SUPERVISOR. `slot`: 0 or 1.
-
-        Raises:
-            ValueError: the message is larger than 256 MiB.
-        """
+        """Write into a mailbox. `owner`: a rank, or SUPERVISOR. `slot`: 0 or 1. Raise ValueError above 256 MiB."""
         if len(data) > MAILBOX_BYTES:
             raise ValueError(f"a message between the processes of a run has {len(data)} bytes; at most {MAILBOX_BYTES}")
         self._memory.write(_offset(owner, slot), len(data).to_bytes(8, "little") + data)

@@ -1,7 +1,7 @@
 """Reads the batches of an iterable data set: a stream of samples in its own order, cut into batches and shards.
 
 Iterating the data set again with the same random numbers must give the same samples in the same order. The random
-numbers of each sample are derived from (seed, epoch, number of the sample). Each process, or its one DataLoader worker,
+numbers of each sample are derived from (seed, epoch, index of the sample). Each process, or its one DataLoader worker,
 iterates the whole stream and collates its own shards, so put expensive work into `collate_fn`. If a process is lost,
 the others read its shards by iterating the stream from its beginning.
 

@@ -140,11 +140,7 @@ def _monitor(control: ControlBlock, rank: int, sender: MessageSender, check: Cal
 def train_as_rank(
     train: Callable[[Run], Any], task: RankTask, team: RankTeam, monitor: Monitor, send: Callable[..., None]
 ) -> tuple[Any, bool]:
-    """Call the training function. Return its result, and True if this is the result of the run.
-
-    Args:
-        send: sends a message to the supervisor.
-    """
+    """Call the training function. Return its result, and True if it is the run's. `send`: sends to the supervisor."""
     settings = task.settings
     seed_everything(settings.seed)
     run = Run(
@@ -202,11 +198,7 @@ class _DecidedReport:
 
 
 class _ForwardedStream(io.TextIOBase):
-    """Replaces a standard stream of a rank: the first member sends its output to the supervisor.
-
-    Args:
-        name: name of the messages, "out" or "err".
-    """
+    """Replaces a standard stream of a rank: the first member sends output to the supervisor. `name`: "out" or "err"."""
 
     def __init__(self, original: TextIO, name: str, team: Team, send: Callable[..., None]) -> None:
         self._original = original

@@ -427,11 +427,7 @@ def record_event() -> Callable[[], bool]:
 
 
 class LaunchProbe:
-    """Trains without graphs. Suggests `capture=True` once if launching a step takes longer than executing it.
-
-    Args:
-        record: as `record_event`.
-    """
+    """Trains without graphs. Suggests `capture=True` once if launching takes longer than executing a step."""
 
     def __init__(self, stages: TrainStages, record: Callable[[], Callable[[], bool]] = record_event) -> None:
         self._stages = stages

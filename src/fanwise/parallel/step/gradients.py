@@ -72,11 +72,7 @@ def add(left: Partial, right: Partial) -> Partial:
 
 
 def add_grads(left: list[Tensor | None], right: Sequence[Tensor | None]) -> None:
-    """Add `right` to `left`, in place.
-
-    Raises:
-        ValueError: both are in the same memory, so the first gradients are lost.
-    """
+    """Add `right` to `left`, in place. Raise ValueError if both share memory, so that the first gradients are lost."""
     both_left, both_right = [], []
     for index, (left_grad, right_grad) in enumerate(zip(left, right, strict=True)):
         if left_grad is None:

@@ -36,7 +36,7 @@ class Verifier:
     """The consistency checks of one step.
 
     Args:
-        number: number of the step in its run, from 0.
+        number: index of the step in its run.
         every: the option verify=, a number of batches. 0 compares only the first batches.
         can_repeat: False if a shard cannot be executed separately from the others.
     """

@@ -102,18 +102,13 @@ class TorchGroup:
                 )
                 TorchGroup.is_open = True
             try:
-                self._data = self._control = self._gloo_group()
-                if use_nccl:
-                    self._data = self._nccl_group(device)
-                elif can_overlap:
-                    self._data = self._gloo_group()
+                self._control = distributed.new_group(backend="gloo", timeout=self._timeout)
+                self._data = self._nccl_group(device) if use_nccl else self._control
+                if can_overlap and not use_nccl:
+                    self._data = distributed.new_group(backend="gloo", timeout=self._timeout)
             except BaseException:
                 self._destroy_own_initialization()
                 raise
-
-    def _gloo_group(self) -> distributed.ProcessGroup:
-        group: distributed.ProcessGroup = distributed.new_group(backend="gloo", timeout=self._timeout)
-        return group
 
     def _nccl_group(self, device: torch.device) -> distributed.ProcessGroup:
         # NCCL itself reports only after a while that two processes use the same GPU.

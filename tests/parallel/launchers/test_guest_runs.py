@@ -145,7 +145,7 @@ def test_an_error_does_not_wait_for_those_that_are_busy(three: Said) -> None:
 def test_processes_that_do_different_things_all_learn_of_it(three: Said) -> None:
     for rank, (kind, text, _) in enumerate(three.all("different_ways")):
         assert kind == "RuntimeError"
-        assert f"do different things: rank {rank} {'measures' if rank else 'has returned'}, rank " in text
+        assert f"do different things: rank {rank} {'evaluates' if rank else 'has returned'}, rank " in text
 
 
 @pytest.mark.parametrize(

@@ -223,7 +223,7 @@ class Watched:
         """
         with self._lock:
             look, known = self.look(), self._made.get("importance")
-            over = look.history.num_over
+            over = look.history.num_ended
             mark = (sum(over.values()), look.state)
             is_due = time.monotonic() >= self._think_again_s and not self._is_thinking
             if (known is None or known[0] != mark) and is_due:
@@ -330,7 +330,7 @@ def _told(overview: Overview) -> Json:
             "InProgress": overview.num_running,
             "Paused": overview.num_paused,
             "Lost": overview.num_lost,
-            **overview.num_over,
+            **overview.num_ended,
         },
         "best": None if best is None else {"value": best[0], "trial": best[1], "violated": overview.violated},
         "elapsed_s": overview.elapsed_s,

@@ -111,7 +111,7 @@ class Experiment:
         objective), st_worker_iter (1, 2, ...), st_decision, st_status (the trial's current status) and, if there are
         constraints, st_feasible.
         """
-        return results_frame(self._history(), dead=self._reader.is_dead)
+        return results_frame(self._history(), is_tuner_killed=self._reader.is_tuner_killed)
 
     @property
     def trials(self) -> "pd.DataFrame":
@@ -123,7 +123,7 @@ class Experiment:
         started_s and ended_s (seconds since the search began; NaN while the trial runs), reason (kind of failure) and
         reason_text. The method `reason` also returns the traceback and the last output.
         """
-        return trials_frame(self._history(), dead=self._reader.is_dead)
+        return trials_frame(self._history(), is_tuner_killed=self._reader.is_tuner_killed)
 
     @property
     def best(self) -> Best | None:
@@ -186,7 +186,7 @@ class Experiment:
     def end_reason(self) -> str | None:
         """Reason for the end, e.g. "max_wallclock_time=60 s is over" or "interrupted". None until it has finished."""
         history = self._history()
-        return history.reason if history.finished else None
+        return history.stop_reason if history.finished else None
 
     def reason(self, trial_id: int) -> Failure | None:
         """Return the failure of a trial, with traceback and last output, or None if the trial did not fail.

@@ -187,7 +187,7 @@ def test_time_of_a_running_search_is_extrapolated(tmp_path: Path, monkeypatch: p
         record.append(7.0, "begin", None, {})
         record.commit()
         reader.refresh()
-        assert (reader.now_s, reader.is_dead) == (7.0, False)
+        assert (reader.now_s, reader.is_tuner_killed) == (7.0, False)
     clock_s[0] = 200.0
     reader.refresh()
-    assert (reader.now_s, reader.is_dead) == (7.0, True)
+    assert (reader.now_s, reader.is_tuner_killed) == (7.0, True)

@@ -53,12 +53,12 @@ class SearchReader:
         self.state = _state(is_finished=self.search.finished, is_locked=is_locked)
 
     @property
-    def is_dead(self) -> bool:
+    def is_tuner_killed(self) -> bool:
         """True if the tuner ended before the search finished."""
         return self.state == "broken-off"
 
     def snapshot(self) -> SearchSnapshot:
-        return self.search.snapshot(now_s=self.now_s, dead=self.is_dead)
+        return self.search.snapshot(now_s=self.now_s, is_tuner_killed=self.is_tuner_killed)
 
     @property
     def now_s(self) -> float:
@@ -81,7 +81,7 @@ class Overview:
 
     Attributes:
         num_lost: number of trials that were running when their tuner was killed.
-        num_over: number of ended trials by final status: Completed, Stopped or Failed.
+        num_ended: number of ended trials by final status: Completed, Stopped or Failed.
         best: value and trial id of the best report. violated: the constraints that this report violates.
     """
 
@@ -95,7 +95,7 @@ class Overview:
     num_running: int
     num_paused: int
     num_lost: int
-    num_over: Mapping[str, int]
+    num_ended: Mapping[str, int]
     best: tuple[float, int] | None
     elapsed_s: float
     violated: str = ""
@@ -114,7 +114,7 @@ def overview_of(folder: Path) -> Overview:
         reader.refresh()
         summary = reader.search.summary()
     state = _state(is_finished=summary["finished"], is_locked=is_locked)
-    is_dead = state == "broken-off"
+    is_tuner_killed = state == "broken-off"
     return Overview(
         name=str(meta.get("name", folder.name)),
         path=folder,
@@ -123,10 +123,10 @@ def overview_of(folder: Path) -> Overview:
         metric=str(meta["metric"]),
         mode=str(meta["mode"]),
         num_trials=summary["num_trials"],
-        num_running=0 if is_dead else summary["num_running"],
+        num_running=0 if is_tuner_killed else summary["num_running"],
         num_paused=summary["num_paused"],
-        num_lost=summary["num_running"] if is_dead else 0,
-        num_over=summary["num_over"],
+        num_lost=summary["num_running"] if is_tuner_killed else 0,
+        num_ended=summary["num_over"],
         best=None if summary["best"] is None else (summary["best"][0], summary["best"][1]),
         elapsed_s=summary["last_s"],
         violated=summary.get("violated", ""),

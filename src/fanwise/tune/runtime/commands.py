@@ -37,7 +37,7 @@ def command_for(
     """
     match command, list(args):
         case "stop", []:
-            effect = f"the search is already ending ({state.reason})" if state.reason else "the search ends"
+            effect = f"the search is already ending ({state.stop_reason})" if state.stop_reason else "the search ends"
             answer = "running trials are asked to stop. A second stop kills these trials. All results are kept."
             return lambda now_s: events.Interrupt(now_s, "stopped by hand"), f"{effect}: {answer}"
         case "stop_trial" | "pause" | "unpause", [trial_id]:
@@ -80,8 +80,8 @@ def check_is_trial(trial_id: int, num_trials: int) -> None:
 
 
 def _check_starts_trials(request: str, state: SearchState) -> None:
-    if state.reason is not None:
-        raise ValueError(f"{request} is refused because no new trials start: {state.reason}")
+    if state.stop_reason is not None:
+        raise ValueError(f"{request} is refused because no new trials start: {state.stop_reason}")
 
 
 def _trial_command(command: str, trial_id: Any, state: SearchState) -> tuple[MakeEvent, str]:

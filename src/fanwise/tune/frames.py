@@ -110,7 +110,7 @@ def _series(values: Sequence[Any]) -> "pd.Series[Any]":
 
 
 def write_results(results: "pd.DataFrame", trials: "pd.DataFrame", path: str | os.PathLike[str]) -> None:
-    """Write the file of `Experiment.export`. Raises as `Experiment.export`.
+    """Write the file of `Experiment.export`. Raises the same errors.
 
     An existing file is replaced atomically. JSON is a list with one object per row. Missing values are `nan` in CSV and
     null in JSON. Lists and dicts are JSON text in SQLite. Columns with several types are text in Parquet.

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, final
 
+from .event_file import EventReader, read_meta
 from .lock import is_held
-from .reading import EventReader, read_meta
 from .state import SearchState
 from .trials import SearchSnapshot
 
@@ -30,8 +30,7 @@ class SearchReader:
         search: counts, trials and reports after the events that have been read.
         state: "running", "finished", ... at the last refresh (see `Experiment.state`); before the first, "unknown".
 
-    Raises:
-        RecordError: the record is missing or cannot be read. `refresh` may raise it as well.
+    Raises RecordError if the record is missing or cannot be read. `refresh` may raise it as well.
     """
 
     def __init__(self, folder: Path, *, full: bool = False) -> None:
@@ -69,7 +68,7 @@ class SearchReader:
 
 
 def read_search(folder: Path) -> SearchReader:
-    """Return a reader that has read all trials and reports so far. Errors as for `SearchReader`."""
+    """Return a reader that has read all trials and reports so far. Raises RecordError as `SearchReader` does."""
     reader = SearchReader(folder, full=True)
     reader.refresh()
     return reader

@@ -20,7 +20,7 @@ from ..core.events import Event
 from ..record.state import SearchState
 from ..rng import KeyedRandom
 from ..schedulers.scheduler import Status
-from ..space import Space, check_part
+from ..space import Space, check_partial_config
 from ..values import checked_int
 
 # Returns the event of a command for the current `now_s`.
@@ -32,8 +32,7 @@ def command_for(
 ) -> tuple[MakeEvent, str]:
     """Parse and validate a command. Return its event and the answer to the user.
 
-    Raises:
-        TypeError, ValueError: the command is unknown, has invalid arguments, or cannot be executed now.
+    Raises TypeError or ValueError if the command is unknown, has invalid arguments, or cannot be executed now.
     """
     match command, list(args):
         case "stop", []:
@@ -61,13 +60,12 @@ def command_for(
 def complete_enqueued(config: Any, state: SearchState, space: Space, seed: int) -> dict[str, object]:
     """Return an enqueued configuration with its missing values drawn at random. Equal inputs give equal results.
 
-    Raises:
-        TypeError, ValueError: config is not a dict or not in the space, or the search starts no new trials.
+    Raises TypeError or ValueError if config is not a dict or not in the space, or the search starts no new trials.
     """
     _check_starts_trials("the configuration", state)
     if not isinstance(config, Mapping):
         raise TypeError(f"a configuration must be a dict of hyperparameters, got {config!r}")
-    values = sorted(check_part(space, config).items(), key=str)
+    values = sorted(check_partial_config(space, config).items(), key=str)
     return space.complete(config, KeyedRandom(f"{seed}/enqueued/{values!r}"))
 
 

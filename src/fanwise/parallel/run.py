@@ -17,7 +17,7 @@ import torch
 
 from ..base.errors import NotSendableError, WorkerLostError
 from ..base.text import counted
-from ..links.codec import dumps_whole, loads
+from ..links.codec import dumps_in_band, loads
 from ..pool import Pool
 from ..pool.current import current, in_job
 from ..pool.devices import usable_cpus
@@ -274,7 +274,7 @@ def _train_here(
 def _round_trip_result(result: R, name: str) -> R:
     """Pickle and unpickle the result, so that it is the same whether or not the function ran in another process."""
     try:
-        pickled = dumps_whole(result)
+        pickled = dumps_in_band(result)
     except Exception as error:
         raise NotSendableError(
             f"{name} returned a {type(result).__name__} that cannot be sent back: {error}.\n"

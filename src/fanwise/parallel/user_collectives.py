@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..base.errors import NotSendableError
-from ..links.codec import dumps_whole, loads
+from ..links.codec import dumps_in_band, loads
 from .comm.team import Team
 from .step.tree import Node, tree_reduce
 from .validation.arguments import check_one_of
@@ -41,7 +41,7 @@ def _call_if_function(value: Any) -> Any:
 
 def _pickle(value: Any) -> bytes:
     try:
-        return dumps_whole(value)
+        return dumps_in_band(value)
     except Exception as error:
         raise NotSendableError(
             f"run.gather and run.all_reduce cannot send a {type(value).__name__} to the other processes, because "

@@ -111,7 +111,7 @@ WRONG_LISTS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "bool": (
         lambda: [ones() > 0, ones() > 1],
         TypeError,
-        "torch.bool; allreduce needs dense tensors of a numeric type",
+        "torch.bool; allreduce needs dense numeric tensors",
     ),
     "sparse": (lambda: [ones(), ones().to_sparse()], TypeError, "tensor 1 is torch.sparse_coo"),
     "twice": (lambda: [ones(), x := ones(), x], ValueError, "share memory.*replicate"),

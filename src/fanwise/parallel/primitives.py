@@ -191,13 +191,10 @@ def _check_tensors(tensors: Sequence[Tensor]) -> None:
             hint = ": a parameter has no .grad if no loss used it; leave such parameters out" if tensor is None else ""
             raise TypeError(f"tensor {index} is {type(tensor).__name__}{hint}")
         if tensor.layout is not torch.strided or tensor.dtype is torch.bool:
-            raise TypeError(
-                f"tensor {index} is {tensor.layout}, {tensor.dtype}; allreduce needs dense tensors of a numeric type"
-            )
+            raise TypeError(f"tensor {index} is {tensor.layout}, {tensor.dtype}; allreduce needs dense numeric tensors")
         if (tensor.shape, tensor.dtype) != (tensors[0].shape, tensors[0].dtype):
             kinds = [f"{x.dtype} {tuple(x.shape)}" for x in (tensor, tensors[0])]
             raise ValueError(f"tensor {index} is {kinds[0]}, but tensor 0 is {kinds[1]}")
     addresses = [(tensor.device, tensor.data_ptr()) for tensor in tensors if tensor.numel()]
     if len(set(addresses)) < len(addresses):
-        hint = "x.to(x.device) returns x itself; use fanwise.parallel.replicate for copies."
-        raise ValueError(f"two of the tensors share memory. {hint}")
+        raise ValueError("two tensors share memory: x.to(x.device) is x. Use fanwise.parallel.replicate for copies.")

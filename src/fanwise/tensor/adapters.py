@@ -1,4 +1,4 @@
-"""What an engine provides to this layer: eight files in the folder with_<engine>, each of which meets a protocol here.
+"""What an engine provides to this layer: seven files in the folder with_<engine>, each of which meets a protocol here.
 
     exchanges["jax"]  --first use-->  with_jax/exchange.py      memory in and out
     device_placements                 with_jax/devices.py       devices by name
@@ -7,7 +7,6 @@
     wires                             with_jax/wire.py          bytes and back
     differentiators                   with_jax/gradients.py     gradients, compiling; not numpy
     standards                         with_jax/namespace.py     the array API's functions
-    learners                          with_jax/learning.py      softmax, einsum and their kin
 
 A new engine is such a folder, and its line in `engines.py`. Nothing is loaded before it is asked for, part by part: who
 sends an array does not load the standard's functions. Here stand the protocols, and what is said in them. Knows no
@@ -174,9 +173,6 @@ class Differentiator(Protocol):
         self, apply: Run, leaves: list[Array], wanted: Sequence[int], tangents: list[Array]
     ) -> tuple[list[Array], Any, list[Array | None]]: ...
 
-    # `apply` of each element of the mapped leaves, along their first axes: its arrays, stacked along their first.
-    def vmap(self, apply: Run, leaves: list[Array], mapped: Sequence[int]) -> tuple[list[Array], Any]: ...
-
     def stop_gradient(self, x: Array) -> Array: ...
 
 
@@ -204,26 +200,6 @@ class Standard(Protocol):
     def names(self, part: str) -> dict[str, Any]: ...  # Any: functions, numbers and dtypes
 
 
-# -- functions of models and losses ------------------------------------------------------------------------------------
-
-
-class Learner(Protocol):
-    """Arguments are known to fit; axes count from the front, and are not empty; subscripts have an arrow."""
-
-    def softmax(self, x: Array, axis: int, /) -> Array: ...
-
-    def log_softmax(self, x: Array, axis: int, /) -> Array: ...
-
-    def logsumexp(self, x: Array, axes: tuple[int, ...], keepdims: bool, /) -> Array: ...
-
-    def relu(self, x: Array, /) -> Array: ...
-
-    # IndexError: a label is no class.
-    def cross_entropy(self, logits: Array, labels: Array, /) -> Array: ...
-
-    def einsum(self, subscripts: str, arrays: list[Array], /) -> Array: ...
-
-
 # -- where they stand --------------------------------------------------------------------------------------------------
 
 _Part = TypeVar("_Part")
@@ -248,4 +224,3 @@ generators = _Parts[Generator]("random")
 wires = _Parts[Wire]("wire")
 differentiators = _Parts[Differentiator]("gradients")
 standards = _Parts[Standard]("namespace")
-learners = _Parts[Learner]("learning")

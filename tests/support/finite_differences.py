@@ -41,7 +41,8 @@ def variables(call: Call) -> list[Any]:
 def with_variables(call: Call, values: Sequence[Any]) -> tuple[Any, Any]:
     """The arguments and keywords with other arrays in the place of the variables."""
     remaining = iter(values)
-    next_one = lambda: np.asarray(next(remaining))  # noqa: E731  # arithmetic makes numbers of arrays of no axes
+    # Arithmetic makes numbers of arrays without axes.
+    next_one: Callable[[], Any] = lambda: np.asarray(next(remaining))  # noqa: E731
     return tuple(mapped([call.arguments, call.keywords], lambda x: next_one() if is_variable(x) else x))
 
 

@@ -501,9 +501,9 @@ def _deviations(name: str, power: float) -> list[Call]:
         function = lambda xp, x, c=correction: getattr(xp, name)(x, axis=0, correction=c)  # noqa: E731
         reference = lambda x, c=correction: _deviation(x, 0, c, power)  # noqa: E731
         calls.append(composed(situation, function, reference, floats(1.0, 2.5)))
-    function = lambda xp, x: getattr(xp, name)(x, axis=1)  # noqa: E731
-    reference = lambda x: np.full(2, np.nan)  # noqa: E731
-    return [*calls, composed("axis without elements", function, reference, np.ones((2, 0)))]
+    of_nothing = lambda xp, x: getattr(xp, name)(x, axis=1)  # noqa: E731
+    nan = lambda x: np.full(2, np.nan)  # noqa: E731
+    return [*calls, composed("axis without elements", of_nothing, nan, np.ones((2, 0)))]
 
 
 def _of_matrix(function: Callable[..., Any], reference: Callable[..., Any], *, order: int = 2) -> list[Call]:
@@ -822,7 +822,6 @@ def special_calls() -> dict[str, list[Call]]:
         composed(
             "arrays of no axes", lambda xp, a: xp.concat([a, a]), lambda a: np.concatenate([a, a]), np.asarray(1.0)
         ),
-        composed("an array instead of a list", lambda xp, a: xp.concat(a), _refused, x),
     ]
     calls["stack"] = [
         point("arrays", [x, y], axis=-1),
@@ -1105,6 +1104,21 @@ REASONS = [
         "gradient|jvp|second",
         DIFFERENTIABLE,
     ),
+    Reason(
+        "torch has a gradient of 0 at singular matrices",
+        r"linalg\.det",
+        "singular|zeros",
+        "gradient|jvp|second",
+        frozenset(("torch",)),
+    ),
+    Reason(
+        "a second derivative of pow is lost where the exponent or the base is 0",
+        "pow",
+        r"\b0\b",
+        "second|jvp",
+        DIFFERENTIABLE,
+    ),
+    Reason("floor_divide of or by an infinity is open", "floor_divide", "inf", "value", frozenset(("jax",))),
     Reason("a NaN in a matrix: an error, NaN or any number", r"linalg\..*", "NaN", engines=EVERY_ENGINE),
     Reason(
         "JAX does not raise, and returns NaN or infinities", _RAISING, "singular|zeros", "value", frozenset(("jax",))

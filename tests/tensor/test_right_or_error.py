@@ -34,7 +34,7 @@ from finite_differences import (
     variables,
     weights,
 )
-from tensor_calls import ELSEWHERE, REASONS, SAMPLES, UPDATES, Call, Dtype, special_calls
+from tensor_calls import ELSEWHERE, REASONS, SAMPLES, Call, Dtype, special_calls
 
 import fanwise.tensor as ft
 
@@ -42,6 +42,8 @@ pytestmark = pytest.mark.usefixtures("jax_is_loaded", "tensorflow_is_loaded")
 
 Array = Any  # Any: arrays of all engines
 ENGINES = ("numpy", "torch", "jax", "tensorflow")
+# The engines of `make test`: JAX compiles for minutes, so that it and TensorFlow are left to `make soak`.
+QUICK_ENGINES = ("numpy", "torch")
 MODES = ("value", "gradient", "jvp", "second derivative")
 CALLS = special_calls()
 NAMES = frozenset(dir(ft.namespace("numpy")))
@@ -89,7 +91,7 @@ def attempt(compute: Callable[[], Sequence[Array]]) -> Outcome:
             return next((kind.__name__ for kind in kinds if isinstance(error, kind)), type(error).__name__)
 
 
-def outcomes(name: str, call: Call, engine: str, outputs: Sequence[Any], full: bool) -> dict[str, Outcome]:
+def outcomes(name: str, call: Call, engine: str, outputs: Sequence[Any]) -> dict[str, Outcome]:
     """What the engine returns in each mode; outputs are those of the reference, split into real and imaginary parts."""
     with ft.use(engine):
         convert = functools.partial(to_engine, engine=engine)
@@ -101,8 +103,6 @@ def outcomes(name: str, call: Call, engine: str, outputs: Sequence[Any], full: b
         xs = [convert(x) for x in inputs]
         cotangents = [convert(w) for w in weights(outputs, 0.0)]
         tangents = [convert(t) for t in weights(inputs, 0.4)]
-        if not full and engine == "jax" and not call.elementwise:  # half of the time that JAX needs to compile
-            call = dataclasses.replace(call, order=1)
         modes = derivatives(name, call, engine)
         if engine == "jax":  # compiled as one function: JAX compiles every operation by itself otherwise
             with contextlib.suppress(Exception):
@@ -205,7 +205,7 @@ def shown(arrays: Sequence[Any]) -> str:
     return "infinite" if np.isinf(values).any() else "0" if not values.any() else "numbers"
 
 
-def checked(name: str, call: Call, engines: Sequence[str], full: bool = True) -> Iterator[Row]:
+def checked(name: str, call: Call, engines: Sequence[str]) -> Iterator[Row]:
     """The rows of the table of differences that one call adds."""
     inputs = variables(call)
     try:
@@ -215,7 +215,7 @@ def checked(name: str, call: Call, engines: Sequence[str], full: bool = True) ->
             raise  # the table has a call that the standard does not have
         expected = type(error).__name__
     outputs = [] if isinstance(expected, str) else parts(expected)
-    found = {engine: outcomes(name, call, engine, outputs, full) for engine in engines}
+    found = {engine: outcomes(name, call, engine, outputs) for engine in engines}
     if isinstance(expected, str):
         values = {engine: result["value"] for engine, result in found.items()}
         wrong = tuple(engine for engine, value in values.items() if not isinstance(value, str))
@@ -248,8 +248,9 @@ def compared(name: str, call: Call, mode: str, results: dict[str, Outcome], boun
     forms = {engine: form(x, mode) for engine, x in arrays.items()}
     misshapen = tuple(engine for engine in arrays if forms[engine] != form(bounds.least, mode))
     if misshapen:
-        texts = tuple(forms.get(engine, results.get(engine, "")) for engine in ENGINES)
-        yield Row("wrong", name, call.situation, f"{mode}, shape or type", texts, misshapen)
+        forms |= {engine: result for engine, result in results.items() if isinstance(result, str)}
+        shapes = tuple(forms.get(engine, "") for engine in ENGINES)
+        yield Row("wrong", name, call.situation, f"{mode}, shape or type", shapes, misshapen)
         return
     tolerance = 1e-4 if mode == "value" else 5e-3
     rows: list[Row] = []
@@ -274,9 +275,9 @@ def compared(name: str, call: Call, mode: str, results: dict[str, Outcome], boun
             wrong = tuple(engine for engine in numbers if bad[engine][at])
             kind = "wrong" if wrong else "choice" if known[at] else "undefined"
             weight = weights(bounds.least, 0.0)[n][at] if mode == "gradient" else 1.0
-            texts = {e: [x[at] / weight] if call.elementwise else parts(arrays[e]) for e, x in numbers.items()}
+            texts = {e: shown([x[at] / weight] if call.elementwise else arrays[e]) for e, x in numbers.items()}
             texts |= {engine: result for engine, result in results.items() if isinstance(result, str)}
-            cells = tuple(t if isinstance(t := texts.get(e, ""), str) else shown(t) for e in ENGINES)
+            cells = tuple(texts.get(engine, "") for engine in ENGINES)
             rows.append(Row(kind, name, situation_of(call, mode, n, at), mode, cells, wrong))
     if call.elementwise:
         yield from rows
@@ -320,29 +321,19 @@ def explained(row: Row) -> str | None:
 
 
 @functools.cache
-def rows_of(name: str, full: bool = False) -> list[Row]:
-    has_tensorflow = provides("tensorflow", name)
-    engines = [engine for engine in ENGINES if engine != "tensorflow" or has_tensorflow]
-    rows = []
-    for number, call in enumerate(CALLS[name]):
-        some = engines if full or not slow_on_jax(name, number) else [engine for engine in engines if engine != "jax"]
-        rows += list(checked(name, call, some, full))
-    return rows
-
-
-def slow_on_jax(name: str, number: int) -> bool:
-    """Whether JAX has to compile for seconds: it computes a part of the updates in the short form of this test."""
-    updates = [f"at.{how}" for how in UPDATES]
-    return name in updates and (number + updates.index(name)) % len(updates) > 0
+def rows_of(name: str, engines: tuple[str, ...]) -> list[Row]:
+    available = [engine for engine in engines if provides(engine, name)]
+    return [row for call in CALLS[name] for row in checked(name, call, available)]
 
 
 def provides(engine: str, name: str) -> bool:
-    first = name.partition(".")[0]
-    return (
-        first not in NAMES
-        or functools.reduce(lambda space, part: getattr(space, part, None), name.split("."), ft.namespace(engine))
-        is not None
-    )
+    """Whether the engine has that function; functions beside the standard are there on every engine."""
+    space: Any = ft.namespace(engine)
+    if name.partition(".")[0] not in NAMES:
+        return True
+    for part in name.split("."):
+        space = getattr(space, part, None)
+    return space is not None
 
 
 # -- the tests ---------------------------------------------------------------------------------------------------------
@@ -353,9 +344,10 @@ def quick_compilation(jax_is_loaded: None) -> Iterator[None]:
     """JAX compiles in half of the time without optimizations."""
     import jax
 
-    jax.config.update("jax_disable_most_optimizations", True)
+    config: Any = jax.config  # without types
+    config.update("jax_disable_most_optimizations", True)
     yield
-    jax.config.update("jax_disable_most_optimizations", False)
+    config.update("jax_disable_most_optimizations", False)
     _compiled.clear()
 
 
@@ -372,13 +364,13 @@ def check_rows(rows: Sequence[Row]) -> None:
 
 @pytest.mark.parametrize("name", CALLS)
 def test_a_function_is_right_or_raises_at_special_points(name: str) -> None:
-    check_rows(rows_of(name))
+    check_rows(rows_of(name, QUICK_ENGINES))
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("name", CALLS)
-def test_a_function_is_right_or_raises_at_all_special_points_on_all_engines(name: str) -> None:
-    check_rows(rows_of(name, full=True))
+def test_a_function_is_right_or_raises_at_special_points_on_all_engines(name: str) -> None:
+    check_rows(rows_of(name, ENGINES))
 
 
 # Their results are no arrays, or in an order of their own.
@@ -407,7 +399,7 @@ def check_samples(name: str, engines: Sequence[str], number: int) -> None:
 
 @pytest.mark.parametrize("name", sorted(set(SAMPLES) - WITHOUT_DERIVATIVES))
 def test_derivatives_at_samples_are_right(name: str) -> None:
-    check_samples(name, ("numpy", "torch"), 4)
+    check_samples(name, QUICK_ENGINES, 4)
 
 
 @pytest.mark.soak
@@ -432,7 +424,7 @@ def test_every_public_function_has_calls_or_a_test_of_its_own() -> None:
 
 # -- exchange and keys -------------------------------------------------------------------------------------------------
 
-BITS = {
+BITS: dict[str, Any] = {
     "float32": np.asarray([0.0, -0.0, 1e-40, math.inf, -math.inf, math.nan, 3.4e38], dtype=np.float32),
     "float16": np.asarray([0.0, -0.0, 6e-8, math.inf, math.nan, 65504.0], dtype=np.float16),
     "complex64": np.asarray([complex(math.nan, -0.0), complex(1e-40, math.inf), 1 - 2j], dtype=np.complex64),
@@ -495,16 +487,19 @@ BEGIN, END = "<!-- begin: written by tests/tensor/test_right_or_error.py -->\n",
 def table() -> str:
     """Rows with the same reason, mode and cells are one row."""
     groups: dict[tuple[Any, ...], list[Row]] = {}
-    for row in (row for name in CALLS for row in rows_of(name)):
+    for row in (row for name in CALLS for row in rows_of(name, QUICK_ENGINES)):
         reason = explained(row) or "unexplained"
         kinds = tuple(
             cell
             if row.kind == "choice" or cell.endswith("Error")
             else re.sub(r"^-?[\d.e+-]+$|^numbers$|^0$", "finite", cell)
-            for cell in row.cells
+            for cell in row.cells[: len(QUICK_ENGINES)]
         )
         groups.setdefault((reason, row.mode, kinds), []).append(row)
-    lines = ["| functions | where | " + " | ".join(ENGINES) + " | why |", "|---|---|" + "---|" * len(ENGINES) + "---|"]
+    lines = [
+        "| functions | where | " + " | ".join(QUICK_ENGINES) + " | why |",
+        "|---|---|" + "---|" * len(QUICK_ENGINES) + "---|",
+    ]
     for (reason, mode, cells), rows in sorted(groups.items()):
         names = ", ".join(dict.fromkeys(row.name for row in rows))
         places = list(dict.fromkeys(row.situation for row in rows))

@@ -205,6 +205,13 @@ def full_like(x: torch.Tensor, /, fill_value: Any, *, dtype: Any = None, device:
     return full(tuple(x.shape), fill_value, dtype=dtype or x.dtype, device=x.device if device is None else device)
 
 
+def arange(start: Any, /, stop: Any = None, step: Any = 1, *, dtype: Any = None, device: Any = None) -> torch.Tensor:
+    if any(isinstance(number, _TENSOR) and number.is_floating_point() for number in (start, stop, step)):
+        raise TypeError("arange takes numbers, not floating-point arrays: no gradient flows through arange")
+    found: torch.Tensor = compat.arange(start, stop, step, dtype=dtype, device=device)
+    return found
+
+
 def linspace(
     start: Any, stop: Any, /, num: int, *, dtype: Any = None, device: Any = None, endpoint: bool = True
 ) -> torch.Tensor:
@@ -301,6 +308,7 @@ def __array_namespace_info__() -> Info:
 
 _MENDED: tuple[_Function, ...] = (
     *(
+        arange,
         asarray,
         broadcast_shapes,
         can_cast,

@@ -37,7 +37,7 @@ def changed(
         return _by_positions(x, index, value, how)
     check_in_range(x, index)
     place = x[index]
-    if isinstance(value, torch.Tensor) and value.ndim:
+    if isinstance(value, torch.Tensor):
         if how == "set" and not is_basic(index) and not _is_mask(index):
             return _by_positions(x, index, value, how)  # torch has a gradient for values that others overwrite
         check_broadcast(tuple(value.shape), tuple(place.shape))

@@ -29,10 +29,13 @@ from pathlib import Path
 import numpy as np
 from measuring import finish, machine, say, spread, table
 
-from fanwise.links import Hub, Limits, Link, Request, UnixListener, dial, new_key
+from fanwise.links.frames import Limits
+from fanwise.links.hub import Hub
+from fanwise.links.link import Link, Request
 from fanwise.links.security.certificates import Identity
 from fanwise.links.shared_secret import new_secret
 from fanwise.links.transports.tcp import TcpListener, dial_tcp
+from fanwise.links.transports.unix import UnixListener, dial, new_key
 
 ARRAY_BYTES = 64 << 20
 LIMITS = Limits(frame_bytes=1 << 30)

@@ -1,8 +1,9 @@
 """Searches with default settings on all cores: beside a plain script and beside Optuna, by turns in one run.
 
 Part 1, `--part workers`: the same configurations of LeNet (60,000 images are 15 of these trials), of an SVC with 5-fold
-cross-validation and of LightGBM, evaluated in a plain loop with the default threads of the libraries, and by a `Tuner`.
-Counted is the time from the begin of the first evaluation to the end of the last one.
+cross-validation and of LightGBM, evaluated in a plain loop with the default threads of the libraries, in one plain loop
+per core, each in a process of its own, and by a `Tuner`. The time is that from the start of the first evaluation to the
+end of the last one. One plain loop per core shows how fast the machine can be when all cores are busy.
 Part 2, `--part optuna`: 40 trials of an SVC with 5 folds and of a HistGradientBoosting with 3 folds, `fanwise.search`
 and `Study.optimize`, all with default settings. Counted is the whole call. The samplers differ, and so do the
 configurations that they choose; some configurations take longer than others.
@@ -92,9 +93,16 @@ name, settings = sys.argv[1], json.loads(sys.argv[2])
 objective = getattr(objectives, f"{name}_trial")
 rates = [0.05 + 0.01 * number for number in range(int(sys.argv[3]))]
 if __name__ == "__main__":
-    if settings is None:
-        for rate in rates:
-            objective(rate)
+    if "plain_loops" in settings:
+        loops = settings["plain_loops"]
+        for number, core in enumerate(sorted(os.sched_getaffinity(0))[:loops]):
+            if os.fork() == 0:
+                if loops > 1:
+                    os.sched_setaffinity(0, {core})  # the libraries then use one thread
+                for rate in rates[number::loops]:
+                    objective(rate)
+                os._exit(0)
+        assert all(os.wait()[1] == 0 for _ in range(loops))
     else:
         from fanwise.tune import FIFO, StoppingCriterion, Tuner, uniform
         fifo = FIFO("random", metric="loss", points_to_evaluate=[{"rate": rate} for rate in rates])
@@ -133,7 +141,8 @@ if __name__ == "__main__":
 """
 PLAIN = "plain loop, default threads"
 WORKERS = {
-    PLAIN: None,
+    PLAIN: {"plain_loops": 1},
+    "two plain loops, one core each": {"plain_loops": 2},
     "Tuner(n_workers=1)": {"n_workers": 1},
     "one worker with one core": {"n_workers": 1, "devices_per_trial": 1},
     "Tuner(n_workers=2)": {"n_workers": 2},

@@ -1,20 +1,16 @@
-"""Takes about 10 seconds: players fill a replay buffer and a learner learns from it; they find each other by name.
+"""Takes about 10 seconds: two players fill a replay buffer, and a learner learns from samples of it.
 
-The buffer is an actor: it is called in turns and needs no lock. Its worker is killed in the middle. Whoever started
-that process starts it again; the buffer is made again there, and everybody goes on with the reference they have.
+The buffer is an actor that runs one method at a time, so it needs no lock.
 """
 
 import os
 import random
-import signal
 from collections import deque
-from contextlib import suppress
 
 import torch
 from torch.multiprocessing.spawn import spawn
 
 import fanwise.rpc as rpc
-from fanwise.errors import WorkerLostError
 
 WORKERS = ["learner", "buffer", "player1", "player2"]
 STEPS = 1000
@@ -40,40 +36,33 @@ class Policy:
         return [] if self.is_final else [int(action) for action in self.values.argmax(dim=1)]
 
 
-def play() -> None:
-    buffer, policy = rpc.lookup("replay-buffer"), rpc.lookup("policy")
+def play(buffer: "rpc.RRef[ReplayBuffer]", policy: "rpc.RRef[Policy]") -> None:
     while best := policy.rpc_sync().best():
         states = random.choices(range(STATES), k=20)
         actions = [random.randrange(ACTIONS) if random.random() < EXPLORE else best[state] for state in states]
-        with suppress(WorkerLostError):  # an episode is lost with the buffer
-            buffer.rpc_sync().add([(s, a, float(a == s % ACTIONS)) for s, a in zip(states, actions, strict=True)])
+        buffer.rpc_sync().add([(s, a, float(a == s % ACTIONS)) for s, a in zip(states, actions, strict=True)])
 
 
 def learn() -> None:
-    policy, buffer = Policy(), rpc.remote("buffer", ReplayBuffer, args=(1000,), serial=True, restart=1)
-    rpc.register("replay-buffer", buffer)
-    rpc.register("policy", policy)
-    for step in range(STEPS):
-        if step == STEPS // 2:
-            os.kill(next(worker.pid for worker in rpc.workers() if worker.name == "buffer"), signal.SIGKILL)
-        with suppress(WorkerLostError):  # this call; the next one waits until the buffer is made again
-            for state, action, reward in buffer.rpc_sync().sample(BATCH):
-                policy.values[state, action] += LR * (reward - policy.values[state, action])
+    policy = Policy()
+    buffer = rpc.remote("buffer", ReplayBuffer, args=(1000,), serial=True)
+    games = [rpc.rpc_async(player, play, args=(buffer, rpc.RRef(policy)), timeout=0) for player in WORKERS[2:]]
+    for _ in range(STEPS):
+        for state, action, reward in buffer.rpc_sync().sample(BATCH):
+            policy.values[state, action] += LR * (reward - policy.values[state, action])
     print("learnt:", policy.best())
     policy.is_final = True
+    for game in games:
+        game.wait()
 
 
-def work(index: int, first: int) -> None:
-    rank = first + index
+def work(rank: int) -> None:
     options = rpc.TensorPipeRpcBackendOptions(init_method=f"file:///buffer-{os.getppid()}")  # no file is written
     rpc.init_rpc(WORKERS[rank], rank=rank, world_size=len(WORKERS), rpc_backend_options=options)
-    (learn, rpc.get_worker_info, play, play)[rank]()
+    if rank == 0:
+        learn()
     rpc.shutdown()
 
 
 if __name__ == "__main__":
-    group = spawn(work, args=(0,), nprocs=len(WORKERS), daemon=True, join=False)
-    group.processes[1].join()
-    spawn(work, args=(1,), nprocs=1, daemon=True)
-    for process in group.processes:
-        process.join()
+    spawn(work, nprocs=len(WORKERS))

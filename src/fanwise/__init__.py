@@ -1,15 +1,14 @@
-"""fanwise: spreads deep-learning work over every device you have. This file holds the public names, nothing else.
+"""fanwise runs deep-learning work on all your CPUs and GPUs. This file holds only the public names.
 
     fanwise.rpc      remote calls, remote references, distributed autograd: a drop-in for torch.distributed.rpc
     fanwise.tune     search hyperparameters: Tuner, FIFO, report, load_experiment ...
     fanwise.board    experiments as live web pages
     fanwise.pool     warm workers: Pool, current
-    fanwise.links    authenticated connections between processes
     fanwise.parallel train one model on many devices with the same result as on one: run, here
     fanwise.tensor   arrays of any engine
     fanwise.plot     figures from plain data
     fanwise.zoo      data sets and models of the examples
-    fanwise.testing  what tests of such programs need: waiting for facts, a network in virtual time
+    fanwise.testing  what tests of such programs need
     fanwise.base     clocks, the version
     fanwise.errors   every error fanwise raises on its own account
 
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from . import base as base
     from . import board as board
     from . import errors as errors
-    from . import links as links
     from . import parallel as parallel
     from . import plot as plot
     from . import pool as pool
@@ -43,7 +41,7 @@ if TYPE_CHECKING:
 
 __version__ = VERSION
 
-_MODULES = ("base", "board", "errors", "links", "parallel", "plot", "pool", "rpc", "tensor", "testing", "tune", "zoo")
+_MODULES = ("base", "board", "errors", "parallel", "plot", "pool", "rpc", "tensor", "testing", "tune", "zoo")
 _HOME_OF = {"Pool": ".pool", "current": ".pool", "here": ".parallel", "run": ".parallel", "search": ".tune"}
 
 

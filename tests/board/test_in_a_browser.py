@@ -25,7 +25,7 @@ from fanwise.board.watching import Home
 from fanwise.board.with_uvicorn import Server
 from fanwise.links.status_files import StatusFile
 from fanwise.testing import within
-from fanwise.testing.program_statuses import run_status, worker_status
+from fanwise.testing.program_statuses import run_status
 from fanwise.testing.recorded_search import RecordedSearch
 from fanwise.tune.record.log import Record
 from fanwise.tune.record.overview import read_search
@@ -289,18 +289,15 @@ def test_markup_in_any_text_stays_text_on_every_page(tmp_path: Path, page: "Page
         assert page.locator("img, main script").count() == 0
 
 
-def test_a_training_and_a_group_are_followed_and_their_texts_stay_text(tmp_path: Path, page: "Page") -> None:
-    run, worker = StatusFile("run"), StatusFile("rpc")
+def test_the_page_of_a_training_run_follows_it_and_escapes_its_texts(tmp_path: Path, page: "Page") -> None:
+    run = StatusFile("run")
     with board_of(tmp_path) as address:
         within(30.0, run.is_wanted, "the board has asked")
         ranks = [{"rank": 0, "pid": 7, "devices": [ATTACK], "state": "running"}]
         body = run_status(name=ATTACK, program=ATTACK, ranks=ranks, past=[[float(at), at, 1.0] for at in range(9)]).body
         run.write(body)
-        peers = {ATTACK: {"calls_made": 1.0, "calls_received": 0.0, "calls_open": 2}}
-        worker.write(worker_status(0, group=ATTACK, worker=ATTACK, peers=peers).body)
         page.goto(address)
         playwright.expect(page.locator("#runs-rows a")).to_have_text(ATTACK)
-        playwright.expect(page.locator("#groups-rows a")).to_have_text(ATTACK)
         page.locator("#runs-rows a").click()
         playwright.expect(page.locator("h1")).to_have_text(ATTACK)
         playwright.expect(page.locator("#speed .big")).to_have_text("12.5")
@@ -308,13 +305,6 @@ def test_a_training_and_a_group_are_followed_and_their_texts_stay_text(tmp_path:
         run.write({**body, "samples_per_s": 99.0})
         playwright.expect(page.locator("#speed .big")).to_have_text("99", timeout=30_000)
         run.close()
-        playwright.expect(page.locator("#state")).to_have_text("finished", timeout=30_000)
-        page.goto(address)
-        page.locator("#groups-rows a").click()
-        playwright.expect(page.locator("#parts tr")).to_contain_text(f"{ATTACK} coordinator")
-        playwright.expect(page.locator("#between-rows tr")).to_contain_text(ATTACK)
-        page.locator("#second .main-svg").first.wait_for(timeout=30_000)
-        worker.close()
         playwright.expect(page.locator("#state")).to_have_text("finished", timeout=30_000)
         assert page.locator("img, main script").count() == 0
 
@@ -363,18 +353,18 @@ def test_no_page_is_wider_than_its_screen(tmp_path: Path, chromium: "Browser", w
     write_attack(tmp_path)
     (tmp_path / os.fsdecode(b"\xff")).mkdir()
     (tmp_path / os.fsdecode(b"\xff") / "events.jsonl").touch()
-    worker = StatusFile("rpc")
+    run = StatusFile("run")
     with board_of(tmp_path) as address:
-        within(30.0, worker.is_wanted, "the board has asked")
-        worker.write(worker_status(0, worker="a-worker-with-a-long-name" * 3).body)
+        within(30.0, run.is_wanted, "the board has asked")
+        run.write(run_status(program="a-program-with-a-long-name" * 3).body)
         context = chromium.new_context(viewport={"width": width, "height": 740})
         page = context.new_page()
         page.goto(address)
-        group = page.locator("#groups-rows a").get_attribute("href")
-        assert group is not None
-        page.goto(address + group[1:])
+        run_page = page.locator("#runs-rows a").get_attribute("href")
+        assert run_page is not None
+        page.goto(address + run_page[1:])
         page.locator("#parts td").first.wait_for()
-        assert page.evaluate("document.documentElement.scrollWidth") <= width, group
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, run_page
         paths = [
             "",
             *(
@@ -393,4 +383,4 @@ def test_no_page_is_wider_than_its_screen(tmp_path: Path, chromium: "Browser", w
                 assert tab is not None and tab["x"] >= 0 and tab["x"] + tab["width"] <= width, path
             assert page.evaluate("document.documentElement.scrollWidth") <= width, path
         context.close()
-    worker.close()
+    run.close()

@@ -6,7 +6,9 @@ from typing import Protocol
 
 import pytest
 
-from fanwise.links import Hub, Link, dial
+from fanwise.links.hub import Hub
+from fanwise.links.link import Link
+from fanwise.links.transports.unix import dial
 
 
 class Listening(Protocol):

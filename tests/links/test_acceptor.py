@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fanwise.links import Hub, Link
-from fanwise.links.hub import READ, WRITE
+from fanwise.links.hub import READ, WRITE, Hub
+from fanwise.links.link import Link
 from fanwise.links.transports.acceptor import Acceptor, Greeting, Refused
 
 

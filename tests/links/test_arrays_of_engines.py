@@ -11,7 +11,10 @@ import numpy as np
 import pytest
 
 from fanwise.base.errors import NotInstalled
-from fanwise.links import Hub, Link, Request, UnixListener, codec, memory_links, new_key
+from fanwise.links import codec
+from fanwise.links.hub import Hub
+from fanwise.links.link import Link, Request
+from fanwise.links.transports.unix import UnixListener, memory_links, new_key
 from fanwise.tensor import engine_of, same_memory, to_numpy
 from fanwise.testing import within
 from fanwise.testing.late import Late
@@ -36,7 +39,8 @@ class Hidden(importlib.abc.MetaPathFinder):
             raise ModuleNotFoundError(f'no module named {name}')
 sys.meta_path.insert(0, Hidden())
 from pathlib import Path
-from fanwise.links import Hub, dial
+from fanwise.links.hub import Hub
+from fanwise.links.transports.unix import dial
 hub = Hub(name='child')
 link = dial(hub, Path(sys.argv[1]), bytes.fromhex(sys.argv[2]))
 link.handler = lambda request: request.answer(request.args)

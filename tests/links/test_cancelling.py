@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 from fanwise.base.errors import ClosedError, LinkLostError, WireError, WorkerLostError
-from fanwise.links import Hub, Link, Reply, Request, frames, memory_links
+from fanwise.links import frames
 from fanwise.links.flow_control.credits import WINDOW_MIN
-from fanwise.links.link import TAKEN, Cancelled
+from fanwise.links.hub import Hub
+from fanwise.links.link import TAKEN, Cancelled, Link, Reply, Request
+from fanwise.links.transports.unix import memory_links
 
 # Any throughout: what is asked and answered.
 

@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 
 from fanwise.base.clocks import VirtualClock
 from fanwise.base.errors import DeadlineExceeded, WindowFullError
-from fanwise.links import Hub, Link, LinkCounts, Request, UnixListener, dial, memory_links, new_key
-from fanwise.links.counts import LATENCY_BOUNDS_S, TIMED_EVERY, TIMED_SINGLY, Latencies, weight_of
+from fanwise.links.counts import LATENCY_BOUNDS_S, TIMED_EVERY, TIMED_SINGLY, Latencies, LinkCounts, weight_of
 from fanwise.links.flow_control.credits import WINDOW_MAX
+from fanwise.links.hub import Hub
+from fanwise.links.link import Link, Request
+from fanwise.links.transports.unix import UnixListener, dial, memory_links, new_key
 from fanwise.links.transports.wires import SocketWire
 from fanwise.testing import within
 

@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 
 from fanwise.base.errors import ClosedError, WindowFullError, WorkerLostError
-from fanwise.links import Hub, Link, Reply, Request, frames
+from fanwise.links import frames
 from fanwise.links.codec import dumps
 from fanwise.links.flow_control.credits import OVERDRAFT, WINDOW_MAX, WINDOW_MIN, cost_of
-from fanwise.links.link import NotSent
+from fanwise.links.hub import Hub
+from fanwise.links.link import Link, NotSent, Reply, Request
 from fanwise.links.transports.wires import SocketWire
 from fanwise.testing import within
 

@@ -11,8 +11,7 @@ import pytest
 
 from fanwise.base.clocks import VirtualClock
 from fanwise.base.errors import ClosedError
-from fanwise.links import Hub
-from fanwise.links.hub import WRITE, Alarm
+from fanwise.links.hub import WRITE, Alarm, Hub
 from fanwise.testing import within
 
 

@@ -12,8 +12,12 @@ import pytest
 
 from fanwise.base.clocks import VirtualClock
 from fanwise.base.errors import ClosedError, DeadlineExceeded, NotSendableError, WireError, WorkerLostError
-from fanwise.links import Ending, Hub, Link, Reply, Request, frames, memory_links
+from fanwise.links import frames
 from fanwise.links.codec import dumps
+from fanwise.links.hub import Hub
+from fanwise.links.link import Link, Reply, Request
+from fanwise.links.peers import Ending
+from fanwise.links.transports.unix import memory_links
 from fanwise.links.transports.wires import MemoryWire, SocketWire
 from fanwise.testing import within
 

@@ -8,13 +8,16 @@ from pathlib import Path
 import pytest
 
 from fanwise.base.errors import FanwiseError
-from fanwise.links import Hub, Link, UnixListener, dial, frames, memory_links, new_key
+from fanwise.links import frames
 from fanwise.links.frames import Frame
+from fanwise.links.hub import Hub
+from fanwise.links.link import Link
 from fanwise.links.security.certificates import Identity
 from fanwise.links.shared_memory.sharing import Sharing
 from fanwise.links.shared_secret import new_secret
 from fanwise.links.transports import unix
 from fanwise.links.transports.tcp import TcpListener, dial_tcp
+from fanwise.links.transports.unix import UnixListener, dial, memory_links, new_key
 from fanwise.links.transports.wires import Buffer, MemoryWire
 from fanwise.testing import within
 from fanwise.testing.link_contract import (

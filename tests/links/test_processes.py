@@ -18,8 +18,10 @@ import pytest
 import torch.utils.data
 
 from fanwise.base.errors import ClosedError, WorkerLostError
-from fanwise.links import Hub, Link, Reply, Request, UnixListener, dial, new_key
+from fanwise.links.hub import Hub
+from fanwise.links.link import Link, Reply, Request
 from fanwise.links.peers import Peer
+from fanwise.links.transports.unix import UnixListener, dial, new_key
 from fanwise.testing import within
 
 
@@ -64,7 +66,8 @@ def server(tmp_path: Path) -> Iterator[Server]:
 CHILD = """
 import os, sys, threading
 from pathlib import Path
-from fanwise.links import Hub, dial
+from fanwise.links.hub import Hub
+from fanwise.links.transports.unix import dial
 path, key, what = sys.argv[1:]
 hub = Hub(name="child")
 link = dial(hub, Path(path), bytes.fromhex(key))

@@ -8,7 +8,7 @@ from contextlib import nullcontext
 
 import pytest
 
-from fanwise.links import Hub
+from fanwise.links.hub import Hub
 from fanwise.links.runner_threads import RunnerThreads
 from fanwise.testing import within
 

@@ -18,13 +18,16 @@ import torch
 
 from fanwise.base.clocks import VirtualClock
 from fanwise.base.errors import WireError, WorkerLostError
-from fanwise.links import Hub, Limits, Link, Request, UnixListener, dial, frames, new_key
-from fanwise.links.frames import encode, encode_shared
+from fanwise.links import frames
+from fanwise.links.frames import Limits, encode, encode_shared
+from fanwise.links.hub import Hub
+from fanwise.links.link import Link, Request
 from fanwise.links.sender import Sender
 from fanwise.links.shared_memory import segments
 from fanwise.links.shared_memory.segment_table import Part
 from fanwise.links.shared_memory.segments import SegmentPool
 from fanwise.links.shared_memory.sharing import SHARED_FROM_BYTES, Sharing
+from fanwise.links.transports.unix import UnixListener, dial, new_key
 from fanwise.links.transports.wires import SocketWire
 from fanwise.testing import within
 

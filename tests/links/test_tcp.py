@@ -25,9 +25,11 @@ from fanwise.base.errors import (
     WorkerLostError,
 )
 from fanwise.base.version import VERSION
-from fanwise.links import Hub, Limits, Link, frames
+from fanwise.links import frames
 from fanwise.links.codec import dumps
-from fanwise.links.frames import encode
+from fanwise.links.frames import Limits, encode
+from fanwise.links.hub import Hub
+from fanwise.links.link import Link
 from fanwise.links.security import certificates
 from fanwise.links.security.certificates import Identity
 from fanwise.links.security.hello import HELLO_SIZE, PROTOCOL, hello

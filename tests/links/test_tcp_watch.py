@@ -8,13 +8,17 @@ import pytest
 
 from fanwise.base.clocks import VirtualClock
 from fanwise.base.errors import WorkerLostError
-from fanwise.links import Ending, Hub, Limits, Link, memory_links
+from fanwise.links.frames import Limits
+from fanwise.links.hub import Hub
+from fanwise.links.link import Link
+from fanwise.links.peers import Ending
 from fanwise.links.security.certificates import Identity
 from fanwise.links.shared_secret import new_secret
 from fanwise.links.transports import tcp_watch
 from fanwise.links.transports.tcp import TcpListener, dial_tcp
 from fanwise.links.transports.tcp_sockets import set_options
 from fanwise.links.transports.tcp_watch import TcpLook, TcpWatch, look_at
+from fanwise.links.transports.unix import memory_links
 from fanwise.testing import within
 from fanwise.testing.networks import PlayedHost, two_hosts, why_not
 

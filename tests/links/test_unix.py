@@ -19,10 +19,13 @@ import numpy as np
 import pytest
 
 from fanwise.base.errors import AuthenticationError, ClosedError, DeadlineExceeded, WorkerLostError
-from fanwise.links import Hub, Limits, Link, Request, UnixListener, dial, frames, new_key, private_folder
-from fanwise.links.frames import HEADER, MAGIC, encode
+from fanwise.links import frames
+from fanwise.links.frames import HEADER, MAGIC, Limits, encode
+from fanwise.links.hub import Hub
+from fanwise.links.link import Link, Request
 from fanwise.links.security.handshake import DiallerHandshake
 from fanwise.links.transports import acceptor
+from fanwise.links.transports.unix import UnixListener, dial, new_key, private_folder
 from fanwise.testing import within
 
 

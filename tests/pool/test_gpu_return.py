@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fanwise.links import Hub
+from fanwise.links.hub import Hub
 from fanwise.pool import gpu_return
 from fanwise.pool.gpu_return import HeldGpus
 from fanwise.pool.leases import GpuShare, Lease

@@ -4,7 +4,7 @@ from typing import cast
 
 import pytest
 
-from fanwise.links import Hub
+from fanwise.links.hub import Hub
 from fanwise.pool import Machine
 from fanwise.pool.gpu_return import HeldGpus
 from fanwise.pool.jobs import Worker

@@ -7,7 +7,9 @@ import pytest
 
 from fanwise.base.clocks import VirtualClock
 from fanwise.base.errors import DeadlineExceeded, LinkLostError, WireError
-from fanwise.links import Ending, Hub, Request
+from fanwise.links.hub import Hub
+from fanwise.links.link import Request
+from fanwise.links.peers import Ending
 from fanwise.links.runner_threads import RunnerThreads
 from fanwise.rpc.actors.address import ADDRESS_BYTES, Address, pack_address, unpack_address
 from fanwise.rpc.actors.queues import Queues

@@ -459,7 +459,6 @@ def test_what_is_no_actor_is_refused(real_workers: Workers) -> None:
         ({"func": Log, "concurrency": 1.0}, TypeError, "concurrency must be an int, got 1.0"),
         ({"func": Log, "serial": "yes"}, TypeError, "serial must be True or False, got 'yes'"),
         ({"func": Log, "serial": 0}, TypeError, "serial must be True or False, got 0"),
-        ({"func": Log, "restart": None}, TypeError, "restart must be an int, got None"),
         ({"func": Log, "concurrency": True}, TypeError, "concurrency must be an int, got True"),
         ({"func": Log, "serial": True, "concurrency": 2}, ValueError, "leave one out"),
     ):

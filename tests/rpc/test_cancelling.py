@@ -75,10 +75,6 @@ def by_reference(to: str) -> None:
     hears(rpc.remote(to, wait_until_released).to_here)
 
 
-def by_lookup(_to: str) -> None:
-    hears(lambda: rpc.lookup("nobody registers this"))
-
-
 def by_waiting(_to: str) -> None:
     def wait() -> None:
         while True:
@@ -123,7 +119,7 @@ def cancel_when_it_waits(to: str, other: str, function: Callable[[str], object])
 
 WAYS = [
     *(by_rpc_sync, by_rpc_sync_without_limit, by_future, by_future_of_a_chain, by_own_future, by_reference),
-    *(by_lookup, by_waiting, by_asking, by_await),
+    *(by_waiting, by_asking, by_await),
 ]
 
 

@@ -18,7 +18,8 @@ import pytest
 from torch.futures import Future
 
 from fanwise.base.errors import FanwiseError, LinkLostError, WorkerLostError
-from fanwise.links import Hub, Link, Request
+from fanwise.links.hub import Hub
+from fanwise.links.link import Link, Request
 from fanwise.links.transports.wires import Buffer, SocketWire
 from fanwise.rpc.connections import connections as module
 from fanwise.rpc.connections import link_loss

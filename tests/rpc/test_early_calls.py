@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fanwise.base.errors import WireError
-from fanwise.links import Request
+from fanwise.links.link import Request
 from fanwise.rpc.calling.early_calls import EarlyCalls
 from fanwise.rpc.worker_info import WorkerInfo
 

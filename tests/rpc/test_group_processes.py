@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from fanwise.base.errors import DeadlineExceeded, JoinError, WorkerLostError
-from fanwise.links import Hub
+from fanwise.links.hub import Hub
 from fanwise.rpc.membership.group import Group
 from fanwise.rpc.rendezvous.addresses import Rendezvous
 from fanwise.rpc.rendezvous.entrance import LocalMeeting

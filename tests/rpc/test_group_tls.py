@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 
 from fanwise.base.errors import AuthenticationError, FanwiseError, SecretError, WorkerLostError
-from fanwise.links import Hub, Link, dial
+from fanwise.links.hub import Hub
+from fanwise.links.link import Link
 from fanwise.links.process_state import this_host
 from fanwise.links.shared_secret import new_secret
+from fanwise.links.transports.unix import dial
 from fanwise.rpc.membership.group import Group
 from fanwise.rpc.membership.members import Change, Event, Lost, Member
 from fanwise.rpc.messages.messages import dumps, loads

@@ -1,8 +1,5 @@
-"""Metrics: what they say of calls between workers, and that their text is what Prometheus reads."""
+"""rpc.metrics(): counters of calls, bytes, refusals and workers."""
 
-import math
-import re
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -10,141 +7,12 @@ import torch
 
 import fanwise.rpc as rpc
 from fanwise.base.errors import DeadlineExceeded, WireError
-from fanwise.links import LinkCounts
+from fanwise.links.counts import LinkCounts
 from fanwise.rpc.connections.traffic import GONE_MAX, Traffic
-from fanwise.rpc.prometheus import text_of
 from fanwise.testing import within
 from fanwise.testing.rpc_workers import LIMIT_S, Worker, Workers, all_do, leave
 
 # Any throughout: what users' functions take and return; numbers, texts and dicts of these.
-
-# -- the text ------------------------------------------------------------------------------------------------------
-
-_NAME = r"[a-zA-Z_:][a-zA-Z0-9_:]*"
-_LABEL = r'[a-zA-Z_][a-zA-Z0-9_]*="(?:[^"\\\n]|\\\\|\\n|\\")*"'
-_NUMBER = r"[+-]?(?:[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?|Inf)|NaN"
-_SAMPLE = re.compile(rf"({_NAME})(?:\{{((?:{_LABEL})(?:,{_LABEL})*)\}})? ({_NUMBER})")
-_HEAD = re.compile(rf"# (HELP|TYPE) ({_NAME}) (.+)")
-_UNESCAPED = {r"\\": "\\", r"\n": "\n", r"\"": '"'}
-
-Labels = tuple[tuple[str, str], ...]
-Samples = dict[tuple[str, Labels], float]
-
-
-def parsed(text: str) -> Samples:
-    """The samples of a text. Strict: AssertionError for what the format forbids, and what it only advises against."""
-    assert text.endswith("\n"), "the last line must end too"
-    samples: Samples = {}
-    kinds: dict[str, str] = {}
-    current, expected = "", "HELP"
-    for line in text.splitlines():
-        head = _HEAD.fullmatch(line)
-        if head is not None:
-            what, name, rest = head.groups()
-            assert what == expected or (what == "HELP" and expected == "sample"), f"{what} in the wrong place: {line}"
-            if what == "HELP":
-                assert name not in kinds, f"{name} comes twice"
-                current, expected = name, "TYPE"
-            else:
-                assert name == current and rest in ("counter", "gauge", "histogram"), line
-                kinds[name], expected = rest, "sample"
-            continue
-        assert expected == "sample", f"before its TYPE: {line}"
-        sample = _SAMPLE.fullmatch(line)
-        assert sample is not None, f"no sample: {line!r}"
-        name, labels, number = sample.groups()
-        endings = ("_bucket", "_sum", "_count") if kinds[current] == "histogram" else ("",)
-        assert name in [current + ending for ending in endings], f"{name} below {current}"
-        assert (kinds[current] == "counter") == current.endswith("_total"), current
-        found = [label.split("=", 1) for label in re.findall(_LABEL, labels or "")]
-        key = tuple((label, re.sub(r"\\.", lambda it: _UNESCAPED[it[0]], text[1:-1])) for label, text in found)
-        assert len({label for label, _ in key}) == len(key), f"a label twice: {line}"
-        assert (name, key) not in samples, f"twice: {line}"
-        samples[name, key] = float(number)
-    check_histograms(samples, [name for name, kind in kinds.items() if kind == "histogram"])
-    return samples
-
-
-def check_histograms(samples: Samples, names: list[str]) -> None:
-    """Buckets grow, and the last has all."""
-    for name in names:
-        of = [labels for found, labels in samples if found == f"{name}_count"]
-        for labels in of:
-            buckets = [
-                (float(dict(found)["le"]), number)
-                for (bucket, found), number in samples.items()
-                if bucket == f"{name}_bucket" and tuple(pair for pair in found if pair[0] != "le") == labels
-            ]
-            assert buckets == sorted(buckets) and buckets[-1][0] == math.inf, buckets
-            assert [number for _, number in buckets] == sorted(number for _, number in buckets)
-            assert buckets[-1][1] == samples[f"{name}_count", labels]
-            assert (f"{name}_sum", labels) in samples
-
-
-def of_peer(**numbers: Any) -> dict[str, Any]:
-    keys = (
-        *("calls_made", "calls_received", "calls_timed_out", "calls_failed", "bytes_sent", "bytes_received"),
-        *("calls_open", "calls_waiting_for_link", "calls_waiting_for_room", "bytes_to_send", "bytes_not_begun"),
-    )
-    latency_s = {"buckets": {0.001: 3, 0.5: 0, math.inf: 2}, "sum": 2.5, "count": 5}
-    return {**dict.fromkeys(keys, 0), "refused": {"malformed": 1}, "latency_s": latency_s, **numbers}
-
-
-def of_worker(peers: Mapping[str, Any]) -> dict[str, Any]:
-    keys = "workers", "workers_joined", "workers_left", "workers_lost", "calls_running", "calls_waiting"
-    waiting = "actor_calls_waiting", "answers_waiting"
-    return {"worker": "me", **dict.fromkeys((*keys, *waiting), 7), "peers": peers}
-
-
-def test_the_text_has_every_number_once_under_its_labels() -> None:
-    samples = parsed(text_of(of_worker({"a": of_peer(calls_made=3), "b": of_peer(bytes_sent=10**18)})))
-    me = ("worker", "me")
-    assert samples["fanwise_rpc_workers", (me,)] == 7
-    assert samples["fanwise_rpc_calls_made_total", (me, ("peer", "a"))] == 3
-    assert samples["fanwise_rpc_sent_bytes_total", (me, ("peer", "b"))] == 10**18
-    assert samples["fanwise_rpc_refused_total", (me, ("peer", "a"), ("reason", "malformed"))] == 1
-    assert samples["fanwise_rpc_latency_seconds_bucket", (me, ("peer", "a"), ("le", "0.001"))] == 3
-    assert samples["fanwise_rpc_latency_seconds_bucket", (me, ("peer", "a"), ("le", "0.5"))] == 3
-    assert samples["fanwise_rpc_latency_seconds_bucket", (me, ("peer", "a"), ("le", "+Inf"))] == 5
-    assert samples["fanwise_rpc_latency_seconds_sum", (me, ("peer", "a"))] == 2.5
-
-
-def test_names_with_signs_that_mean_something_in_the_text_come_back_as_they_were() -> None:
-    name = 'a\\b"c\nd{e="f"}'
-    samples = parsed(text_of(of_worker({name: of_peer(calls_made=3)})))
-    assert samples["fanwise_rpc_calls_made_total", (("worker", "me"), ("peer", name))] == 3
-
-
-def test_all_of_the_dict_is_in_the_text() -> None:
-    numbers: dict[str, Any] = {
-        "refused": {"x": 1001},
-        "latency_s": {"buckets": {math.inf: 1002}, "sum": 0.25, "count": 1002},
-    }
-    plain = {key: 2000 + place for place, key in enumerate(of_peer()) if key not in numbers}
-    metrics = of_worker({"a": {**plain, **numbers}})
-    metrics |= {key: 3000 + place for place, key in enumerate(metrics) if key not in ("worker", "peers")}
-    said = list(parsed(text_of(metrics)).values())
-    expected = [1001, 1002, 0.25, *plain.values(), *(value for value in metrics.values() if isinstance(value, int))]
-    assert sorted(set(said)) == sorted(expected)
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        "fanwise_rpc_x 1\n",
-        "# HELP a_total x\n# TYPE a_total counter\na_total 1",
-        "# HELP a_total x\n# TYPE a_total counter\na_total{b=c} 1\n",
-        '# HELP a_total x\n# TYPE a_total counter\na_total{b="c"d"} 1\n',
-        '# HELP a_total x\n# TYPE a_total counter\na_total{b="c"} 1\na_total{b="c"} 2\n',
-        "# HELP a x\n# TYPE a counter\na 1\n",
-        "# HELP a x\n# TYPE a gauge\nb 1\n",
-        '# HELP a x\n# TYPE a histogram\na_bucket{le="1"} 2\na_bucket{le="+Inf"} 1\na_sum 1\na_count 1\n',
-    ],
-)
-def test_a_text_that_is_none_is_found(wrong: str) -> None:
-    with pytest.raises((AssertionError, KeyError)):
-        parsed(wrong)
-
 
 # -- traffic -------------------------------------------------------------------------------------------------------
 
@@ -186,10 +54,6 @@ def peer(name: str) -> dict[str, Any]:
     return dict(rpc.metrics()["peers"][name])
 
 
-def text() -> str:
-    return rpc.metrics_text()
-
-
 def mine() -> dict[str, Any]:
     return {key: value for key, value in rpc.metrics().items() if key != "peers"}
 
@@ -229,8 +93,6 @@ def test_two_workers_say_the_same_of_their_calls(real_workers: Workers) -> None:
     assert seen["latency_s"]["count"] == sum(seen["latency_s"]["buckets"].values()) == 51
     to_itself = w0.do(peer, "w0")
     assert (to_itself["calls_made"], to_itself["calls_received"]) == (7, 7)
-    samples = parsed(w0.do(text))
-    assert samples["fanwise_rpc_calls_made_total", (("worker", "w0"), ("peer", "w1"))] == 51
     assert w0.do(mine) == {
         "worker": "w0",
         "workers": 2,
@@ -290,6 +152,5 @@ def test_the_numbers_of_a_worker_go_on_when_it_dies_and_comes_back(real_workers:
 
 
 def test_a_process_that_is_no_worker_has_no_metrics() -> None:
-    for function in (rpc.metrics, rpc.metrics_text):
-        with pytest.raises(RuntimeError, match="init_rpc first"):
-            function()
+    with pytest.raises(RuntimeError, match="init_rpc first"):
+        rpc.metrics()

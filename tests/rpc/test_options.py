@@ -14,7 +14,7 @@ def cuda(index: int) -> torch.device:
 def test_defaults_are_torchs() -> None:
     options = TensorPipeRpcBackendOptions()
     assert (options.rpc_timeout, options.init_method, options.num_worker_threads) == (60.0, "env://", 16)
-    assert (options.device_maps, options.devices, options.allowed, options.faults) == ({}, [], None, None)
+    assert (options.device_maps, options.devices, options.allowed) == ({}, [], None)
     assert options.heartbeat_s == 30.0
 
 

@@ -5,7 +5,9 @@ from dataclasses import dataclass, field
 import pytest
 
 from fanwise.base.errors import DeadlineExceeded, WorkerLostError
-from fanwise.links import Hub, Link, memory_links
+from fanwise.links.hub import Hub
+from fanwise.links.link import Link
+from fanwise.links.transports.unix import memory_links
 from fanwise.rpc.membership.members import Member, MemberState, View
 from fanwise.rpc.membership.peer_probing import ENTRANCE, PeerProber
 

@@ -8,8 +8,11 @@ from typing import Any, cast
 import pytest
 
 from fanwise.base.errors import ClosedError, DeadlineExceeded, FanwiseError, WorkerLostError
-from fanwise.links import Ending, Hub, Link, Request, memory_links
 from fanwise.links.flow_control.credits import OVERDRAFT
+from fanwise.links.hub import Hub
+from fanwise.links.link import Link, Request
+from fanwise.links.peers import Ending
+from fanwise.links.transports.unix import memory_links
 from fanwise.rpc.connections import connections as module
 from fanwise.rpc.connections.connections import Connections
 from fanwise.rpc.connections.routes import Routes

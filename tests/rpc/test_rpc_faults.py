@@ -19,7 +19,9 @@ import torch
 
 import fanwise.rpc as rpc
 from fanwise.base.errors import AuthenticationError, ClosedError, OwnerLostError, WorkerLostError
-from fanwise.links import Hub, Link, UnixListener, dial
+from fanwise.links.hub import Hub
+from fanwise.links.link import Link
+from fanwise.links.transports.unix import UnixListener, dial
 from fanwise.rpc import agent as agents
 from fanwise.rpc import autograd
 from fanwise.testing import within

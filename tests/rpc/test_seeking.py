@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fanwise.base.errors import DeadlineExceeded
-from fanwise.links import Hub
+from fanwise.links.hub import Hub
 from fanwise.links.process_state import look_at
 from fanwise.rpc.membership import seeking
 from fanwise.rpc.membership.group import Group

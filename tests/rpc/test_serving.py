@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fanwise.base.errors import NotSendableError, RemoteError, WireError
-from fanwise.links import Request
+from fanwise.links.link import Request
 from fanwise.links.runner_threads import RunnerThreads
 from fanwise.rpc.actors.address import Address
 from fanwise.rpc.calling.cancelling import Scope, running
@@ -87,7 +87,6 @@ def server_with(jobs: Jobs, references: Expecting) -> Server:
         references=references,
         take_turn=take_no_turn,
         is_leaving=lambda message, link: True,
-        later=lambda delay_s, job: job(),
     )
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from fanwise.links import Hub
+from fanwise.links.hub import Hub
 from fanwise.links.process_state import look_at, this_host
 from fanwise.rpc.rendezvous import stale_files
 from fanwise.rpc.rendezvous.addresses import Rendezvous

@@ -19,7 +19,7 @@ import torch
 
 from fanwise import rpc
 from fanwise.base.errors import AuthenticationError, DeadlineExceeded, LinkLostError, SecretError, WorkerLostError
-from fanwise.links import Hub
+from fanwise.links.hub import Hub
 from fanwise.links.shared_secret import new_secret
 from fanwise.rpc import agent as agents
 from fanwise.rpc import autograd

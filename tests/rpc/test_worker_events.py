@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import fanwise.rpc as rpc
-from fanwise.links import Hub
+from fanwise.links.hub import Hub
 from fanwise.rpc.membership.members import Event, Joined, Left, Lost, Member
 from fanwise.rpc.membership.worker_events import WorkerEvents
 from fanwise.rpc.waiting import on_hub

@@ -13,7 +13,10 @@ import os
 import sys
 import types
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+
+sys.path.append(str(Path(__file__).resolve().parent.parent / "support"))
 
 _RPC_MODULES = (
     *("api", "internal", "constants", "functions", "options", "backend_registry", "rref_proxy", "_utils"),
@@ -116,6 +119,8 @@ def install(impl: str) -> dict[str, Any]:  # Any: INFO
 
 def _found(root: types.ModuleType, impl: str) -> dict[str, types.ModuleType]:
     said = dict(getattr(root, "__torch_rpc_aliases__", {}))
+    if impl == "fanwise.rpc":
+        said["torch.distributed.rpc._testing"] = "faulty_rpc"
     found: dict[str, types.ModuleType] = {}
     for name, suffixes in _PLACES.items():
         if name.endswith("._testing") and not _with_faults():

@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 
 from fanwise.base.errors import AuthenticationError, ClosedError, FanwiseError, WorkerLostError
-from fanwise.links import Hub, dial
 from fanwise.links.frames import REQUEST, encode
+from fanwise.links.hub import Hub
 from fanwise.links.plain import Plain
 from fanwise.links.security.handshake import MAGIC, NONCE_SIZE
+from fanwise.links.transports.unix import dial
 from fanwise.pool import Pool
 from fanwise.testing import within
 from fanwise.testing.searches import quiet_tuner

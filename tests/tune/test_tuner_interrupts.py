@@ -15,7 +15,7 @@ import pytest
 
 import fanwise
 from fanwise.base.errors import ClosedError, RecordError
-from fanwise.links import Hub
+from fanwise.links.hub import Hub
 from fanwise.testing import within
 from fanwise.tune import Experiment, load_experiment
 from fanwise.tune.core.events import Event, Interrupt

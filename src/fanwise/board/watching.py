@@ -1,7 +1,7 @@
 """The experiments of one folder, watched for as long as somebody looks: what each page is answered.
 
     Home(folder) --listing-----> one line an experiment, also for what cannot be read
-                 --programs----> trainings and groups that run on this machine; program: one of them
+                 --training_runs--> those on this machine; training_run: one of them
                  --watched-----> Watched: one experiment, its record read on from where the last look ended
                                    --summary, view, trials, trial, log-->  JSON values
 
@@ -31,7 +31,7 @@ from ..tune.record.overview import Overview, SearchReader, overview_of
 from ..tune.record.reading import FILE_NAME, META_NAME, SUMMARY_NAME
 from ..tune.stopping import StoppingCriterion
 from .columns import Columns, columns_of
-from .programs import program_of, programs_of
+from .training_runs import find_run, list_runs
 from .views import VIEWS, Json, Look, importance, summary, trial_detail, trial_rows
 
 _MOST_WATCHED = 6  # a long record takes 100 MB
@@ -40,7 +40,7 @@ _LEAST_REST_S, _MOST_REST_S = 0.3, 60.0  # between two looks
 _SHARE_OF_A_CORE = 0.05
 _MOST_ROWS = 100
 _LOG_BYTES, _LOG_LINES = 1 << 16, 300
-_PROGRAM = re.compile(r"(run|group)-[0-9a-f-]+", re.ASCII)
+_RUN_KEY = re.compile(r"run-[0-9a-f-]+", re.ASCII)
 
 
 class NotThere(LookupError):
@@ -71,16 +71,16 @@ class Home:
         lines = [self._line(name) for name in found]
         return sorted(lines, key=lambda line: (line["state"] != "running", -line["changed_s"], line["name"]))
 
-    def programs(self) -> Json:
-        """The trainings and groups of this user that run on this machine."""
-        return programs_of(statuses())
+    def training_runs(self) -> list[Json]:
+        """Return the training runs of this user on this machine."""
+        return list_runs(statuses())
 
-    def program(self, key: str) -> Json:
-        """One of them. Raises NotThere, also when it has ended."""
-        found = program_of(statuses(), key)
-        if found is None:
-            raise NotThere("it has ended" if _PROGRAM.fullmatch(key) else f"there is no run or group {key!r}")
-        return found
+    def training_run(self, key: str) -> Json:
+        """Return one of them. Raises NotThere if it has ended."""
+        run = find_run(statuses(), key)
+        if run is None:
+            raise NotThere("it has ended" if _RUN_KEY.fullmatch(key) else f"there is no training run {key!r}")
+        return run
 
     def _line(self, name: str) -> Json:
         """Of an experiment that does not run any more it is made once, and again when its files have changed."""

@@ -1,10 +1,10 @@
 """The board as a web application: its pages, what they ask for, live events, commands.
 
     GET  /, /experiments/NAME, /experiments/NAME/trials/ID      the pages, as they are in page/
-    GET  /programs/KEY                                          the page of a training or a group of workers
+    GET  /programs/KEY                                          the page of a training run
     GET  /static/FILE                                           what they load
     GET  /api/experiments                                       what is there and what runs; /api/live: as events
-    GET  /api/programs/KEY                                      a training or a group; .../live: the same as events
+    GET  /api/programs/KEY                                      a training run; .../live: the same as events
     GET  /api/experiments/NAME                                  what is known at once; .../live: all of it, as events
     GET  /api/experiments/NAME/{curves|workers|rungs|parallel|front|importance|trials|trials/ID}
     POST /api/experiments/NAME/commands    {"word": "stop_trial", "args": [3]}: as `fanwise tune stop` says it
@@ -222,18 +222,18 @@ class _Board:
         return _json(await _in_thread(self._listing))
 
     def _listing(self) -> dict[str, Any]:  # Any: JSON
-        return {"home": str(self._home.folder), "experiments": self._home.listing(), **self._home.programs()}
+        return {"home": str(self._home.folder), "experiments": self._home.listing(), "runs": self._home.training_runs()}
 
     async def live_listing(self, request: Request) -> Response:
         return self._events(self._listing)
 
     async def program(self, request: Request) -> Response:
-        return _json(await _in_thread(self._home.program, request.path_params["key"]))
+        return _json(await _in_thread(self._home.training_run, request.path_params["key"]))
 
     async def live_program(self, request: Request) -> Response:
         key = request.path_params["key"]
-        await _in_thread(self._home.program, key)
-        return self._events(lambda: self._home.program(key))
+        await _in_thread(self._home.training_run, key)
+        return self._events(lambda: self._home.training_run(key))
 
     async def overview(self, request: Request) -> Response:
         return _json(await _in_thread(self._home.overview, request.path_params["name"]))

@@ -1,4 +1,4 @@
-"""What running programs say of themselves - trainings, workers of a group - to whoever of the same user looks.
+"""Status files: what training runs report about themselves to the boards of the same user.
 
     StatusFile.write --> <runtime folder>/status/<kind>-<pid>-<random>.json --statuses--> [Status, ...]
 
@@ -41,7 +41,7 @@ class Status:
     """What one program said last.
 
     Attributes:
-        key: names it as long as it lives. kind: what it is, "run" or "rpc".
+        key: names it as long as it lives. kind: what it is, such as "run".
         host, pid: its process. written_s: when it was said, in seconds since 1970.
         body: what was said.
     """

@@ -21,7 +21,8 @@ from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 
-from ..links import Hub, Timer, new_key, private_folder
+from ..links.hub import Hub, Timer
+from ..links.transports.unix import new_key, private_folder
 from .current import in_job
 from .launching import FIXED_VARIABLES
 from .preload import modules_needed

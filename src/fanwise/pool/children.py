@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from ..links import Hub
+from ..links.hub import Hub
 from .marks import MARK, is_of_line, mark_of
 from .processes import all_pids, boot_s, started_s, stat_of
 

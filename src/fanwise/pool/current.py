@@ -14,8 +14,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from ..base.errors import ClosedError, DeadlineExceeded
-from ..links import Hub, Link
-from ..links import Reply as Asked
+from ..links.hub import Hub
+from ..links.link import Link
+from ..links.link import Reply as Asked
 from .contract import GO_ON, Outcome, Reply
 from .functions import pack
 from .outcomes import value_of

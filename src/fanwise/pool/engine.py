@@ -20,7 +20,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..base.errors import ClosedError, LeaseError
-from ..links import Ending, Link, Request
+from ..links.link import Link, Request
+from ..links.peers import Ending
 from .backend import Backend
 from .backlog import Backlog
 from .contract import Capacity, JobEvents, JobRequest, Outcome, Output, Ready, Reply

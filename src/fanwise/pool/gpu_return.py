@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from ..links import Hub
+from ..links.hub import Hub
 from .devices import gpu_memory_used, gpu_pids
 from .leases import Lease
 

@@ -23,8 +23,10 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from ..base.errors import ClosedError, FanwiseError, WorkerLostError
-from ..links import Hub, Link, Reply, Request, UnixListener
 from ..links.codec import pack_error
+from ..links.hub import Hub
+from ..links.link import Link, Reply, Request
+from ..links.transports.unix import UnixListener
 from .deaths import explain
 from .functions import Packed
 from .launching import launch

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from ..links import Link, Request, Timer
+from ..links.hub import Timer
+from ..links.link import Link, Request
 from .contract import GO_ON, JobEvents, JobRequest, JobState, Outcome, Output, Ready, Reply
 from .contract import Job as AnyJob
 from .contract import Report as AnyReport

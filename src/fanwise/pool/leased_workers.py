@@ -10,7 +10,8 @@ import logging
 import signal
 from collections.abc import Callable
 
-from ..links import Hub, Link
+from ..links.hub import Hub
+from ..links.link import Link
 from .devices import ooms_so_far
 from .gpu_return import HeldGpus
 from .jobs import Job, Worker

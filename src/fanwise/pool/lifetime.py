@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ..base.errors import ClosedError
-from ..links import Hub
+from ..links.hub import Hub
 from .backend import Backend, keep
 from .contract import Engine
 from .engine import LocalEngine

@@ -23,7 +23,8 @@ from pathlib import Path
 
 from ..base.errors import ClosedError, WorkerLostError
 from ..base.text import printable_line
-from ..links import Hub, Link, Reply
+from ..links.hub import Hub
+from ..links.link import Link, Reply
 from .launching import MPS_LOG_FOLDER, MPS_MEMORY_LIMIT, MPS_PIPE_FOLDER, MPS_VARIABLES
 from .leases import Gpu
 from .marks import MARK

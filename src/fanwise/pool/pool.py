@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ..base.errors import ClosedError
 from ..base.nearest import names_nearest_option
 from ..base.text import counted
-from ..links import Hub
+from ..links.hub import Hub
 from .backend import Backend, start_ahead, take
 from .cluster.settings import cluster_of
 from .contract import Capacity

@@ -101,7 +101,7 @@ def _plain(name: str, value: Any) -> float | int | str:  # Any: a scalar of any 
             f"report({name}=...): names that begin with st_ or config_, and trial_id, are columns of the result "
             f"table. Report it under another name."
         )
-    if is_plain(value):
+    if type(value) is float or is_plain(value):
         return value
     number = _only_element(name, value) if is_array(value) else value
     if isinstance(number, str):

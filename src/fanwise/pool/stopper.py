@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 
 from ..base.errors import TrialStopped
-from ..links import Hub, Reply
+from ..links.hub import Hub
+from ..links.link import Reply
 
 # How long a thread other than the main one drives the hub before it lets another have it.
 _SLICE_S = 0.05

@@ -21,7 +21,9 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-from ..links import Hub, Request, dial
+from ..links.hub import Hub
+from ..links.link import Request
+from ..links.transports.unix import dial
 from . import mps, warm
 from .children import Children
 from .launching import Config

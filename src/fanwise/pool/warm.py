@@ -30,8 +30,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Literal, NoReturn
 
-from ..links import Hub, Link, Request, Timer, dial
 from ..links.codec import pack_error
+from ..links.hub import Hub, Timer
+from ..links.link import Link, Request
+from ..links.transports.unix import dial
 from . import runtime_environment, worker
 from .children import Children
 from .functions import Function, unpack_function

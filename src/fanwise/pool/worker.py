@@ -25,8 +25,10 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from ..base.errors import FanwiseError, NotSendableError, TrialStopped
-from ..links import Hub, Link, dial
 from ..links.codec import Beside, dumps_by_value, pack_error
+from ..links.hub import Hub
+from ..links.link import Link
+from ..links.transports.unix import dial
 from . import runtime_environment
 from .current import CurrentJob, enter, leave
 from .functions import Function, unpack_arguments, unpack_function

@@ -18,8 +18,10 @@ from pathlib import Path
 from typing import Protocol
 
 from ..base.errors import ClosedError, WorkerLostError
-from ..links import Ending, Hub, Link, Reply, Request
 from ..links.codec import pack_error
+from ..links.hub import Hub
+from ..links.link import Link, Reply, Request
+from ..links.peers import Ending
 from .functions import Packed
 from .interpreters import Interpreter, Interpreters
 from .leases import Gpu

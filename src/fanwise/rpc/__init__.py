@@ -52,12 +52,8 @@ from .worker_info import WorkerInfo as WorkerInfo
 
 if TYPE_CHECKING:
     from . import autograd as autograd
-    from .measuring import metrics as metrics
-    from .measuring import metrics_text as metrics_text
     from .membership.worker_events import Subscription as Subscription
-    from .services.registry import lookup as lookup
-    from .services.registry import register as register
-    from .services.registry import unregister as unregister
+    from .metrics_report import metrics as metrics
     from .spawning import spawn as spawn
     from .starting import init_rpc as init_rpc
     from .starting import shutdown as shutdown
@@ -101,6 +97,5 @@ def __dir__() -> list[str]:
 __torch_rpc_aliases__ = {
     "torch.distributed.rpc.api": "fanwise.rpc.torch_compat",
     "torch.distributed.rpc.internal": "fanwise.rpc.torch_compat",
-    "torch.distributed.rpc._testing": "fanwise.rpc.faulty",
     "torch.distributed.rpc.rref_proxy": "fanwise.rpc.references.proxy",
 }

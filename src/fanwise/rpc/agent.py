@@ -19,10 +19,10 @@ from typing import Any
 import torch
 from torch.futures import Future
 
-from ..base.errors import DeadlineExceeded, FanwiseError
-from ..links import Hub, Link, Request
+from ..base.errors import FanwiseError
 from ..links.codec import load_error
-from ..links.link import may_wait_for
+from ..links.hub import Hub
+from ..links.link import Link, Request, may_wait_for
 from ..links.runner_threads import RunnerThreads
 from . import current as process
 from .actors.queues import Queues
@@ -66,13 +66,10 @@ class Agent:
         self.now_s = hub.clock.now_s
         self._hub = hub
         self._runners = runners
-        self._faults = options.faults
         self._handlers: dict[str, Handler] = {}
         self._group: Group | None = None
         self.worker_events: WorkerEvents
         self.actors: Any  # Any, here and below: of parts that know this
-        self.services: Any
-        self.publisher: Any = None
         self._infos: dict[str | int, WorkerInfo] = {}
         self.lending: Lending
         self.connections = Connections(
@@ -103,8 +100,6 @@ class Agent:
             take_turn=self.queues.take,
             references=self.references,
             is_leaving=self.is_leaving,
-            faults=options.faults,
-            later=self.later,
         )
         self._early_calls = EarlyCalls(self.server.serve)
         self.sender = Sender(
@@ -113,7 +108,6 @@ class Agent:
             self.connections,
             self.references,
             is_leaving=self.is_leaving,
-            faults=options.faults,
         )
         self.call, self.call_sync, self.stream = self.sender.call, self.sender.call_sync, self.sender.stream
         self.on(OVER, self.connections.on_told_over)
@@ -200,8 +194,6 @@ class Agent:
         """Book-keeping for the agent of `to`: done when its handler has answered. Never blocks."""
         future: Future[Any] = Future()
         try:
-            if self._faults is not None and self._faults.drops_message(to, method, args):
-                raise DeadlineExceeded(f"{method} to worker {to} was lost, on purpose")
             told = QueuedRequest(future, method, args)
             link = self.connections.ready(to) or self.connections.at_once(to)
             if link is None or not told.left_by(link):
@@ -307,8 +299,6 @@ class Agent:
 
         The links first: then the threads, before they go, tell all who wait for an answer that none will come.
         """
-        if self.publisher is not None:
-            self.publisher.close()
         if self.has_joined:
             self.worker_events.close()
         self.connections.close()

@@ -16,7 +16,7 @@ from torch.futures import Future
 
 from ..base.errors import WorkerLostError
 from . import current as process
-from .actors.address import UNLIMITED
+from .actors.address import CONCURRENCY_LIMIT
 from .calling import cancelling, torch_futures
 from .calling.call import Call, Following, Invocation
 from .constants import UNSET_RPC_TIMEOUT
@@ -132,7 +132,6 @@ def remote(
     *,
     serial: bool = False,
     concurrency: int | None = None,
-    restart: int = 0,
 ) -> RRef[Any]:  # Any: what func returns
     """Run `func` on `to` and leave the value there; return a reference to it at once.
 
@@ -144,37 +143,31 @@ def remote(
             `remote()` run one at a time, those of one caller in their order. One that waits takes no thread there, and
             does not run when its time is over before its turn.
         concurrency: as `serial`, so many at a time.
-        restart: the object, of a class, is made again from `args` and `kwargs` when its worker dies or leaves, on the
-            next worker of the same name, so many times at most, and while this worker has the reference. Calls that
-            were under way fail and are not made again; later ones, of all who have a reference, wait for it.
 
     >>> remote("worker1", torch.add, args=(torch.ones(2), 1)).to_here()
     tensor([2., 2.])
     """
     agent, info, invocation = _checked(to, func, args, kwargs)
-    if serial is not False or concurrency is not None or restart != 0:
-        turns = _turns(func, serial, concurrency, restart)
-        made: RRef[Any] = agent.actors.make(info, invocation, timeout_s=timeout, concurrency=turns, restart=restart)
-        return made
+    if serial is not False or concurrency is not None:
+        actor: RRef[Any] = agent.actors.make(
+            info, invocation, timeout_s=timeout, concurrency=_concurrency(func, serial, concurrency)
+        )
+        return actor
     return agent.references.remote(info, invocation, timeout_s=timeout)
 
 
-def _turns(func: object, serial: bool, concurrency: int | None, restart: int) -> int:
-    """How many calls of an actor run at a time. Raises TypeError, ValueError."""
+def _concurrency(func: object, serial: bool, concurrency: int | None) -> int:
+    """Return how many calls of an actor run at a time. Raises TypeError, ValueError."""
     if not isinstance(serial, bool):
         raise TypeError(f"serial must be True or False, got {serial!r}.")
     if not isinstance(func, type):
-        raise TypeError(f"an actor is an object of a class: serial=, concurrency= and restart= need one, got {func!r}.")
-    if isinstance(restart, bool) or not isinstance(restart, int):
-        raise TypeError(f"restart must be an int, got {restart!r}.")
-    if restart < 0:
-        raise ValueError(f"restart must be at least 0, got {restart}.")
+        raise TypeError(f"an actor is an object of a class: serial= and concurrency= need a class, got {func!r}.")
     if concurrency is None:
-        return 1 if serial else UNLIMITED
+        return 1
     if isinstance(concurrency, bool) or not isinstance(concurrency, int):
         raise TypeError(f"concurrency must be an int, got {concurrency!r}.")
-    if not 1 <= concurrency < UNLIMITED:
-        raise ValueError(f"concurrency must be at least 1 and less than {UNLIMITED}, got {concurrency}.")
+    if not 1 <= concurrency < CONCURRENCY_LIMIT:
+        raise ValueError(f"concurrency must be at least 1 and less than {CONCURRENCY_LIMIT}, got {concurrency}.")
     if serial and concurrency != 1:
         raise ValueError(f"serial=True is concurrency=1, and concurrency={concurrency} was given too: leave one out.")
     return concurrency

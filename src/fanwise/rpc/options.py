@@ -14,7 +14,6 @@ import torch
 
 from . import constants
 from .constants import HEARTBEAT_S
-from .faults import Faults
 
 if TYPE_CHECKING:  # loaded when they are used, which is not in every program
     from .allow_list.allowing import Allow, Allowed
@@ -101,7 +100,6 @@ class TensorPipeRpcBackendOptions(RpcBackendOptions):
             self.set_device_map(to, device_map)
         self.devices = [_gpu(device) for device in devices or ()]
         self.allowed = None if allow is None else _allowed(allow)
-        self.faults: Faults | None = None  # for tests: what goes wrong
         self.memory: DeviceMemory | None = None  # whose memory is lent; None: that of CUDA devices
 
     def set_device_map(self, to: str, device_map: Mapping[Device, Device]) -> None:

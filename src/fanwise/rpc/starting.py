@@ -20,7 +20,7 @@ import torch
 
 from ..base.errors import WorkerLostError
 from ..base.text import counted
-from ..links import Hub
+from ..links.hub import Hub
 from ..links.runner_threads import RunnerThreads
 from . import agent as _agent
 from . import autograd, backend_registry, constants
@@ -30,11 +30,9 @@ from .calling import coroutines, serving, torch_futures
 from .devices.device_maps import check_here, check_there
 from .membership.group import Group
 from .options import RpcBackendOptions, TensorPipeRpcBackendOptions
-from .publishing import Publisher
 from .rendezvous.addresses import parse
 from .rendezvous.choosing import meeting_at
 from .rendezvous.entrance import Meeting
-from .services.registry import Services
 from .worker_info import WorkerInfo
 
 _log = logging.getLogger("fanwise.rpc")
@@ -155,7 +153,6 @@ def _start(
     try:
         address = meeting.listen(hub, agent.connections.accept)
         agent.actors = Actors(agent)
-        agent.services = Services(agent)
         autograd.attach(agent)
         runners.start()
         group = Group.join(
@@ -170,9 +167,7 @@ def _start(
         )
         _become(agent)  # before the calls that came early are run: their functions may make calls of their own
         agent.joined(group)
-        agent.services.joined()
         _check_devices(agent)
-        agent.publisher = Publisher(agent, meeting.where.name)
     except BaseException:
         _leave(agent)
         raise
@@ -199,7 +194,6 @@ def _leave(agent: _agent.Agent) -> None:
     autograd.detach()
     if agent.has_joined:
         agent.group.shutdown(graceful=False, within_s=None)
-        agent.services.close()
         agent.references.destroy()
     agent.close()
 
@@ -246,7 +240,6 @@ def _shut_down(agent: _agent.Agent, graceful: bool, timeout: float) -> None:
     finally:
         is_over.set()
         try:
-            agent.services.close()
             agent.references.destroy(ignore_leak=steps.ignores_leaks())
         finally:
             autograd.detach()

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from ..links import Hub
+from ..links.hub import Hub
 
 T = TypeVar("T")
 

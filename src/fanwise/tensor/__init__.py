@@ -18,6 +18,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .adapters import register_engine as register_engine
     from .buffers import aligned_buffer as aligned_buffer
     from .elements import item as item
     from .elements import size as size
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
 # What is here beside the standard's names, by the file that has it. Loaded on first use: calls and jobs, which send
 # arrays, need the wire format and nothing else of this layer.
 _NAMES_IN = {
+    "adapters": ("register_engine",),
     "buffers": ("aligned_buffer",),
     "elements": ("item", "size"),
     "engines": ("current_engine", "engine_of", "use"),

@@ -8,18 +8,20 @@
     differentiators                   with_jax/gradients.py     gradients, compiling; not numpy
     standards                         with_jax/namespace.py     the array API's functions
 
-A new engine is such a folder, and its line in `engines.py`. Nothing is loaded before it is asked for, part by part: who
-sends an array does not load the standard's functions. Here stand the protocols, and what is said in them. Knows no
-engine.
+An engine of this library is such a folder, and its line in `engines.py`; `register_engine` adds others. Parts are
+loaded on first use: sending an array does not load the standard's functions.
 """
 
 import importlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Protocol, TypeVar, cast
 
+from .engines import add_engine
+
 if TYPE_CHECKING:
     import numpy
 
+    from .engines import Engine
     from .random.keys import Key
     from .wire.header import WireHeader
 
@@ -224,3 +226,31 @@ generators = _Parts[Generator]("random")
 wires = _Parts[Wire]("wire")
 differentiators = _Parts[Differentiator]("gradients")
 standards = _Parts[Standard]("namespace")
+_TABLES: dict[str, _Parts[Any]] = {
+    "exchange": exchanges,
+    "devices": device_placements,
+    "writing": writers,
+    "random": generators,
+    "wire": wires,
+    "gradients": differentiators,
+    "namespace": standards,
+}
+
+
+def register_engine(engine: "Engine", array_type: type, **parts: Any) -> None:
+    """Add an engine to this process: `examples/own_engine.py` adds MXNet.
+
+    Args:
+        engine: its name and abilities.
+        array_type: the class of its arrays; subclasses belong to the engine too.
+        parts: "namespace", "exchange", "devices", "writing", "random", "wire" or "gradients", each an object with
+            the functions of the protocol of this module. Only what is used is needed.
+
+    Raises:
+        TypeError: a part has another name.
+    """
+    if unknown := sorted(set(parts) - set(_TABLES)):
+        raise TypeError(f"an engine has the parts {', '.join(_TABLES)}, got {unknown[0]!r}")
+    add_engine(engine, array_type)
+    for name, part in parts.items():
+        _TABLES[name][engine.name] = part

@@ -22,7 +22,8 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from ..base.errors import CancelledError, ClosedError, DeadlineExceeded, WorkerLostError
-from ..links import Ending, Link, Reply, Request
+from ..links.link import Link, Reply, Request
+from ..links.peers import Ending
 from .within import within
 
 E = TypeVar("E", bound=BaseException)

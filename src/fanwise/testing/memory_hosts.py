@@ -13,7 +13,8 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from ..links import Hub, memory_links
+from ..links.hub import Hub
+from ..links.transports.unix import memory_links
 from ..pool import Machine
 from ..pool.backend import Backend
 from ..pool.cluster.engine import ClusterEngine

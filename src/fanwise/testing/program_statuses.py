@@ -1,15 +1,12 @@
-"""Statuses as a training and a worker of a group write them, for tests of what reads them."""
+"""The status that a training run writes, for tests of the board."""
 
 from typing import Any
 
 from ..links.status_files import Status
 
-RATES = ("calls_made", "calls_received", "calls_failed", "calls_timed_out", "bytes_sent", "bytes_received")
-QUEUES = ("calls_running", "calls_waiting", "actor_calls_waiting", "answers_waiting", "calls_open")
-
 
 def run_status(key: str = "run-1-a", **changes: object) -> Status:
-    """A training of two ranks, one of which is lost; `changes` to what it says."""
+    """Return the status of a run of two ranks, one of which is lost, with these changes of its body."""
     body: dict[str, Any] = {
         "name": "train",
         "program": "train.py",
@@ -30,22 +27,3 @@ def run_status(key: str = "run-1-a", **changes: object) -> Status:
         "past": [[100.0, 12.5, None]],
     }
     return Status(key, "run", "node7/boot/pid/net", 4711, 104.0, {**body, **changes})
-
-
-def worker_status(rank: int, group: str = "port:29500", said_s: float = 105.0, **changes: object) -> Status:
-    """A worker of a group of three; `changes` to what it says."""
-    body: dict[str, Any] = {
-        "group": group,
-        "worker": f"w{rank}",
-        "rank": rank,
-        "world_size": 3,
-        "is_coordinator": rank == 0,
-        "workers": 3,
-        "workers_lost": 0,
-        "a_second": dict.fromkeys(RATES, 10.0 * (rank + 1)),
-        **dict.fromkeys(QUEUES, rank),
-        "num_peers": 1,
-        "peers": {"w0": {"calls_made": 1.0, "calls_received": 0.0, "calls_open": 2}},
-        "past": [[said_s - 3 + number, 10.0 * (rank + 1), 1.0, rank] for number in range(4)],
-    }
-    return Status(f"rpc-{rank}-a", "rpc", "node7/boot", 100 + rank, said_s, {**body, **changes})

@@ -158,7 +158,7 @@ class Counts:
         front = self.hypervolume_front
         has_grown = front is not None and not infeasibility and front.add(losses)
         loss, previous = losses[0], self.best_rank
-        is_better = math.isfinite(loss) and math.isfinite(infeasibility) and (infeasibility, loss) < previous
+        is_better = (infeasibility, loss) < previous and math.isfinite(loss) and math.isfinite(infeasibility)
         if is_better:
             self.best_rank = (infeasibility, loss)
         if len(losses) > 1 and not infeasibility:

@@ -9,7 +9,7 @@ from typing import NoReturn, cast
 import pytest
 
 from fanwise.base.errors import ClusterError
-from fanwise.links import Hub
+from fanwise.links.hub import Hub
 from fanwise.pool.cluster import starting
 from fanwise.pool.cluster.ray_process import News, RayProcess
 from fanwise.pool.cluster.settings import ClusterSettings

@@ -40,7 +40,7 @@ function show(data) {
   programs(data);
 }
 
-/** Trainings and groups of workers that run on this machine now. */
+/** Training runs on this machine. */
 function programs(data) {
   const numbers = (...cells) => cells.map(([text, isWide]) => el("td", { class: isWide ? "number wideonly" : "number" }, text));
   $("runs").hidden = data.runs.length === 0;
@@ -49,11 +49,6 @@ function programs(data) {
       [one.epoch === null ? "-" : `${one.epoch + 1}${one.epochs === null ? "" : ` of ${one.epochs}`}`, true],
       [seconds(one.elapsed_s), true], [seconds(one.left_s), true]),
     el("td", { class: "soft small wideonly" }, `${one.program}, ${one.host}, pid ${one.pid}`))));
-  $("groups").hidden = data.groups.length === 0;
-  renew($("groups-rows"), ...data.groups.slice(0, 200).map((one) => el("tr", {}, el("td", {}, el("a", { href: program(one.key) }, one.name)),
-    ...numbers([number(one.a_second.calls_made)], [number(one.calls_running), true], [number(one.calls_waiting + one.actor_calls_waiting)],
-      [one.workers_here === one.workers ? number(one.workers) : `${one.workers_here} of ${one.workers} here`],
-      [number(one.workers_lost), true], [bytes(one.a_second.bytes_sent), true]))));
 }
 
 $("filter").addEventListener("input", draw);

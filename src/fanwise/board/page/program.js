@@ -1,4 +1,4 @@
-// One training with its ranks, or one group of workers with its calls, as long as it runs.
+// One training run with its ranks, as long as it runs.
 import { $, ask, bytes, el, fill, follow, number, pill, renew, say, seconds, write } from "/static/dom.js";
 import { colour, draw } from "/static/charts.js";
 
@@ -14,13 +14,7 @@ function show(data) {
   write($("name"), data.name);
   const silent_s = Date.now() / 1000 - data.said_s;
   fill($("state"), pill("running"));
-  const where = data.kind === "run" ? [data.program, data.host, `pid ${data.pid}`]
-    : data.workers_here === data.workers ? [] : [`${data.workers_here} of its ${data.workers} workers run on this machine`];
-  write($("told"), [...where, silent_s > SILENT_S ? `it has said nothing for ${seconds(silent_s)}` : ""].filter(Boolean).join(" - "));
-  (data.kind === "run" ? run : group)(data);
-}
-
-function run(data) {
+  write($("told"), [data.program, data.host, `pid ${data.pid}`, silent_s > SILENT_S ? `it has said nothing for ${seconds(silent_s)}` : ""].filter(Boolean).join(" - "));
   write($("speed-title"), "Samples a second");
   renew($("speed"), el("div", { class: "big" }, number(data.samples_per_s)), terms(["loss", number(data.loss)],
     ["ranks", number(data.world_size)], ["devices", number(data.num_devices)]));
@@ -39,33 +33,6 @@ function run(data) {
   head(["rank", true], ["state"], ["devices"], ["pid", true]);
   renew($("parts"), ...data.ranks.slice(0, MOST_ROWS).map((one) => el("tr", {}, ...cells(number(one.rank)), el("td", {}, pill(one.state)),
     el("td", {}, one.devices), ...cells(one.pid ? `${one.pid}` : "-"))));
-}
-
-function group(data) {
-  write($("speed-title"), "Calls a second");
-  renew($("speed"), el("div", { class: "big" }, number(data.a_second.calls_made)), terms(
-    ["failed a second", number(data.a_second.calls_failed)], ["timed out a second", number(data.a_second.calls_timed_out)],
-    ["sent a second", bytes(data.a_second.bytes_sent)]));
-  write($("progress-title"), "Queues");
-  renew($("progress"), el("div", { class: "big" }, number(data.calls_waiting + data.actor_calls_waiting)), terms(
-    ["calls that wait", number(data.calls_waiting)], ["that wait for an actor", number(data.actor_calls_waiting)],
-    ["running", number(data.calls_running)], ["made and not answered", number(data.calls_open)],
-    ["workers", `${number(data.workers)}${data.workers_lost ? `, ${number(data.workers_lost)} lost` : ""}`]));
-  write($("first-title"), "Calls a second");
-  write($("second-title"), "Calls that wait");
-  lines("first", data.past, [[1, "made", "accent"], [2, "received", "c1"]]);
-  lines("second", data.past, [[3, "waiting", "c2"]]);
-  write($("parts-title"), "Workers");
-  head(["rank", true], ["worker"], ["made/s", true], ["received/s", true], ["running", true], ["waiting", true], ["open", true], ["process"]);
-  renew($("parts"), ...data.members.slice(0, MOST_ROWS).map((one) => el("tr", {}, ...cells(number(one.rank)),
-    el("td", {}, one.name, one.is_coordinator ? el("span", { class: "soft small" }, " coordinator") : null),
-    ...cells(number(one.a_second.calls_made), number(one.a_second.calls_received), number(one.calls_running),
-      number(one.calls_waiting + one.actor_calls_waiting), number(one.calls_open)), el("td", { class: "soft small" }, `${one.host}, pid ${one.pid}`))));
-  const pairs = data.members.flatMap((one) => one.peers.filter((peer) => peer.calls_made > 0 || peer.calls_open > 0).map((peer) => [one.name, peer]))
-    .sort((one, other) => other[1].calls_made - one[1].calls_made).slice(0, MOST_ROWS);
-  $("between").hidden = pairs.length === 0;
-  renew($("between-rows"), ...pairs.map(([from, peer]) => el("tr", {}, el("td", {}, from), el("td", {}, peer.name),
-    ...cells(number(peer.calls_made), number(peer.calls_open)))));
 }
 
 function lines(node, past, series) {

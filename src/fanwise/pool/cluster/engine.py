@@ -22,8 +22,10 @@ from dataclasses import replace
 
 from ...base.errors import ClosedError, ClusterError, LeaseError, NotSendableError, WorkerLostError
 from ...base.text import counted
-from ...links import Ending, Hub, Link, Reply, Request, Timer
 from ...links.codec import pack_error
+from ...links.hub import Hub, Timer
+from ...links.link import Link, Reply, Request
+from ...links.peers import Ending
 from ..contract import Capacity, JobEvents, JobRequest, Outcome, Output, Ready
 from ..contract import Ending as HowToEnd
 from ..contract import Job as AnyJob

@@ -11,8 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from ...base.errors import ClosedError, WorkerLostError
-from ...links import Link, Request
 from ...links.codec import pack_error, with_note
+from ...links.link import Link, Request
 from ...links.link import Reply as Asked
 from ..contract import GO_ON, Engine, Job, JobRequest, Outcome, Output, Ready, Reply, Report
 from ..outcomes import exception_outcome, to_send

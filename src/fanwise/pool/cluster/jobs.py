@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...links import Request
+from ...links.link import Request
 from ..contract import JobEvents, JobRequest, JobState, Outcome, Output, Reply
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from ...base.errors import ClusterError, NotInstalled
 from ...base.text import counted
-from ...links import Hub
+from ...links.hub import Hub
 from ...links.shared_secret import new_secret
 from .engine import ClusterEngine
 from .hosts import HostFacts

@@ -1,9 +1,8 @@
-"""Actors: objects of which at most so many calls run at a time, and which are made again when their worker is lost.
+"""Actors: objects with a limited number of concurrent method calls.
 
-    caller    calls.py --CALL with an Address--> owner    queues.py: a queue for each actor
-                                                          turns.py decides whose turn it is
-    creator   supervision.py makes it again when its worker is lost; restarts.py decides
+    caller    calls.py --CALL with an Address--> owner    queues.py: one queue per actor
+                                                          turns.py: which call runs next
 
-An actor is a value behind a reference, like any other; its number (`GlobalId.local_id`) is below zero, so whoever gets
-a reference knows without asking that calls of its methods wait for their turns.
+An actor is a value behind a reference, like any other. Its `GlobalId.local_id` is negative, so every holder of a
+reference knows that calls of its methods wait for their turn.
 """

@@ -15,8 +15,8 @@ from ..references.orders import GlobalId
 
 _ADDRESS = struct.Struct("<3qdI")
 ADDRESS_BYTES = _ADDRESS.size
-# Of an actor whose calls are not limited.
-UNLIMITED = 2**32 - 1
+# `concurrency` is less than this, so it fits into a u32.
+CONCURRENCY_LIMIT = 2**32 - 1
 
 
 class Address(NamedTuple):

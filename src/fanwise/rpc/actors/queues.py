@@ -18,9 +18,8 @@ from functools import partial
 from typing import Any, Protocol
 
 from ...base.errors import CancelledError, DeadlineExceeded, LinkLostError
-from ...links import Link, Request
 from ...links.hub import Alarm, Hub
-from ...links.link import Listener
+from ...links.link import Link, Listener, Request
 from ...links.runner_threads import RunnerThreads
 from ..references.orders import GlobalId
 from .address import Address

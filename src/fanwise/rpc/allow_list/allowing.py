@@ -44,8 +44,7 @@ Allow = str | type | Callable[..., Any]  # Any: the user's
 # What calls of ours name: proxies of references, DistributedOptimizer, RemoteModule, gathering. Each of these sees
 # itself to it that it does nothing that the list does not allow.
 _TARGETS = frozenset((
-    *("fanwise.rpc.actors.calls.invoke", "fanwise.rpc.actors.supervision.where_is"),
-    *(f"fanwise.rpc.services.registry.{name}" for name in ("hold", "hold_supervised", "hand_out", "release")),
+    "fanwise.rpc.actors.calls.invoke",
     *(f"fanwise.rpc.references.proxy.{name}" for name in ("_invoke", "_invoke_async")),
     *("fanwise.rpc.references.rref.value_on_owner", "fanwise.rpc.references.rref._rref_typeof_on_owner"),
     "fanwise.rpc.references.rref.backward_on_owner",

@@ -15,7 +15,7 @@ from ...base.errors import (
     RemoteError,
     WorkerLostError,
 )
-from ...links import Reply
+from ...links.link import Reply
 from .. import agent_protocol
 from ..messages.serializer import Serializer
 from ..worker_info import WorkerInfo

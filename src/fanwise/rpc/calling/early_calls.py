@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 
 from ...base.errors import FanwiseError
-from ...links import Request
+from ...links.link import Request
 from ..worker_info import WorkerInfo
 
 

@@ -15,8 +15,8 @@ from typing import Any, Protocol, cast
 from torch.futures import Future
 
 from ...base.errors import CancelledError, FanwiseError
-from ...links import Link, NeverSent
 from ...links.flow_control.credits import cost_of
+from ...links.link import Link, NeverSent
 from ..messages.messages import Message
 from ..worker_info import WorkerInfo
 from . import call_future

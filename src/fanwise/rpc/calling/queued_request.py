@@ -7,7 +7,7 @@ from typing import Any
 from torch.futures import Future
 
 from ...base.errors import FanwiseError
-from ...links import Link, NeverSent, Reply
+from ...links.link import Link, NeverSent, Reply
 
 
 class QueuedRequest:

@@ -18,13 +18,11 @@ from typing import Any, Protocol, TypeVar
 import torch
 
 from ...base.errors import ClosedError, DeadlineExceeded, FanwiseError, WindowFullError
-from ...links import Link, NeverSent, Reply
-from ...links.link import was_never_sent
+from ...links.link import Link, NeverSent, Reply, was_never_sent
 from .. import current as process
 from ..actors.address import Address
 from ..connections.connections import Connections
 from ..constants import UNSET_RPC_TIMEOUT
-from ..faults import Faults
 from ..messages import pickling
 from ..messages.messages import Message, addressed
 from ..messages.metadata import Created
@@ -55,7 +53,6 @@ class Sender:
 
     Args:
         is_leaving: notes by which link the references and loans of a message leave. False: that has ended.
-        faults: for tests: which calls are lost.
     """
 
     def __init__(
@@ -66,14 +63,12 @@ class Sender:
         references: References,
         *,
         is_leaving: Callable[[Message, Link], bool],
-        faults: Faults | None,
     ) -> None:
         self._agent = agent
         self._serializer = serializer
         self._connections = connections
         self._references = references
         self._is_leaving = is_leaving
-        self._faults = faults
         self._streams: weakref.WeakSet[Incoming] = weakref.WeakSet()
         self._num_forks = process.num_forks
 
@@ -107,8 +102,6 @@ class Sender:
         nest_in = scope if remote is None else None  # a value that stays there belongs to its references
         while True:
             message = self._serialize_call(to, invocation, remote, mode, address)
-            if self._faults is not None and self._faults.drops_call(to.id, invocation[0], is_remote=remote is not None):
-                return Following.failed(DeadlineExceeded(f"the call of {message!r} on {to.name} was lost, on purpose"))
             if link is None:
                 return self._queued(message, to, limit_s, nest_in)
             is_asked = False
@@ -185,8 +178,6 @@ class Sender:
         address: Address | None = None,
     ) -> Any:  # Any: what the function returns
         """As `call`, and wait. The calling thread reads its own answer."""
-        if self._faults is not None:
-            return self.call(to, invocation, timeout_s=timeout_s, address=address).wait()
         limit_s = self._begin(timeout_s)
         if address is not None:
             address = address._replace(left_s=limit_s or 0.0)

@@ -20,10 +20,9 @@ import torch
 from torch.futures import Future
 
 from ...base.errors import ClosedError, FanwiseError, LinkLostError, NotSendableError, WireError, WorkerLostError
-from ...links import Link, Request
+from ...links.link import Link, Request
 from ...links.runner_threads import RunnerThreads
 from ..actors.address import Address
-from ..faults import Faults
 from ..messages.messages import BARE_CALL, Message, made_by
 from ..messages.metadata import Context, Created
 from ..messages.serializer import Deserialized, Serializer
@@ -68,16 +67,12 @@ class Server:
         references: References,
         take_turn: Callable[[Address, Request, Callable[[Any], Any]], None],  # Any: as a request; a call
         is_leaving: Callable[[Message, Link], bool],
-        later: Callable[[float, Callable[[], None]], object],
-        faults: Faults | None = None,
     ) -> None:
         self.num_open = 0
         self.num_begun = 0
         self._producers: set[Producer] = set()
         self._references = references
         self._is_leaving = is_leaving
-        self._faults = faults
-        self._later = later
         self._serializer = serializer
         self._runners = runners
         self._lock = threading.Lock()
@@ -109,22 +104,13 @@ class Server:
         else:
             self._take_turn(address, request, call.answering)
 
-    def _run(self, call: "_Call", opened: Deserialized) -> None:
-        """Run a call that was opened, when all that it needs is there."""
-        waits = self._references.confirmed() if opened.has_references else None
-        if self._faults is not None:
-            delay_s = self._faults.delay_s(opened.value[0], is_remote=opened.remote is not None)
-            self._later(delay_s, lambda: self._run_when(waits, call, opened))
-        else:
-            self._run_when(waits, call, opened)
-
-    def _run_when(self, waits: "Future[Any] | None", call: "_Call", opened: Deserialized) -> None:  # Any: nothing
-        if waits is not None:
-            waits.add_done_callback(lambda _: self._runners.call(partial(call_in_default_state, call.run, opened)))
-        elif self._faults is not None:
-            self._runners.call(partial(call_in_default_state, call.run, opened))
-        else:
+    def _run_when_confirmed(self, call: "_Call", opened: Deserialized) -> None:
+        """Run a call when the owners of the references in its arguments have confirmed them."""
+        confirmed = self._references.confirmed()
+        if confirmed is None:
             call.run(opened)
+        else:
+            confirmed.add_done_callback(lambda _: self._runners.call(partial(call_in_default_state, call.run, opened)))
 
     def ended(self) -> None:
         """A call was answered."""
@@ -226,8 +212,8 @@ class _Call:
         except BaseException as error:
             self._not_run(error)
         else:
-            if opened.has_references or self._server._faults is not None:
-                self._server._run(self, opened)
+            if opened.has_references:
+                self._server._run_when_confirmed(self, opened)
             else:
                 self.run(opened)
 

@@ -32,9 +32,11 @@ from typing import Any
 from torch.futures import Future
 
 from ...base.errors import ClosedError, DeadlineExceeded, FanwiseError, LinkLostError, WorkerLostError
-from ...links import Fail, Hub, Link, Reply, Request, memory_links
 from ...links.codec import load_error
+from ...links.hub import Hub
+from ...links.link import Fail, Link, Reply, Request
 from ...links.process_state import has_ended
+from ...links.transports.unix import memory_links
 from ...links.transports.wires import Buffer
 from ..devices.lending import ReceivedLoans
 from ..membership.group import Group

@@ -13,7 +13,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ...base.errors import ClosedError, FanwiseError, LinkLostError, WorkerLostError
-from ...links import Fail, Hub, Link
+from ...links.hub import Hub
+from ...links.link import Fail, Link
 from ...links.process_state import has_ended
 from ..membership.members import Member
 

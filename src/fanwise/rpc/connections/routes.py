@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from ...base.errors import ClosedError, DeadlineExceeded, FanwiseError
-from ...links import Hub, Link
 from ...links.flow_control.credits import OVERDRAFT
-from ...links.hub import Alarm
+from ...links.hub import Alarm, Hub
+from ...links.link import Link
 
 # Calls that were made one after another fail together.
 _SLACK_S = 0.01

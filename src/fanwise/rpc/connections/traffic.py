@@ -9,7 +9,9 @@ import threading
 from collections import defaultdict
 from functools import partial
 
-from ...links import Ending, Link, LinkCounts
+from ...links.counts import LinkCounts
+from ...links.link import Link
+from ...links.peers import Ending
 
 GONE_MAX = 1024
 

@@ -28,8 +28,8 @@ import torch
 from torch.futures import Future
 
 from ...base.errors import LinkLostError, WireError, WorkerLostError
-from ...links import Hub, Link
-from ...links.hub import Alarm
+from ...links.hub import Alarm, Hub
+from ...links.link import Link
 from ...links.plain import Plain
 from .. import agent_protocol
 from ..calling.outcomes import error_of, result_of

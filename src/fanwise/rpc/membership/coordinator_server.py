@@ -18,7 +18,9 @@ from functools import partial
 
 from ...base.errors import DeadlineExceeded, FanwiseError
 from ...base.version import VERSION
-from ...links import Ending, Hub, Link, Reply, Request, Timer
+from ...links.hub import Hub, Timer
+from ...links.link import Link, Reply, Request
+from ...links.peers import Ending
 from ...links.process_state import FROZEN_AFTER_S, LOOK_EVERY_S, FrozenWatch, has_ended
 from ..constants import HEARTBEAT_S
 from ..messages.messages import speak

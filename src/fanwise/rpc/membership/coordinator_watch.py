@@ -7,7 +7,8 @@ host that answers nothing (`Heartbeats`). That its link ends is heard without lo
 from collections.abc import Callable
 from functools import partial
 
-from ...links import Hub, Link, Timer
+from ...links.hub import Hub, Timer
+from ...links.link import Link
 from ...links.process_state import LOOK_EVERY_S, FrozenWatch
 from .coordinator_server import FROZEN, Heartbeats, silent_text
 from .members import Member

@@ -19,7 +19,9 @@ from collections.abc import Callable
 
 from ...base.errors import ClosedError, FanwiseError, JoinError, WorkerLostError
 from ...base.version import VERSION
-from ...links import Ending, Hub, Link, Reply, Request
+from ...links.hub import Hub
+from ...links.link import Link, Reply, Request
+from ...links.peers import Ending
 from ...links.process_state import look_at, this_host
 from ..constants import HEARTBEAT_S
 from ..messages.messages import speak

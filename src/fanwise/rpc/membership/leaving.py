@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from ...base.errors import DeadlineExceeded
-from ...links import Hub
+from ...links.hub import Hub
 from ..waiting import Mailbox, on_hub
 
 _PAUSE_S = 0.002

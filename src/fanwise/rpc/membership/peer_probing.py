@@ -10,7 +10,8 @@ was reached, and is not the coordinator, may be it the next moment. Blocks while
 from collections.abc import Callable
 
 from ...base.errors import DeadlineExceeded, FanwiseError
-from ...links import Hub, Link
+from ...links.hub import Hub
+from ...links.link import Link
 from .members import Member, MemberState
 
 PROBE_S = 2.0

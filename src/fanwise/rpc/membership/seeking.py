@@ -21,7 +21,8 @@ import threading
 from typing import NamedTuple, Protocol
 
 from ...base.errors import ClosedError, DeadlineExceeded, FanwiseError, JoinError, WorkerLostError
-from ...links import Hub, Link, Reply
+from ...links.hub import Hub
+from ...links.link import Link, Reply
 from ..rendezvous.addresses import Rendezvous
 from ..rendezvous.entrance import Meeting
 from ..waiting import Mailbox, on_hub

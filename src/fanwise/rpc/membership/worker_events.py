@@ -16,7 +16,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from ...links import Hub
+from ...links.hub import Hub
 from ..waiting import on_hub
 from .members import Event, Joined, Lost, Member
 

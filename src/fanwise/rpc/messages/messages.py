@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ...base.errors import FanwiseError, WireError
-from ...links import Link
+from ...links.link import Link
 from ...tensor import from_wire, to_wire
 from ...tensor.with_torch.reducing import SPARSE, in_order_of_memory, rebuild_sparse, rebuild_strided
 from ..actors.address import ADDRESS_BYTES, Address, pack_address, unpack_address

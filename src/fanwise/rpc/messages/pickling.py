@@ -146,52 +146,6 @@ def encode_alone(value: object, reducers: Mapping[type, Reducer]) -> tuple[bytes
     return stream.getvalue(), tensors
 
 
-class Copied:
-    """What a value is now, whatever becomes of it: for what is sent later, to a worker that nobody knows yet.
-
-    References, and what else travels in calls only, are the same ones, and become forks when they are sent. Of tensors
-    the numbers are kept, not the history. Raises what pickling raises.
-
-    Attributes:
-        num_bytes: how much it keeps.
-    """
-
-    __slots__ = ("_data", "_kept", "num_bytes")
-
-    def __init__(self, value: object) -> None:
-        stream = io.BytesIO()
-        pickler = _Copier(stream, protocol=5)
-        pickler.dispatch_table, pickler.kept = _pickler.table, []
-        pickler.dump(value)
-        self._data, self._kept = stream.getvalue(), pickler.kept
-        self.num_bytes = len(self._data) + sum(x.nbytes for x in self._kept if isinstance(x, torch.Tensor))
-
-    def value(self) -> Any:  # Any: as what was copied
-        """The value, made anew."""
-        unpickler = _Uncopier(io.BytesIO(self._data))
-        unpickler.kept = self._kept
-        return unpickler.load()
-
-
-class _Copier(pickle.Pickler):
-    kept: list[object]
-
-    def persistent_id(self, value: object) -> int | None:
-        if type(value) is torch.Tensor:
-            value = value.detach().clone().requires_grad_(value.requires_grad)
-        elif type(value) not in _reducers:
-            return None
-        self.kept.append(value)
-        return len(self.kept) - 1
-
-
-class _Uncopier(pickle.Unpickler):
-    kept: list[object]
-
-    def persistent_load(self, pid: int) -> object:
-        return self.kept[pid]
-
-
 @contextlib.contextmanager
 def _sending(to: int, forks: "list[Fork] | None") -> "Iterator[list[torch.Tensor]]":
     outer, _now.sending = _now.sending, (mine := Sending(to, forks))

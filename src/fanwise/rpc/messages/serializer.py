@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from ...base.errors import WireError
-from ...links import Link
+from ...links.link import Link
 from ..allow_list.allowing import Allowed
 from ..devices.device_maps import DeviceMaps
 from ..devices.lending import Lending

@@ -26,7 +26,7 @@ from torch.futures import Future
 
 from ...base.clocks import Clock
 from ...base.errors import ClosedError, DeadlineExceeded, LinkLostError, OwnerLostError, WorkerLostError
-from ...links import Link
+from ...links.link import Link
 from .. import agent_protocol
 from ..actors.address import Address, is_actor
 from ..actors.queues import Queues

@@ -17,9 +17,11 @@ from pathlib import Path
 from typing import Protocol
 
 from ...base.errors import FanwiseError, WorkerLostError
-from ...links import Hub, Link, UnixListener, dial
+from ...links.hub import Hub
+from ...links.link import Link
 from ...links.process_state import this_host
 from ...links.runtime_folder import runtime_folder
+from ...links.transports.unix import UnixListener, dial
 from ..membership.members import Member
 from .addresses import Rendezvous
 from .lock_files import LockFile, has_survivors, holder_of, host_key, lock_path, try_lock

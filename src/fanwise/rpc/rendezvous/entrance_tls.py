@@ -26,11 +26,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ...base.errors import AuthenticationError, DeadlineExceeded, FanwiseError, WorkerLostError
-from ...links import Hub, Link, UnixListener, dial
+from ...links.hub import Hub
+from ...links.link import Link
 from ...links.process_state import this_host
 from ...links.runtime_folder import runtime_folder
 from ...links.security.certificates import Identity
 from ...links.transports.tcp import TcpListener, dial_tcp
+from ...links.transports.unix import UnixListener, dial
 from ..membership.members import Member
 from .addresses import Rendezvous
 from .entrance import OnLink, is_open, refused_text

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Generic, Protocol, TypeVar
 
 from ...base.errors import DeadlineExceeded
-from ...links import Link, Reply
+from ...links.link import Link, Reply
 from .. import agent_protocol
 from ..calling.call_future import failed
 from ..calling.cancelling import Scope, here

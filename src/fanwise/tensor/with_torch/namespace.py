@@ -73,7 +73,10 @@ matmul = _straight(torch.matmul, compat.matmul)
 
 def asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | None = None) -> torch.Tensor:
     if isinstance(obj, _TENSOR):
-        return torch.asarray(obj, dtype=dtype, device=obj.device if device is None else device, copy=copy)
+        x = obj.to(device=device, dtype=dtype)
+        if copy is False and x is not obj:
+            raise ValueError("asarray(copy=False) cannot convert or move this tensor without a copy")
+        return x.clone() if copy and x is obj else x
     if not isinstance(obj, (list, tuple)) and hasattr(obj, "__array__"):
         return torch.asarray(_forward(obj, copy), dtype=dtype, device=device, copy=copy)
     if copy is False:

@@ -162,6 +162,10 @@ def _on_host(index: Index) -> Index:
 
 def _to_numpy(part: torch.Tensor) -> Any:
     functorch = torch._C._functorch
+    if not functorch.is_functorch_wrapped_tensor(part) and functorch.peek_interpreter_stack() is None:
+        return part.numpy(force=True)
+    from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+
     while functorch.is_gradtrackingtensor(part):  # torch.func.jvp and grad wrap indices too
         part = functorch.get_unwrapped(part)
     if functorch.is_batchedtensor(part):
@@ -169,7 +173,8 @@ def _to_numpy(part: torch.Tensor) -> Any:
             "torch.func.vmap hides the values of an index that it maps over, so nothing can be written there; write "
             "where a mask is true, fanwise.tensor.where(mask, value, x)"
         )
-    return part.numpy(force=True)
+    with temporarily_clear_interpreter_stack():  # inside a transform `numpy` makes a tensor without memory
+        return part.numpy(force=True)
 
 
 def new_variable(x: torch.Tensor, copy: bool) -> torch.Tensor:

@@ -152,8 +152,8 @@ class SearchCore:
 
     def handle(self, event: Event) -> list[Action]:
         self._handlers[type(event)](event)
-        if type(event) is not events.Reported:
-            self._check_limits(event.now_s)
+        if type(event) is not events.Reported and (limit := self._reached_limit(event.now_s)) is not None:
+            self._apply_limit(limit, event.now_s)
         if not self._trials.active and self._stage not in ("open", "finished"):
             self._finish()
         actions = self._actions[:]
@@ -308,7 +308,7 @@ class SearchCore:
         self._actions.insert(0, Answer(trial.trial_id, decision, trial.iter))
         self._suggestions.refresh()
         if limit is not None:
-            self._check_limits(now_s)
+            self._apply_limit(limit, now_s)
         if self._slots.has_room:
             self._fill(now_s)
             self._check_limits(now_s)
@@ -506,17 +506,18 @@ class SearchCore:
         """Count and rank a new report, and return the decision about it."""
         report = self._observation(trial.trial_id, trial.config, trial.iter, values)
         losses, infeasibility = report.losses, report.infeasibility
-        self.counts.add_report(values, is_feasible=infeasibility == 0.0)
+        counts, loss, best = self.counts, losses[0], trial.best
+        counts.add_report(values, is_feasible=infeasibility == 0.0)
         if any(map(math.isnan, losses + report.violations)):
             name = next(item.name for item in self._required if math.isnan(values[item.name]))
             trial.fault = Reason("nan", f"the objective reported {name}=nan")
             self._trials.ask_to_stop(trial, "stop", now_s)
             return STOP
-        self.counts.add_result(trial.trial_id, infeasibility, losses)
-        rank = (infeasibility, losses[0], self.counts.num_evaluations)
-        if math.isfinite(losses[0]) and math.isfinite(infeasibility) and (trial.best is None or rank < trial.best):
-            best = BestReport(values[self._metric], trial.trial_id, trial.config, trial.iter, infeasibility)
-            trial.best = RankedReport(*rank, best)
+        counts.add_result(trial.trial_id, infeasibility, losses)
+        number, value = counts.num_evaluations, values[self._metric]
+        is_better = best is None or (infeasibility, loss, number) < best
+        if is_better and math.isfinite(loss) and math.isfinite(infeasibility):
+            trial.best = RankedReport(infeasibility, loss, number, value, trial.trial_id, trial.config, trial.iter)
         callee: Literal["searcher", "scheduler"] = "searcher"
         try:
             self._listener.observe(report)
@@ -604,9 +605,12 @@ class SearchCore:
 
     def _check_limits(self, now_s: float) -> None:
         limit = self._reached_limit(now_s)
-        if limit is not None and limit.lets_running_finish:
-            self._stop_starting(limit.reason)
-        elif limit is not None:
+        if limit is not None:
+            self._apply_limit(limit, now_s)
+
+    def _apply_limit(self, limit: Verdict, now_s: float) -> None:
+        self._stop_starting(limit.reason)
+        if not limit.lets_running_finish:
             self._halt(limit.reason, now_s)
 
     def _stop_starting(self, reason: str) -> None:

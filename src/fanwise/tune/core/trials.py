@@ -58,7 +58,10 @@ class RankedReport(NamedTuple):
     infeasibility: float
     loss: float
     number: int
-    report: BestReport
+    value: float
+    trial_id: int
+    config: Mapping[str, object]
+    iter: int
 
 
 class Checkpoint(NamedTuple):
@@ -165,7 +168,7 @@ class Trials:
         trials = {**self.active, **self.paused, **self.queued, **self.suspended}
         candidates = [self._finished_best, *(trial.best for trial in trials.values())]
         best = min(filter(None, candidates), default=None)
-        return None if best is None else best.report
+        return None if best is None else BestReport(*best[3:], infeasibility=best.infeasibility)
 
     @property
     def has_held(self) -> bool:
@@ -368,7 +371,7 @@ class Trials:
 
     def keep_checkpoint(self, trial: Trial, name: str) -> None:
         best = trial.best
-        if best is not None and best.report.iter > trial.iter:  # `best` would be void after a crash
+        if best is not None and best.iter > trial.iter:  # `best` would be void after a crash
             best = None if trial.checkpoint is None else trial.checkpoint.best
         previous, trial.checkpoint = trial.checkpoint, Checkpoint(name, trial.iter, best)
         self.checkpoints[name] = self.checkpoints.get(name, 0) + 1

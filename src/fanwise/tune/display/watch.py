@@ -16,7 +16,7 @@ from types import FrameType
 from typing import TypeVar
 
 from ...base.errors import ClosedError
-from ...links import Hub
+from ...links.hub import Hub
 from ..core.events import Interrupt
 from ..runtime.runner import SearchRunner
 from .screen import Screen

@@ -18,8 +18,11 @@ from pathlib import Path
 from typing import final
 
 from ...base.errors import ClosedError, FanwiseError
-from ...links import Hub, Limits, Link, Request, UnixListener, dial, new_key
+from ...links.frames import Limits
+from ...links.hub import Hub
+from ...links.link import Link, Request
 from ...links.plain import Plain
+from ...links.transports.unix import UnixListener, dial, new_key
 from ..program import ASK_AND_TELL
 from ..record.overview import Overview, overview_of
 from ..record.reading import read_meta

@@ -17,7 +17,7 @@ from typing import Any, final
 from ...base.errors import ClosedError, ExperimentExistsError, RecordError, SearchFailedError, SearchInterrupted
 from ...base.text import counted, printable_line
 from ...base.urls import is_url
-from ...links import Hub
+from ...links.hub import Hub
 from ...pool import Capacity, Pool
 from ...pool.contract import JobRequest
 from ...pool.current import in_job

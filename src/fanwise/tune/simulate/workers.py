@@ -130,47 +130,11 @@ class SimulatedWorkers:
 
     def run(self) -> tuple[float, Finish]:
         """Run the search. Return its duration in virtual seconds, and the action `Finish`."""
-        core, heap = self.core, self._heap
-        self.queue.append(events.Begin(0.0))
-        self._process_queue()
-        while self._finish is None:
-            tick_s = core.next_tick_s
-            if tick_s is not None and (not heap or tick_s < heap[0][0]):
-                self._now_s = tick_s
-                self.queue.append(events.Tick(tick_s))
-            else:
-                assert heap, "a running search has future events"
-                self._now_s, _, event = heapq.heappop(heap)
-                self._receive(event)
-            self._process_queue()
-        return self._now_s, self._finish
-
-    def _receive(self, event: Event) -> None:
-        """Handle an event that is due. Drop events of attempts that were stopped meanwhile."""
-        if isinstance(event, (events.Reported, events.Ready, events.Ended)):
-            attempt = self._running.get(event.trial_id)
-            if attempt is None or attempt.start.attempt != event.attempt:
-                return
-            if type(event) is events.Ended:
-                self._end(event.trial_id, event.now_s, event.outcome)
-                return
-            if type(event) is events.Ready:
-                attempt.ready_s = event.now_s
-                self.utilization.on_ready(event.trial_id, event.attempt, event.now_s)
-                self.queue.append(event)
-                self._train(attempt, event.now_s)
-                return
-        self.queue.append(event)
-
-    def _schedule(self, at_s: float, event: Event) -> None:
-        self._num_scheduled += 1
-        heapq.heappush(self._heap, (at_s, self._num_scheduled, event))
-
-    def _process_queue(self) -> None:
-        """Pass queued events to the state machine and execute its actions, until the queue is empty."""
         queue, handle, on_event = self.queue, self.core.handle, self.on_event
-        while queue:
-            event = queue.popleft()
+        queue.append(events.Begin(0.0))
+        while queue or self._finish is None:
+            if (event := queue.popleft() if queue else self._next_event()) is None:
+                continue
             actions = handle(event)
             self.num_events += 1
             if on_event is not None:
@@ -191,6 +155,35 @@ class SimulatedWorkers:
                     self.utilization.on_stop(event.now_s)
                 elif kind is Finish:
                     self._finish = action  # type: ignore[assignment]
+        assert self._finish is not None
+        return self._now_s, self._finish
+
+    def _next_event(self) -> Event | None:
+        """Advance the time to the next event. Return None if its attempt was stopped before or ends now."""
+        tick_s, heap = self.core.next_tick_s, self._heap
+        if tick_s is not None and (not heap or tick_s < heap[0][0]):
+            self._now_s = tick_s
+            return events.Tick(tick_s)
+        assert heap, "a running search has future events"
+        self._now_s, _, event = heapq.heappop(heap)
+        kind = type(event)
+        if kind is events.Free or kind is events.Suggested:
+            return event
+        attempt = self._running.get(event.trial_id)  # type: ignore[union-attr]  # Reported, Ready or Ended
+        if attempt is None or attempt.start.attempt != event.attempt:  # type: ignore[union-attr]
+            return None
+        if kind is events.Ended:
+            self._end(event.trial_id, event.now_s, event.outcome)  # type: ignore[union-attr]
+            return None
+        if kind is events.Ready:
+            attempt.ready_s = event.now_s
+            self.utilization.on_ready(event.trial_id, event.attempt, event.now_s)  # type: ignore[union-attr]
+            self._train(attempt, event.now_s)
+        return event
+
+    def _schedule(self, at_s: float, event: Event) -> None:
+        self._num_scheduled += 1
+        heapq.heappush(self._heap, (at_s, self._num_scheduled, event))
 
     def _train(self, attempt: _Attempt, now_s: float) -> None:
         """Schedule the next report or a fault, or end the attempt if its curve has ended."""
@@ -244,19 +237,16 @@ class SimulatedWorkers:
         attempt.iter += 1
         if not action.repeated:
             self.decisions[action.decision] += 1
-            self._update_incumbent(event, action.iter)
+            value: float = event.values[self.objective.metric]  # type: ignore[assignment]  # validated
+            loss = value if self.objective.mode == "min" else -value
+            is_better = loss < self._best_loss and math.isfinite(value)
+            if is_better and not violated_constraints(self.constraints, event.values):
+                self._best_loss = loss
+                self.incumbents.append(Incumbent(event.now_s, value, event.trial_id, action.iter))
         if action.decision is CONTINUE:
             self._train(attempt, event.now_s)
         else:
             self._end(action.trial_id, event.now_s, _STOPPED)
-
-    def _update_incumbent(self, event: events.Reported, iter: int) -> None:
-        value: float = event.values[self.objective.metric]  # type: ignore[assignment]  # validated
-        loss = value if self.objective.mode == "min" else -value
-        is_better = loss < self._best_loss and math.isfinite(value)
-        if is_better and not violated_constraints(self.constraints, event.values):
-            self._best_loss = loss
-            self.incumbents.append(Incumbent(event.now_s, value, event.trial_id, iter))
 
     def _suggest(self, action: Suggest) -> None:
         # Suggestions are made one after another, each with the observations at the time of its request.

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 import torch
+from faulty_rpc import Faults, FaultyTensorPipeRpcBackendOptions, call_types, message_types
 
 import fanwise.rpc as rpc
 from fanwise.base.errors import DeadlineExceeded
 from fanwise.rpc import agent as agents
-from fanwise.rpc import faulty
 from fanwise.rpc.references.orders import Batch, ForkRequest, GlobalId, Release
 from fanwise.rpc.references.rref import value_on_owner
 from fanwise.rpc.worker_info import WorkerKey
@@ -35,19 +35,19 @@ def batch(*messages: Any) -> Batch:
     ],
 )
 def test_calls_have_torchs_names(function: Callable[..., Any], is_remote: bool, name: str) -> None:
-    assert faulty.call_types(function, is_remote=is_remote) == (name,)
+    assert call_types(function, is_remote=is_remote) == (name,)
 
 
 def test_messages_have_the_names_of_all_they_carry() -> None:
     both = batch(ForkRequest(ID, ID), Release(ID, ID), Release(ID, ID))
-    assert faulty.message_types("refs", (both,)) == {"RREF_FORK_REQUEST", "RREF_USER_DELETE"}
-    assert faulty.message_types("autograd.release", (7,)) == {"CLEANUP_AUTOGRAD_CONTEXT_REQ"}
-    assert faulty.message_types("hello", (7,)) == set()
-    assert "SCRIPT_RREF_FETCH_CALL" in faulty.call_types(value_on_owner, is_remote=False)
+    assert message_types("refs", (both,)) == {"RREF_FORK_REQUEST", "RREF_USER_DELETE"}
+    assert message_types("autograd.release", (7,)) == {"CLEANUP_AUTOGRAD_CONTEXT_REQ"}
+    assert message_types("hello", (7,)) == set()
+    assert "SCRIPT_RREF_FETCH_CALL" in call_types(value_on_owner, is_remote=False)
 
 
 def test_the_first_few_to_each_worker_are_lost() -> None:
-    faults = faulty.ByMessageType(["PYTHON_CALL"], {"SCRIPT_CALL": 1.5}, num_fail_sends=2)
+    faults = Faults(["PYTHON_CALL"], {"SCRIPT_CALL": 1.5}, num_fail_sends=2)
     lost = [faults.drops_call(to, len, is_remote=False) for to in (1, 1, 2, 1, 2, 2)]
     assert lost == [True, True, True, False, True, False]
     assert not faults.drops_call(3, torch.add, is_remote=False)
@@ -55,7 +55,7 @@ def test_the_first_few_to_each_worker_are_lost() -> None:
 
 
 def join_faulty(rank: int, size: int, url: str, **faults: Any) -> None:
-    options = faulty.FaultyTensorPipeRpcBackendOptions(init_method=url, rpc_timeout=LIMIT_S, **faults)
+    options = FaultyTensorPipeRpcBackendOptions(init_method=url, rpc_timeout=LIMIT_S, **faults)
     rpc.init_rpc(f"w{rank}", rank=rank, world_size=size, rpc_backend_options=options)
 
 
@@ -95,7 +95,7 @@ def lost_creation(to: str) -> None:
 
 
 def lost_call(to: str) -> int:
-    with pytest.raises(DeadlineExceeded, match="the call of total on w1 was lost, on purpose"):
+    with pytest.raises(DeadlineExceeded, match="the call of total on w1 was dropped, on purpose"):
         rpc.rpc_sync(to, total, args=(3,))
     return rpc.rpc_sync(to, min, args=(2, 3))  # type: ignore[no-any-return]  # an int
 

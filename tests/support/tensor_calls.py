@@ -1131,6 +1131,7 @@ ELSEWHERE = {
     **dict.fromkeys(("empty", "empty_like"), "test_standard_values.py"),
     **dict.fromkeys(("finfo", "from_dlpack", "iinfo", "Namespace", "namespace"), "test_standard_names.py"),
     **dict.fromkeys(("current_engine", "engine_of", "use"), "test_tensor_dispatch.py"),
+    "register_engine": "../examples/conftest.py",
     **dict.fromkeys(("device_of", "devices", "to_device"), "test_same_beyond_the_standard.py"),
     **dict.fromkeys(("grad", "jit", "value_and_grad", "vjp"), "test_gradients.py"),
     "jvp": "test_jvp.py",

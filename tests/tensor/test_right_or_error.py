@@ -3,7 +3,8 @@
 The calls are in tests/support/tensor_calls.py. Values are compared with array_api_strict or NumPy, derivatives with
 finite differences of these. Where a function has no derivative, the gradient must lie between the derivatives from
 the left and from the right. Every difference between engines at a special point is a row of the table in
-docs/guides/tensor.md, and has a reason in `tensor_calls.REASONS`. FANWISE_WRITE_DIFFERENCES=1 writes the table.
+docs/guides/tensor.md; results that are not right have a reason in `tensor_calls.REASONS`. The table is written with
+FANWISE_WRITE_DIFFERENCES=1. `make test` covers NumPy and torch, `make soak` all engines.
 """
 
 import contextlib

@@ -65,8 +65,8 @@ test-torch-suite: $(VENV)/dev.stamp ## run torch's own RPC tests against fanwise
 		--retries 0 $(ARGS)
 
 # MXNet is retired and needs an old numpy: an environment of its own. The other worker of its group lives in .venv.
-test-mxnet: $(VENV)/dev.stamp $(MXNET_VENV)/stamp ## test the legacy adapter for MXNet 1.9.1 (Python 3.11; 2 minutes the first time)
-	FANWISE_OTHER_PYTHON=$(BIN)/python PYTHONPATH=src $(MXNET_VENV)/bin/python -m pytest tests/mxnet_legacy $(ARGS)
+test-mxnet: $(VENV)/dev.stamp $(MXNET_VENV)/stamp ## run the example of an engine and the book's programs on MXNet 1.9.1 (Python 3.11; 2 minutes the first time)
+	PYTHONPATH=src $(MXNET_VENV)/bin/python examples/own_engine.py
 	$(BIN)/python -m pytest tests/sources/test_mxnet.py $(ARGS)
 
 soak: $(VENV)/dev.stamp ## run the long tests: hundreds of kills, long searches, thousands of examples (minutes)
@@ -123,10 +123,10 @@ $(BIN)/python:
 		echo "'$(PYTHON)' cannot make virtual environments. On Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
 	"$(PYTHON)" -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
 
-$(MXNET_VENV)/stamp: tests/mxnet_legacy/environment.txt
+$(MXNET_VENV)/stamp: tests/sources/mxnet_environment.txt
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { \
 		echo "MXNet needs Python 3.11, '$(PYTHON)' is $$("$(PYTHON)" -V 2>&1). Name one: make test-mxnet PYTHON=python3.11" >&2; exit 1; }
 	"$(PYTHON)" -m venv $(MXNET_VENV)
 	$(MXNET_VENV)/bin/python -m pip install $(TORCH)
-	$(MXNET_VENV)/bin/python -m pip install -r tests/mxnet_legacy/environment.txt
+	$(MXNET_VENV)/bin/python -m pip install -r tests/sources/mxnet_environment.txt
 	touch $@

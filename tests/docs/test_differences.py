@@ -18,9 +18,9 @@ import pytest
 import fanwise.tensor as ft
 from fanwise.tensor.namespaces.standard import FUNCTIONS, of_two_arrays
 
-pytestmark = pytest.mark.usefixtures("jax_is_loaded", "tensorflow_is_loaded")
+pytestmark = pytest.mark.usefixtures("jax_is_loaded")
 
-ENGINES = ("numpy", "torch", "jax", "tensorflow")
+ENGINES = ("numpy", "torch", "jax")
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "tensor.md"
 BEGIN, END = "<!-- made by tests/docs/test_differences.py -->\n", "<!-- end of what it makes -->\n"
 
@@ -95,8 +95,6 @@ def others() -> Calls:
         "`float([3.5])`": lambda: float(ft.asarray([3.5])),
         "`r = s[0:2]; s[0] = 7` (State): r": read_before_a_write,
         "`at(x)[5].get()` of 2 elements": lambda: ft.at(ints())[5].get(),
-        "vmap(at(x)[i].set(1)) over i": lambda: ft.vmap(lambda i: ft.at(ft.zeros(2))[i].set(1.0))(ft.arange(2)),
-        "vmap(normal(key.fold_in(i))) over i": lambda: ft.vmap(lambda i: ft.normal(ft.Key(0).fold_in(i)))(ft.arange(2)),
     }
     return {("", name): call for name, call in calls.items()}
 
@@ -147,7 +145,7 @@ def table() -> str:
     together: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for (arguments, row), alike in names.items():
         together.setdefault((", ".join(alike), row), []).append(f"({arguments})" if arguments else "")
-    lines = [f"| call | {' | '.join(ENGINES)} |", "|---|---|---|---|---|"]
+    lines = [f"| call | {' | '.join(ENGINES)} |", "|---|---|---|---|"]
     for (alike_names, row), arguments_of in together.items():
         call_text = f"{alike_names} {' '.join(arguments_of)}".strip()
         lines.append(f"| {call_text} | {' | '.join(row)} |")

@@ -34,6 +34,7 @@ SHRUNK: dict[str, dict[str, object]] = {
     "data_parallel_exercises": {"COUNTS": (1, 2), "RATES": (0.4,), "EPOCHS, SEED": (2, 0)},
     "data_parallel_scratch": {"EPOCHS, SEED": (4, 1)},
     "launched_processes": {},
+    "own_engine": {},
     "own_backward": {"EPOCHS, BATCH, NOISE": (1, 128, 8)},
     "own_searcher": {"SECONDS": 1.5, "MAX_EPOCHS": 1, "REPETITIONS": 1},
     "pareto": {"TRIALS": 12, "MAX_EPOCHS": 1, "MAX_ERROR": 0.5},

@@ -1,4 +1,4 @@
-"""The book's section on arrays in MXNet, by its own functions and by fanwise's: prints results as JSON, by name.
+"""The book's section on arrays in MXNet, by its own functions: prints results as JSON, by name.
 
 Run by test_mxnet.py, in the environment of `make test-mxnet`: MXNet lives with no other engine.
 """
@@ -10,8 +10,6 @@ from typing import Any
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from mxnet import np
-
-    import fanwise.tensor.with_mxnet as mxt
 
 Results = dict[str, list[Any]]
 LIST_OF_LISTS = [[2, 1, 4, 3], [1, 2, 3, 4], [4, 3, 2, 1]]
@@ -40,22 +38,6 @@ def by_mxnet() -> Results:
     return found
 
 
-def by_fanwise() -> Results:
-    x = mxt.arange(12, dtype=mxt.float32)
-    assert mxt.size(x) == 12
-    X, Y = mxt.reshape(x, (3, -1)), mxt.asarray(LIST_OF_LISTS, dtype=mxt.float32)
-    found: Results = {"arange": [x], "zeros": [mxt.zeros((2, 3, 4))], "ones": [mxt.ones((2, 3, 4))]}
-    found |= {"normal": [mxt.normal((3, 4))], "list": [Y], "rows": [X[-1], X[1:3]], "exp": [mxt.exp(x)]}
-    a, b = mxt.asarray([1.0, 2, 4, 8]), mxt.asarray([2.0, 2, 2, 2])
-    found["arithmetic"] = [a + b, a - b, a * b, a / b, a**b]
-    found |= {"concat": [mxt.concat([X, Y], axis=0), mxt.concat([X, Y], axis=1)], "equal": [X == Y]}
-    column, row = (mxt.arange(count, dtype=mxt.float32) for count in (3, 2))
-    found["broadcast"] = [mxt.reshape(column, (3, 1)), mxt.reshape(row, (1, 2))]
-    written = X.copy()
-    written[1, 2] = 17
-    return {**found, "written": [written]}
-
-
 if __name__ == "__main__":
-    programs = {"mxnet": by_mxnet, "fanwise": by_fanwise}
+    programs = {"mxnet": by_mxnet}
     print(json.dumps({who: {n: [a.tolist() for a in each] for n, each in f().items()} for who, f in programs.items()}))

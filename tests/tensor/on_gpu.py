@@ -16,7 +16,6 @@ import torch
 
 from fanwise.tensor import (
     Key,
-    as_torch_function,
     convert,
     device_of,
     devices,
@@ -200,16 +199,6 @@ def jax_deletes_what_torch_has_taken() -> None:
             del others
 
 
-def jax_runs_inside_of_torch_where_the_tensors_are() -> None:
-    sines = as_torch_function(jnp.sin, engine="jax")
-    x = torch.zeros(3, device=DEVICE, requires_grad=True)
-    y = sines(x)
-    y.sum().backward()
-    assert x.grad is not None and x.grad.tolist() == [1.0, 1.0, 1.0]
-    if DEVICE in devices("jax"):
-        assert device_of(y) == device_of(x.grad) == DEVICE
-
-
 def wide() -> Any:
     """JAX with 64 bits, in a block."""
     return jax.enable_x64(True)
@@ -235,7 +224,6 @@ CASES: dict[str, Callable[[], None]] = {
         jax_refuses_what_it_would_change,
         jax_keeps_what_torch_writes_over,
         jax_deletes_what_torch_has_taken,
-        jax_runs_inside_of_torch_where_the_tensors_are,
     )
 }
 

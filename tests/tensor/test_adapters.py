@@ -17,7 +17,6 @@ PARTS: dict[str, tuple[Any, type]] = {  # Any: a dict of one protocol each
     "wire": (adapters.wires, adapters.Wire),
     "gradients": (adapters.differentiators, adapters.Differentiator),
     "namespace": (adapters.standards, adapters.Standard),
-    "learning": (adapters.learners, adapters.Learner),
 }
 PROVIDED = [(engine, part) for engine in ENGINES for part in PARTS if part != "gradients" or ENGINES[engine].autodiff]
 
@@ -25,14 +24,12 @@ if TYPE_CHECKING:
     from fanwise.tensor.with_jax import devices as j_devices
     from fanwise.tensor.with_jax import exchange as j_exchange
     from fanwise.tensor.with_jax import gradients as j_gradients
-    from fanwise.tensor.with_jax import learning as j_learning
     from fanwise.tensor.with_jax import namespace as j_namespace
     from fanwise.tensor.with_jax import random as j_random
     from fanwise.tensor.with_jax import wire as j_wire
     from fanwise.tensor.with_jax import writing as j_writing
     from fanwise.tensor.with_numpy import devices as n_devices
     from fanwise.tensor.with_numpy import exchange as n_exchange
-    from fanwise.tensor.with_numpy import learning as n_learning
     from fanwise.tensor.with_numpy import namespace as n_namespace
     from fanwise.tensor.with_numpy import random as n_random
     from fanwise.tensor.with_numpy import wire as n_wire
@@ -40,7 +37,6 @@ if TYPE_CHECKING:
     from fanwise.tensor.with_tensorflow import devices as f_devices
     from fanwise.tensor.with_tensorflow import exchange as f_exchange
     from fanwise.tensor.with_tensorflow import gradients as f_gradients
-    from fanwise.tensor.with_tensorflow import learning as f_learning
     from fanwise.tensor.with_tensorflow import namespace as f_namespace
     from fanwise.tensor.with_tensorflow import random as f_random
     from fanwise.tensor.with_tensorflow import wire as f_wire
@@ -48,7 +44,6 @@ if TYPE_CHECKING:
     from fanwise.tensor.with_torch import devices as t_devices
     from fanwise.tensor.with_torch import exchange as t_exchange
     from fanwise.tensor.with_torch import gradients as t_gradients
-    from fanwise.tensor.with_torch import learning as t_learning
     from fanwise.tensor.with_torch import namespace as t_namespace
     from fanwise.tensor.with_torch import random as t_random
     from fanwise.tensor.with_torch import wire as t_wire
@@ -62,7 +57,6 @@ if TYPE_CHECKING:
     compiling: list[adapters.CompilingGenerator] = [j_random, f_random]
     wires: list[adapters.Wire] = [n_wire, t_wire, j_wire, f_wire]
     differentiators: list[adapters.Differentiator] = [t_gradients, j_gradients, f_gradients]
-    learners: list[adapters.Learner] = [n_learning, t_learning, j_learning, f_learning]
     standards: list[adapters.Standard] = [n_namespace, t_namespace, j_namespace, f_namespace]
 
 

@@ -19,7 +19,6 @@ import fanwise.tensor as ft
 from fanwise.tensor import (
     Key,
     State,
-    as_torch_function,
     at,
     bernoulli,
     device_of,
@@ -185,18 +184,6 @@ def test_keys_go_into_compiled_code_through_it_and_out_of_it(engine: str) -> Non
         assert found == derived(Key(3), 7)
         again = pickle.loads(pickle.dumps(found["steps"][0]))
         assert again == Key(3).fold_in(7) and hash(again) == hash(Key(3).fold_in(7))
-
-
-def test_a_part_of_a_torch_model_draws_anew_at_each_call_in_either_engine() -> None:
-    def part(x: Array, key: Key) -> Array:
-        return x * ft.astype(bernoulli(key, 0.5, (8,)), x.dtype)
-
-    for engine, compiled in (("jax", True), ("jax", False), ("tensorflow", True)):
-        layer, x = as_torch_function(jit(part) if compiled else part, engine), torch.ones(8, requires_grad=True)
-        for step in range(3):
-            key = Key(0).fold_in(step)
-            (slope,) = torch.autograd.grad(layer(x, key).sum(), x)
-            assert torch.equal(slope, part(torch.ones(8), key))
 
 
 def test_steps_are_traced_by_the_engines_own_ways_of_compiling() -> None:

@@ -21,7 +21,6 @@ CASES = (
     "jax_refuses_what_it_would_change",
     "jax_keeps_what_torch_writes_over",
     "jax_deletes_what_torch_has_taken",
-    "jax_runs_inside_of_torch_where_the_tensors_are",
 )
 # JAX takes most of the memory else, before torch has any.
 ENVIRONMENT = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}

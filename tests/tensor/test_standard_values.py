@@ -12,7 +12,6 @@ import os
 import random
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from importlib.util import find_spec
 from typing import Any
 
 import array_api_strict as strict
@@ -33,8 +32,6 @@ EXAMPLES = int(os.environ.get("FANWISE_EXAMPLES", "0"))
 # it gets few, and only for the functions that we mend: the others are its own. TensorFlow's functions are ours: they
 # have a file of tests of their own, test_tensorflow_namespace_values.py.
 ENGINES = {"numpy": 12, "torch": 12, "jax": 1, "jax64": 1}
-if EXAMPLES and find_spec("tensorflow"):
-    ENGINES["tensorflow"] = EXAMPLES
 
 SIGNED = ["int8", "int16", "int32", "int64"]
 UNSIGNED = ["uint8", "uint16", "uint32", "uint64"]

@@ -15,7 +15,6 @@
     +-- JoinError (RuntimeError)          a worker was not let into a group: wrong name, rank or size, or nobody there
     +-- RemoteError (RuntimeError)        a remote failure whose own type cannot be rebuilt here
     +-- NotSendableError (TypeError)      an object that cannot travel to a worker; names it
-    +-- NotPortableError                  a function that is not the same on every engine; names the lines
     +-- LeaseError                        more devices or memory asked for than there are
     +-- ClusterError (RuntimeError)       no cluster there, not enough of it, or other versions on its nodes
     +-- RecordError                       not an experiment's record, or one of another version
@@ -139,10 +138,6 @@ class NotSendableError(FanwiseError, TypeError):
     anchor = "not-sendable"
 
 
-class NotPortableError(FanwiseError):
-    """A function does not do the same on every engine. The message names the lines where it differs."""
-
-    anchor = "not-portable"
 
 
 class LeaseError(FanwiseError):

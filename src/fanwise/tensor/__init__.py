@@ -18,6 +18,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .adapters import register_engine as register_engine
     from .buffers import aligned_buffer as aligned_buffer
     from .elements import item as item
     from .elements import size as size
@@ -29,21 +30,13 @@ if TYPE_CHECKING:
     from .exchange import from_numpy as from_numpy
     from .exchange import same_memory as same_memory
     from .exchange import to_numpy as to_numpy
-    from .gradients import as_torch_function as as_torch_function
     from .gradients import grad as grad
     from .gradients import jit as jit
     from .gradients import jvp as jvp
     from .gradients import stop_gradient as stop_gradient
     from .gradients import value_and_grad as value_and_grad
     from .gradients import vjp as vjp
-    from .gradients import vmap as vmap
     from .indexing import at as at
-    from .learning import cross_entropy as cross_entropy
-    from .learning import einsum as einsum
-    from .learning import log_softmax as log_softmax
-    from .learning import logsumexp as logsumexp
-    from .learning import relu as relu
-    from .learning import softmax as softmax
     from .namespaces import Namespace as Namespace
     from .namespaces import namespace as namespace
     from .namespaces.standard import VERSION as __array_api_version__  # noqa: F401  # as the standard calls it
@@ -51,7 +44,6 @@ if TYPE_CHECKING:
     from .placement import device_of as device_of
     from .placement import devices as devices
     from .placement import to_device as to_device
-    from .portability import check_portable as check_portable
     from .random import Key as Key
     from .random import bernoulli as bernoulli
     from .random import integers as integers
@@ -68,16 +60,15 @@ if TYPE_CHECKING:
 # What is here beside the standard's names, by the file that has it. Loaded on first use: calls and jobs, which send
 # arrays, need the wire format and nothing else of this layer.
 _NAMES_IN = {
+    "adapters": ("register_engine",),
     "buffers": ("aligned_buffer",),
     "elements": ("item", "size"),
     "engines": ("current_engine", "engine_of", "use"),
     "exchange": ("convert", "empty_aligned", "from_numpy", "same_memory", "to_numpy"),
-    "gradients": ("as_torch_function", "grad", "jit", "jvp", "stop_gradient", "value_and_grad", "vjp", "vmap"),
+    "gradients": ("grad", "jit", "jvp", "stop_gradient", "value_and_grad", "vjp"),
     "indexing": ("at",),
-    "learning": ("cross_entropy", "einsum", "log_softmax", "logsumexp", "relu", "softmax"),
     "namespaces": ("Namespace", "namespace"),
     "placement": ("device_of", "devices", "to_device"),
-    "portability": ("check_portable",),
     "random": ("Key", "bernoulli", "integers", "normal", "permutation", "uniform"),
     "state": ("State",),
     "wire": ("WireHeader", "from_wire", "is_array", "read_header", "to_wire"),

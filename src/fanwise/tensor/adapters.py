@@ -1,4 +1,4 @@
-"""What an engine provides to this layer: eight files in the folder with_<engine>, each of which meets a protocol here.
+"""What an engine provides to this layer: seven files in the folder with_<engine>, each of which meets a protocol here.
 
     exchanges["jax"]  --first use-->  with_jax/exchange.py      memory in and out
     device_placements                 with_jax/devices.py       devices by name
@@ -7,20 +7,21 @@
     wires                             with_jax/wire.py          bytes and back
     differentiators                   with_jax/gradients.py     gradients, compiling; not numpy
     standards                         with_jax/namespace.py     the array API's functions
-    learners                          with_jax/learning.py      softmax, einsum and their kin
 
-A new engine is such a folder, and its line in `engines.py`. Nothing is loaded before it is asked for, part by part: who
-sends an array does not load the standard's functions. Here stand the protocols, and what is said in them. Knows no
-engine.
+An engine of this library is such a folder, and its line in `engines.py`; `register_engine` adds others. Parts are
+loaded on first use: sending an array does not load the standard's functions.
 """
 
 import importlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Protocol, TypeVar, cast
 
+from .engines import add_engine
+
 if TYPE_CHECKING:
     import numpy
 
+    from .engines import Engine
     from .random.keys import Key
     from .wire.header import WireHeader
 
@@ -174,9 +175,6 @@ class Differentiator(Protocol):
         self, apply: Run, leaves: list[Array], wanted: Sequence[int], tangents: list[Array]
     ) -> tuple[list[Array], Any, list[Array | None]]: ...
 
-    # `apply` of each element of the mapped leaves, along their first axes: its arrays, stacked along their first.
-    def vmap(self, apply: Run, leaves: list[Array], mapped: Sequence[int]) -> tuple[list[Array], Any]: ...
-
     def stop_gradient(self, x: Array) -> Array: ...
 
 
@@ -204,26 +202,6 @@ class Standard(Protocol):
     def names(self, part: str) -> dict[str, Any]: ...  # Any: functions, numbers and dtypes
 
 
-# -- functions of models and losses ------------------------------------------------------------------------------------
-
-
-class Learner(Protocol):
-    """Arguments are known to fit; axes count from the front, and are not empty; subscripts have an arrow."""
-
-    def softmax(self, x: Array, axis: int, /) -> Array: ...
-
-    def log_softmax(self, x: Array, axis: int, /) -> Array: ...
-
-    def logsumexp(self, x: Array, axes: tuple[int, ...], keepdims: bool, /) -> Array: ...
-
-    def relu(self, x: Array, /) -> Array: ...
-
-    # IndexError: a label is no class.
-    def cross_entropy(self, logits: Array, labels: Array, /) -> Array: ...
-
-    def einsum(self, subscripts: str, arrays: list[Array], /) -> Array: ...
-
-
 # -- where they stand --------------------------------------------------------------------------------------------------
 
 _Part = TypeVar("_Part")
@@ -248,4 +226,31 @@ generators = _Parts[Generator]("random")
 wires = _Parts[Wire]("wire")
 differentiators = _Parts[Differentiator]("gradients")
 standards = _Parts[Standard]("namespace")
-learners = _Parts[Learner]("learning")
+_TABLES: dict[str, _Parts[Any]] = {
+    "exchange": exchanges,
+    "devices": device_placements,
+    "writing": writers,
+    "random": generators,
+    "wire": wires,
+    "gradients": differentiators,
+    "namespace": standards,
+}
+
+
+def register_engine(engine: "Engine", array_type: type, **parts: Any) -> None:
+    """Add an engine to this process: `examples/own_engine.py` adds MXNet.
+
+    Args:
+        engine: its name and abilities.
+        array_type: the class of its arrays; subclasses belong to the engine too.
+        parts: "namespace", "exchange", "devices", "writing", "random", "wire" or "gradients", each an object with
+            the functions of the protocol of this module. Only what is used is needed.
+
+    Raises:
+        TypeError: a part has another name.
+    """
+    if unknown := sorted(set(parts) - set(_TABLES)):
+        raise TypeError(f"an engine has the parts {', '.join(_TABLES)}, got {unknown[0]!r}")
+    add_engine(engine, array_type)
+    for name, part in parts.items():
+        _TABLES[name][engine.name] = part

@@ -67,6 +67,16 @@ _installed: set[str] = set()
 _current: ContextVar[str] = ContextVar("fanwise_engine")
 
 
+def add_engine(engine: Engine, array_type: type) -> None:
+    """Add an engine whose arrays are of this type; `adapters.register_engine` adds its functions, too."""
+    library = array_type.__module__.partition(".")[0]
+    ENGINES[engine.name] = engine
+    _ROOTS[library, array_type.__name__] = engine.name
+    _LIBRARIES.add(library)
+    _installed.add(engine.name)
+    _engine_by_type[array_type] = engine.name
+
+
 def engine_of(x: object, /) -> str:
     """The name of the engine that made the array x. Costs one look into a dict.
 

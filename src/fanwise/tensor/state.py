@@ -9,9 +9,6 @@ whose rules hold here as well. A cell is data: gradients neither flow into it no
 use `at`. Not for several threads at once.
 """
 
-import contextlib
-from collections.abc import Iterator
-from contextvars import ContextVar
 from typing import Any, NoReturn
 
 from .adapters import How, writers
@@ -19,18 +16,6 @@ from .engines import engine_of
 from .indexing.places import check_value
 
 _Array = Any  # An array of whichever engine; they have no type in common.
-
-_is_mapped: ContextVar[bool] = ContextVar("fanwise_vmap", default=False)
-
-
-@contextlib.contextmanager
-def mapped_over() -> Iterator[None]:
-    """Refuse to write into any cell: `vmap` runs a function once for all elements, and a cell would get which?"""
-    token = _is_mapped.set(True)
-    try:
-        yield
-    finally:
-        _is_mapped.reset(token)
 
 
 class State:
@@ -42,14 +27,14 @@ class State:
     functions and operators take `s.value`, and say so.
 
     A cell is data: gradients neither flow into it nor through it; for that there is `at`. A copied, pickled or sent
-    cell is one of its own, with the same numbers. Inside `vmap` cells can be read.
+    cell is one of its own, with the same numbers.
 
     Args:
         x: an array of any engine.
         copy: False lets torch and numpy write into x itself, which saves the memory; do not use x any more.
 
     Raises:
-        TypeError: x is no array, or, when writing, as `at`, and inside `vmap`.
+        TypeError: x is no array, or, when writing, as `at`.
         ValueError, IndexError: when writing, as `at`.
 
     >>> import numpy
@@ -125,11 +110,6 @@ class State:
         self._is_no_number()
 
     def _write(self, index: Any, value: Any, how: How) -> "State":
-        if _is_mapped.get():
-            raise TypeError(
-                "a State cannot be written to inside vmap, which runs a function once for all elements: "
-                "return what shall be written, and write it outside, or use fanwise.tensor.at"
-            )
         if type(value) is State:
             value = value.value
         check_value(self._variable, value, how)

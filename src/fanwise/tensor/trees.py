@@ -34,18 +34,3 @@ def with_leaves(leaves: Sequence[Leaf], places: Sequence[int], others: Sequence[
 def path_of(spec: TreeSpec, place: int, root: str) -> str:
     """The way to one leaf, as one would write it: `path_of(spec, 1, "args")` is `args[0]['w']`."""
     return spec.accessors()[place].codify(root)
-
-
-def prefix_leaves(prefix: Any, tree: Any, what: str, of: str) -> list[Any]:
-    """One entry of `prefix` for each leaf of a tree: that of the subtree in which it is; None is an entry.
-
-    Raises:
-        ValueError: the prefix has another shape. `what` and `of` name both, for the message.
-    """
-    try:
-        entries = optree.broadcast_prefix(prefix, tree, none_is_leaf=True, namespace=NAMESPACE)
-    except ValueError as error:
-        reason = str(error).partition(";")[0]  # after it comes the tree, with its arrays
-        raise ValueError(f"{what}={prefix!r} must be one axis, or have the shape of {of}: {reason}") from error
-    leaves = optree.tree_leaves(tree, none_is_leaf=True, namespace=NAMESPACE)
-    return [entry for entry, leaf in zip(entries, leaves, strict=True) if leaf is not None]

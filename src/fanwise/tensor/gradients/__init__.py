@@ -3,19 +3,15 @@
     value_and_grad(f)(params, X, y)  ->  value, gradients in the shape of params
     vjp(f, x)                        ->  value, pullback: cotangent -> (gradient of each argument,)
     jvp(f, (x,), (tangent,))         ->  value, its derivative along the tangent
-    vmap(f)(X)                       ->  f of each element of X, at once
 
 One rule: gradients are returned, nothing accumulates. functions.py is what users call and loads nothing;
-derivatives.py, pullbacks.py and mapping.py do it, by calls.py, which knows the arguments of a call, compiling.py, which
+derivatives.py and pullbacks.py do it, by calls.py, which knows the arguments of a call, compiling.py, which
 decides what is compiled, and the engine's file with_<engine>/gradients.py, which knows nothing of trees.
-with_torch/as_torch.py puts a part in another engine into torch's own backward pass.
 """
 
-from .functions import as_torch_function as as_torch_function
 from .functions import grad as grad
 from .functions import jit as jit
 from .functions import jvp as jvp
 from .functions import stop_gradient as stop_gradient
 from .functions import value_and_grad as value_and_grad
 from .functions import vjp as vjp
-from .functions import vmap as vmap

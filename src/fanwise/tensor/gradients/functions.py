@@ -1,4 +1,4 @@
-"""What users call: `value_and_grad`, `grad`, `vjp`, `jvp`, `vmap`, `stop_gradient`, `jit`, `as_torch_function`.
+"""What users call: `value_and_grad`, `grad`, `vjp`, `jvp`, `stop_gradient`, `jit`.
 
     from fanwise.tensor import value_and_grad
 
@@ -139,7 +139,7 @@ def jvp(f: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) 
     taken; with the gradients of `vjp`, sum(real(conj(cotangent) * jvp)) = sum(real(conj(pulled back) * tangent)).
 
     By `torch.func.jvp`, `jax.jvp` and `tf.autodiff.ForwardAccumulator`. f runs once, and is not compiled (give
-    `jit(f)`). Nests with `grad`, `vjp`, `vmap` and itself, `jvp(grad(f), ...)` being the product of the Hessian with
+    `jit(f)`). Nests with `grad`, `vjp` and itself, `jvp(grad(f), ...)` being the product of the Hessian with
     a vector.
 
     Args:
@@ -164,53 +164,6 @@ def jvp(f: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) 
 
     _check_options(f, 0)
     return pushed_forward(f, primals, tangents)
-
-
-def vmap(f: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0) -> Callable[..., Any]:
-    """A function that applies f, which is written for one element, to all elements of its arrays at once.
-
-    By `torch.func.vmap`, `jax.vmap` and `tf.vectorized_map`, with JAX's names and their meaning. Nests with itself and
-    with gradients: `vmap(grad(loss), (None, 0, 0))(params, X, y)` is the gradient of each example. Gradients flow
-    through it. On TensorFlow each call traces f anew, some 10 ms; `jit(vmap(f))` does so once.
-
-    Args:
-        f: runs once, with arrays that stand for one element of each. Python cannot see their values (`if`, `float`).
-        in_axes: along which axis the elements lie: an integer, None for what is the same for all of them, or a tuple
-            with one entry for each positional argument, which may be a tree with an entry for a part of it. Arrays
-            given by name are mapped along axis 0. Whatever is no array (numbers, keys, strings) is the same for all.
-        out_axes: where the elements lie in the result: an integer, or a tree of integers for parts of it. What does
-            not depend on the element is repeated.
-
-    A key draws the same numbers for all elements; on JAX and TensorFlow `key.fold_in(i)` draws those of element i,
-    where i is one of what is mapped. torch cannot: draw for all outside, and map over the numbers. Of `State` cells
-    can be read. `at` takes an index that is mapped on JAX and TensorFlow.
-
-    Raises (when called):
-        TypeError: the engine is numpy; there are arrays of two engines; in_axes or out_axes are not as above; f writes
-            into a `State`, or needs a number from what stands for an element.
-        ValueError: nothing is mapped; an array has no such axis, or another length of it than the others.
-
-    >>> import torch
-    >>> vmap(torch.dot, in_axes=(0, None))(torch.eye(2), torch.tensor([3.0, 4.0]))
-    tensor([3., 4.])
-    """
-    from .derivatives import Prepared
-    from .mapping import mapped
-
-    _check_options(f, 0)
-    _check_axes("in_axes", in_axes, True)
-    _check_axes("out_axes", out_axes, False)
-    return Prepared(f, mapped(f, in_axes, out_axes), (vmap, (f, in_axes, out_axes)))
-
-
-def _check_axes(name: str, axes: Any, may_be_none: bool) -> None:
-    from ..trees import flatten
-
-    if name == "in_axes" and not (axes is None or type(axes) in (int, tuple)):
-        raise TypeError(f"in_axes must be an integer, None, or a tuple with one entry for each argument, got {axes!r}")
-    wrong = [axis for axis in flatten(axes)[0] if type(axis) is not int]
-    if wrong:
-        raise TypeError(f"{name} must have integers, got {wrong[0]!r} in {axes!r}")
 
 
 def stop_gradient(x: Any) -> Any:
@@ -250,43 +203,3 @@ def jit(f: Callable[..., Any]) -> Callable[..., Any]:
 
     _check_options(f, 0)
     return Prepared(f, jitted(f), (jit, (f,)))
-
-
-def as_torch_function(f: Callable[..., Any], engine: str) -> Callable[..., Any]:
-    """f, written for another engine, as a function of torch tensors that torch differentiates.
-
-        torch tensors --convert--> jax arrays --f--> jax arrays --convert--> torch tensors
-        gradients     <--convert--     vjp of f       <--convert--   gradients
-
-    So one `loss.backward()` goes through parts in several engines, and so does fanwise.rpc's distributed autograd
-    when the parts are in several workers. Second derivatives work (`create_graph=True`), and complex numbers have
-    the gradients that torch gives them. Every crossing copies, as `convert` does: on a GPU that torch and JAX share,
-    else by way of the CPU. A part of some milliseconds is worth it, a single operation is not.
-
-    Args:
-        f: takes and returns trees of arrays of `engine`, and whatever else. Creation functions of fanwise.tensor in
-            it make arrays of `engine`. It must not write into its arguments. To have it compiled give `jit(f)`.
-        engine: "jax" or "tensorflow"; with "torch" it is f as it is.
-
-    Returns:
-        A function of the same arguments with torch tensors in place of arrays. Integer tensors have no gradient.
-        The results of f that are no floating-point arrays are constants for torch. It can be pickled if f can.
-
-    Raises:
-        ValueError: the engine is unknown.
-        TypeError: the engine has no gradients; an array of another engine than torch is among the arguments.
-        NotInstalled: the engine is not installed; the message names the extra.
-
-    Example::
-
-        import jax.numpy as jnp
-        layer = as_torch_function(lambda x, w: jnp.tanh(x @ w), engine="jax")
-        layer(x, w).sum().backward()          # x.grad and w.grad, as if it had been torch all along
-    """
-    from ..engines import check_engine
-
-    check_engine(engine)
-    _check_options(f, 0)
-    from ..with_torch.as_torch import crossing
-
-    return crossing(f, engine)

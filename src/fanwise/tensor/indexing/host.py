@@ -51,6 +51,13 @@ def names_twice(found: npt.NDArray[np.int64]) -> bool:
     return np.unique(found).size < found.size
 
 
+def last_of_each(found: npt.NDArray[np.int64]) -> npt.NDArray[np.int64] | None:
+    """Return where each position in `found` occurs last, for flat arrays; None if no position occurs twice."""
+    flat = found.reshape(-1)
+    _, from_the_end = np.unique(flat[::-1], return_index=True)
+    return None if from_the_end.size == flat.size else np.sort(flat.size - 1 - from_the_end)
+
+
 def check_broadcast(value_shape: Shape, to: Shape) -> None:
     """
     Raises:

@@ -45,7 +45,6 @@ def _hint(name: str, others: Iterable[str]) -> str:
     if name.startswith("_"):
         return ""
     from ...base.nearest import nearest
-    from .other_names import OTHER_NAMES
 
-    near = OTHER_NAMES.get(name) or nearest(name, sorted({*NAMES, *others}))
+    near = nearest(name, sorted({*NAMES, *others}))
     return f"; did you mean {near!r}?" if near else ""

@@ -1,9 +1,8 @@
-"""What the functions of several engines share, in plain Python: shapes and Python's own numbers.
+"""Shapes and Python numbers, for the functions of all engines."""
 
-A quiet file: it knows no engine.
-"""
-
+import math
 from itertools import zip_longest
+from typing import Any
 
 
 def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...]:
@@ -40,6 +39,64 @@ def made_of_python_numbers(x: object) -> bool:
     assert isinstance(x, (list, tuple)), "the types above are lists and tuples"
     kinds = set(map(type, x))
     return kinds <= _NUMBERS or all(made_of_python_numbers(item) for item in x)
+
+
+def num_reduced(shape: tuple[int, ...], axis: int | tuple[int, ...] | None) -> int:
+    """Return how many elements a reduction over these axes combines into one."""
+    axes = range(len(shape)) if axis is None else (axis,) if isinstance(axis, int) else axis
+    return math.prod(shape[each] for each in axes)
+
+
+def check_indices(indices: Any, num_axes: int, axis: int | None) -> None:
+    """Raise unless `take` is defined for indices of this shape and an array with this number of axes.
+
+    Raises:
+        ValueError: the indices have no axis or several, or the axis is missing. Engines disagree about those.
+    """
+    if len(indices.shape) != 1:
+        raise ValueError(f"take needs indices of one axis, got an array of shape {tuple(indices.shape)}")
+    if axis is None and num_axes != 1:
+        raise ValueError(f"take needs an axis for an array of {num_axes} axes")
+
+
+def contains(obj: object, kinds: tuple[type, ...]) -> bool:
+    """Return True if obj is of one of these types, or a list or tuple with such an object at any depth."""
+    if isinstance(obj, (list, tuple)):
+        return any(contains(part, kinds) for part in obj)
+    return isinstance(obj, kinds)
+
+
+def numbers_to_numpy(obj: Any, dtype: Any = None, integer: str = "int64") -> Any:
+    """Convert a Python number, nested lists of them, or a NumPy array to a new NumPy array.
+
+    Args:
+        obj: the numbers.
+        dtype: the dtype of the result. By default floats become float32, complex numbers complex64.
+        integer: the dtype of integers if `dtype` is None.
+
+    Raises:
+        OverflowError: a Python integer does not fit the dtype.
+        TypeError: obj contains something else, such as None or text.
+    """
+    import numpy as np
+
+    array = np.array(obj)
+    is_python = made_of_python_numbers(obj)
+    if array.dtype.kind == "O" and is_python:
+        raise OverflowError(f"an integer in {obj!r:.100} does not fit into {integer}")
+    if array.dtype.kind not in "biufcV":
+        raise TypeError(f"asarray takes numbers, got {type(obj).__name__} of {array.dtype}: {obj!r:.100}")
+    if dtype is None:
+        if not is_python:
+            return array
+        # NumPy makes uint64 or float64 of integers that int64 cannot hold.
+        kind = "i" if array.size and array.dtype.kind in "uf" and _only_integers(obj) else array.dtype.kind
+        dtype = {"b": "bool", "i": integer, "f": "float32", "c": "complex64"}[kind]
+    return np.array(obj, dtype) if is_python else array.astype(dtype)
+
+
+def _only_integers(obj: Any) -> bool:
+    return all(map(_only_integers, obj)) if isinstance(obj, (list, tuple)) else isinstance(obj, int)
 
 
 def check_fits(number: int, least_and_greatest: tuple[int, int] | None) -> None:

@@ -12,7 +12,6 @@ from typing import Any
 
 from ..adapters import standards
 from ..engines import check_engine, engine_of
-from .other_names import OTHER_NAMES
 from .standard import PARTS, VERSION
 
 _spaces: dict[tuple[str, str], "Namespace"] = {}
@@ -89,9 +88,6 @@ class Namespace:
         if name in PARTS[self._part]:
             return f"{self!r} has no {name!r}: use what {self.engine} itself has for it, or another engine"
         where = f"{self._part!r} of the array API standard {VERSION}" if self._part else f"the standard {VERSION}"
-        standard = OTHER_NAMES.get(name, "")
-        if not self._part and standard.partition("(")[0] in PARTS[""]:
-            return f"{self!r} has no {name!r}: in {where} it is {standard}"
         return f"{self!r} has no {name!r}: it is not in {where}. Functions of {self.engine} alone are used from there"
 
     def __dir__(self) -> list[str]:

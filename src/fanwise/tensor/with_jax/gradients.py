@@ -116,15 +116,6 @@ def jvp(
     return [next(each) if y is None else y for y in others], passed.inside, found
 
 
-def vmap(apply: Run, leaves: list[Leaf], mapped: Sequence[int]) -> tuple[list[Leaf], Any]:
-    def of(inputs: list[Leaf]) -> tuple[list[Leaf], _Passed]:
-        outputs, passed = apply(with_leaves(leaves, mapped, inputs))
-        return outputs, _Passed(passed)
-
-    outputs, passed = jax.vmap(of)([leaves[place] for place in mapped])
-    return outputs, passed.inside
-
-
 def is_traced(x: Leaf) -> bool:
     # Python's floats are: a learning rate may change each step.
     return isinstance(x, (jax.Array, float, complex))

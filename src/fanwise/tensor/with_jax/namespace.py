@@ -9,7 +9,8 @@ What is mended, and why:
 * clip: the result has the dtype of x; expand_dims: IndexError;
 * all, any: complex numbers are true by their imaginary parts too;
 * linspace: integers at whole distances;
-* pow: a Python number as base takes the dtype of the exponent;
+* pow: a Python number as base takes the dtype of the exponent; the gradient of the power 0 is 0 at 0;
+* clip, std, vector_norm, abs, hypot, sort: the gradients at bounds, at 0 and of equal elements are those of torch;
 * take, take_along_axis: IndexError where an index is seen to be out of range: on a CPU, and not while tracing;
 * functions of two arrays: a Python integer that the other's type does not hold is an OverflowError;
 * sign, floor_divide, remainder, acosh: see special_values.py.
@@ -26,7 +27,15 @@ import numpy as np
 
 from ..dtype_names import limits
 from ..namespaces.infos import Info, limits_of
-from ..namespaces.shared import broadcast_shapes, check_fits, made_of_python_numbers
+from ..namespaces.shared import (
+    broadcast_shapes,
+    check_fits,
+    check_indices,
+    contains,
+    made_of_python_numbers,
+    num_reduced,
+    numbers_to_numpy,
+)
 from ..namespaces.standard import CONSTANTS, DTYPES, EXTRA_DTYPES, PARTS, of_two_arrays
 from .devices import named
 from .special_values import VALUES
@@ -46,6 +55,8 @@ def names(part: str) -> dict[str, Any]:
     """Every name of that part of the standard, and what it is on JAX."""
     source = getattr(jnp, part) if part else jnp
     found = {name: getattr(source, name) for name in PARTS[part] if hasattr(source, name)}
+    if part == "linalg":
+        found["vector_norm"] = _vector_norm
     return found if part else found | _fixed()
 
 
@@ -103,18 +114,11 @@ def device_of(device: Any) -> Any:
 
 
 def asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | None = None) -> jax.Array:
-    if dtype is None:
-        if made_of_python_numbers(obj):
-            dtype = _dtype_of_numbers(obj)
-        else:
-            for leaf in jax.tree.leaves(obj):
-                _checked(getattr(leaf, "dtype", None))
+    if not contains(obj, (jax.Array,)) and not hasattr(obj, "__dlpack__"):
+        obj = numbers_to_numpy(obj, _checked(dtype), np.dtype(_default_int()).name)
+    for leaf in jax.tree.leaves(obj) if dtype is None else ():
+        _checked(getattr(leaf, "dtype", None))
     return jnp.asarray(obj, dtype=_checked(dtype), copy=copy, device=device_of(device))
-
-
-def _dtype_of_numbers(obj: Any) -> Any:
-    found = np.asarray(obj).dtype
-    return {"f": jnp.float32, "c": jnp.complex64, "i": _default_int()}.get(found.kind, found)
 
 
 def _default_int() -> Any:
@@ -122,6 +126,8 @@ def _default_int() -> Any:
 
 
 def arange(start: Any, /, stop: Any = None, step: Any = 1, *, dtype: Any = None, device: Any = None) -> jax.Array:
+    if contains([start, stop, step], (jax.core.Tracer,)):
+        raise TypeError("arange takes numbers, not arrays that JAX traces: no gradient flows through arange")
     if dtype is None and (type(start) is float or type(stop) is float or type(step) is float):
         dtype = jnp.float32
     return jnp.arange(start, stop, step, dtype=_checked(dtype), device=device_of(device))
@@ -142,7 +148,13 @@ def full(shape: Any, fill_value: Any, *, dtype: Any = None, device: Any = None) 
     if dtype is None:
         kind = type(fill_value)
         dtype = _default_int() if kind is int else _DTYPE_OF_NUMBER.get(kind, getattr(fill_value, "dtype", None))
+    if type(fill_value) is int:
+        check_fits(fill_value, _LIMITS.get(np.dtype(dtype)))
     return jnp.full(shape, fill_value, dtype=_checked(dtype), device=device_of(device))
+
+
+def full_like(x: jax.Array, /, fill_value: Any, *, dtype: Any = None, device: Any = None) -> jax.Array:
+    return full(x.shape, fill_value, dtype=x.dtype if dtype is None else dtype, device=device)
 
 
 def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> jax.Array:
@@ -162,7 +174,12 @@ def astype(x: Any, dtype: Any, /, *, copy: bool = True, device: Any = None) -> j
 
 
 def clip(x: jax.Array, /, min: Any = None, max: Any = None) -> jax.Array:
-    return jnp.clip(x, _bound(min, x.dtype), _bound(max, x.dtype))
+    if jnp.issubdtype(x.dtype, jnp.complexfloating):
+        raise TypeError(f"clip takes real numbers, got an array of {x.dtype}")
+    # Not jnp.clip: at a bound it halves the gradient, which is 1 on torch.
+    low, high = _bound(min, x.dtype), _bound(max, x.dtype)
+    x = x if low is None else jnp.where(x < low, low, x).astype(x.dtype)
+    return x if high is None else jnp.where(x > high, high, x).astype(x.dtype)
 
 
 # A bound that the type cannot hold is replaced by the nearest that it can: it bounds the same.
@@ -184,7 +201,36 @@ def pow(x1: Any, x2: Any, /) -> jax.Array:
     # With a Python number as base JAX takes its own default for the dtype.
     if not hasattr(x1, "dtype"):
         x1 = jnp.asarray(x1, dtype=jnp.result_type(x1, x2))
-    return jnp.pow(x1, x2)
+    # The power 0 is the constant 1, also at 0, where JAX's gradient is NaN (jax#12409).
+    return jnp.pow(jnp.where((x1 == 0) & (jnp.asarray(x2) == 0), jnp.ones_like(x1), x1), x2)
+
+
+def sort(x: jax.Array, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> jax.Array:
+    if not descending:
+        return jnp.sort(x, axis=axis, stable=stable)
+    # jnp.sort turns the ascending order round, which assigns the gradients of equal elements in the wrong order.
+    return jnp.take_along_axis(x, jnp.argsort(x, axis=axis, stable=True, descending=True), axis=axis)
+
+
+def std(x: jax.Array, /, *, axis: _Axis = None, correction: float = 0.0, keepdims: bool = False) -> jax.Array:
+    return _root(var(x, axis=axis, correction=correction, keepdims=keepdims))
+
+
+def var(x: jax.Array, /, *, axis: _Axis = None, correction: float = 0.0, keepdims: bool = False) -> jax.Array:
+    found = jnp.var(x, axis=axis, correction=correction, keepdims=keepdims)
+    return found if num_reduced(x.shape, axis) > correction else jnp.full_like(found, jnp.nan)
+
+
+def _vector_norm(x: jax.Array, /, *, axis: _Axis = None, keepdims: bool = False, ord: Any = 2) -> jax.Array:
+    if ord != 2:
+        return jnp.linalg.vector_norm(x, axis=axis, keepdims=keepdims, ord=ord)
+    return _root(jnp.sum(jnp.real(x * jnp.conj(x)), axis=axis, keepdims=keepdims))
+
+
+def _root(squares: jax.Array) -> jax.Array:
+    """The square root, with the gradient 0 at 0."""
+    is_zero = squares == 0
+    return jnp.where(is_zero, squares, jnp.sqrt(jnp.where(is_zero, jnp.ones_like(squares), squares)))
 
 
 def _upcasting(function: _Function) -> _Function:
@@ -239,6 +285,7 @@ def _checking(function: _Function) -> _Function:
 
 
 def take(x: jax.Array, indices: jax.Array, /, *, axis: int | None = None) -> jax.Array:
+    check_indices(indices, x.ndim, axis)
     _check_range(indices, x.shape, axis)
     return jnp.take(x, indices, axis=axis)
 
@@ -304,10 +351,10 @@ def __array_namespace_info__() -> Info:
 _MENDED: tuple[_Function, ...] = (
     *(all, any, arange, asarray, astype, broadcast_arrays, broadcast_shapes, clip, expand_dims, finfo),
     from_dlpack,
-    *(full, iinfo, linspace, meshgrid, pow, searchsorted, take, take_along_axis),
+    *(full, full_like, iinfo, linspace, meshgrid, pow, searchsorted, sort, std, take, take_along_axis, var),
     __array_namespace_info__,
 )
-_GUARDED = ("empty_like", "full_like", "ones_like", "prod", "sum", "zeros_like")
+_GUARDED = ("empty_like", "ones_like", "prod", "sum", "zeros_like")
 
 
 def _fixed() -> dict[str, Any]:

@@ -49,6 +49,21 @@ def _mended(
     return decorate
 
 
+@_mended(jnp.abs, jnp.floating, lambda x, dx: dx * jnp.sign(x))
+def abs(x: Array, /) -> Array:
+    return jnp.abs(x)
+
+
+def _tangent_of_hypot(x1: Array, x2: Array, dx1: Array, dx2: Array) -> Array:
+    length = jnp.hypot(x1, x2)
+    return (x1 * dx1 + x2 * dx2) / jnp.where(length == 0, 1, length)
+
+
+@_mended(jnp.hypot, jnp.floating, _tangent_of_hypot)
+def hypot(x1: Array, x2: Array, /) -> Array:
+    return jnp.hypot(x1, x2)
+
+
 def _tangent_of_sign(z: Array, dz: Array) -> Array:
     """What turns z without changing its length; of real numbers nothing does."""
     if not jnp.iscomplexobj(z):

@@ -12,7 +12,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..adapters import How
-from ..indexing.host import Index, check_broadcast, is_basic, names_twice, parts_of, positions, selected_shape
+from ..indexing.host import (
+    Index,
+    check_broadcast,
+    is_basic,
+    last_of_each,
+    names_twice,
+    parts_of,
+    positions,
+    selected_shape,
+)
 
 _OPS: dict[str, Callable[[jax.Array, jax.Array], jax.Array]] = {
     "add": jnp.add,
@@ -35,6 +44,11 @@ def changed(x: jax.Array, index: Index, value: Any, how: How) -> jax.Array:  # A
     place = _checked(x.shape, index, known)
     if place is not None:
         check_broadcast(value.shape, place)
+    if how == "set" and known and value.ndim and not is_basic(index):
+        found = positions(x.shape, index)
+        if (last := last_of_each(found)) is not None:  # JAX leaves open which value is written last
+            value = jnp.broadcast_to(value, found.shape).reshape(-1)[last]
+            return x.reshape(-1).at[found.reshape(-1)[last]].set(value).reshape(x.shape)
     if how == "set":
         return x.at[index].set(value)
     if how == "add":

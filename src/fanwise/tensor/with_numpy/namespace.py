@@ -3,7 +3,7 @@
 What is mended, and why:
 * creation: floats made of Python numbers are float32 as on the other engines; NumPy's own are float64;
 * finfo: its fields are NumPy scalars, the standard says Python floats;
-* mean, std, var: of integers in float32, as on the other engines;
+* mean, std, var: of integers in float32, as on the other engines; NaN, not inf, if N - correction <= 0;
 * repeat: refuses uint64 repeats;
 * clip: costs 5 us more than NumPy's own, and writes into array bounds that are out of range;
 * broadcast_shapes, isin: keep to the standard's arguments; diff: None is no number to prepend.
@@ -17,7 +17,7 @@ import array_api_compat.numpy as compat
 import numpy as np
 
 from ..namespaces.infos import Info, limits_of
-from ..namespaces.shared import broadcast_shapes, made_of_python_numbers
+from ..namespaces.shared import broadcast_shapes, check_indices, num_reduced, numbers_to_numpy
 from ..namespaces.standard import CONSTANTS, DTYPES, PARTS
 
 Array = np.ndarray[Any, Any]  # Any, here and below: shapes and dtypes are known only when it runs
@@ -35,10 +35,12 @@ def names(part: str) -> dict[str, Any]:
 
 
 def asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | None = None) -> Array:
-    made = np.asarray(obj, dtype=dtype, device=device, copy=copy)
-    if dtype is None and made.dtype in _NARROW and made_of_python_numbers(obj):
-        return made.astype(_NARROW[made.dtype])
-    return made
+    if isinstance(obj, _ARRAYS) or (hasattr(obj, "__array__") and not isinstance(obj, (list, tuple))):
+        return np.asarray(obj, dtype=dtype, device=device, copy=copy)
+    if copy is False:
+        raise ValueError(f"asarray(copy=False) takes an array, got {type(obj).__name__}, which has to be copied")
+    found: Array = numbers_to_numpy(obj, dtype)
+    return found
 
 
 def arange(start: Any, /, stop: Any = None, step: Any = 1, *, dtype: Any = None, device: Any = None) -> Array:
@@ -90,6 +92,11 @@ def repeat(x: Array, repeats: Any, /, *, axis: int | None = None) -> Array:
     return np.repeat(x, repeats, axis=axis)
 
 
+def take(x: Array, indices: Any, /, *, axis: int | None = None) -> Any:
+    check_indices(indices, x.ndim, axis)
+    return np.take(x, indices, axis)
+
+
 def isin(x1: Any, x2: Any, /, *, invert: bool = False) -> Array:
     return np.isin(x1, x2, invert=invert)
 
@@ -121,12 +128,19 @@ def _extra_dtypes() -> dict[str, Any]:
     return {"float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
 
 
+def _real(x: Array) -> Any:
+    return np.float32 if x.dtype.kind in "biu" else x.dtype
+
+
 def _of_floats(function: Callable[..., Any]) -> Callable[..., Any]:
     """mean, std or var: of integers float32, as of Python numbers."""
 
     @functools.wraps(function)
-    def mended(x: Array, /, **keywords: Any) -> Any:
-        found = function(x, **keywords)
+    def mended(x: Array, /, *, axis: Any = None, **keywords: Any) -> Any:
+        count = num_reduced(x.shape, axis)
+        if count <= keywords.get("correction", 0.0):  # NumPy divides by 0, array-api#334
+            return np.full_like(np.sum(x, axis=axis, keepdims=keywords.get("keepdims", False)), np.nan, dtype=_real(x))
+        found = function(x, axis=axis, **keywords)
         return found.astype(np.float32) if x.dtype.kind in "biu" else found
 
     return mended
@@ -143,7 +157,7 @@ def _of_float32(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _MENDED: tuple[Callable[..., Any], ...] = (
-    *(arange, asarray, broadcast_shapes, clip, diff, finfo, full, iinfo, isin, linspace, repeat),
+    *(arange, asarray, broadcast_shapes, clip, diff, finfo, full, iinfo, isin, linspace, repeat, take),
     __array_namespace_info__,
 )
 _FIXED: dict[str, Any] = {

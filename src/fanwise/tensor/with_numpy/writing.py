@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from ..adapters import How
-from ..indexing.host import Index, is_basic
+from ..indexing.host import Index, check_broadcast, is_basic
 
 _Array = np.ndarray[Any, Any]  # Any: shape and element type are known only when it runs
 _UFUNCS: dict[str, np.ufunc] = {
@@ -25,6 +25,8 @@ def changed(x: _Array, index: Index, value: Any, how: How) -> _Array:  # Any, he
 
 
 def write(x: _Array, index: Index, value: Any, how: How) -> None:
+    if np.ndim(value):
+        check_broadcast(np.shape(value), np.shape(x[index]))
     if how == "set":
         x[index] = value
         return

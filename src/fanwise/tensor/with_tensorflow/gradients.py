@@ -67,24 +67,6 @@ def jvp(
     return outputs, passed, [_dense(along) for along in derivatives]
 
 
-def vmap(apply: Run, leaves: list[Leaf], mapped: Sequence[int]) -> tuple[list[Leaf], Any]:
-    """f is traced in each call. An operation that TensorFlow cannot do for all elements at once is done in a loop."""
-
-    def of(inputs: list[Leaf]) -> list[Leaf]:
-        outputs, passed = apply(with_leaves(leaves, mapped, inputs))
-        kept.append(passed)
-        return [tf.convert_to_tensor(y) for y in outputs]
-
-    kept: list[Any] = []  # Any: passed through
-    inputs = [tf.convert_to_tensor(leaves[place]) for place in mapped]
-    if tf.inside_function():
-        return tf.vectorized_map(of, inputs), kept[-1]
-    # TensorFlow would make one itself, and warn of many traces after five calls.
-    traced = tf.function(lambda *inputs: tf.vectorized_map(of, list(inputs)), autograph=False)
-    traced._omit_frequent_tracing_warning = True
-    return list(traced(*inputs)), kept[-1]
-
-
 def _inputs(leaves: list[Leaf], wanted: Sequence[int]) -> list[Leaf]:
     if not all(is_inexact(leaves[place].dtype) for place in wanted):
         raise NoGradient

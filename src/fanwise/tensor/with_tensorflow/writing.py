@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ..adapters import How
-from ..indexing.host import Index, check_broadcast, is_basic, names_twice, parts_of, positions
+from ..indexing.host import Index, check_broadcast, is_basic, last_of_each, names_twice, parts_of, positions
 from . import tf
 
 _Tensor = Any  # TensorFlow has no types.
@@ -28,6 +28,8 @@ def changed(x: _Tensor, index: Index, value: Any, how: How) -> _Tensor:  # Any: 
     unique = is_basic(known[0]) or not names_twice(found)
     value = _spread(value, x.dtype, found.shape)
     flat = x if len(shape) == 1 else tf.reshape(x, [-1])
+    if how == "set" and (last := last_of_each(found)) is not None:
+        found, value = found.reshape(-1)[last], tf.gather(value, last)
     places = tf.convert_to_tensor(found.reshape(-1).astype(_bits(math.prod(shape)).as_numpy_dtype))
     y = _scattered(flat, places, value, how, unique)
     return y if len(shape) == 1 else tf.reshape(y, shape)

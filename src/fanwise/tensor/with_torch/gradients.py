@@ -5,7 +5,7 @@
 A tensor that requires gradients and is a leaf (a Parameter) is its own input: its hooks run, once, and what f uses
 of it by another way (a module's own attribute) counts. `autograd.grad` returns gradients and leaves `.grad` alone.
 Whether one differentiation runs inside another is kept per thread: inside, inputs stay connected to the outer one
-and gradients get a history; outside they have none. `jvp` and `vmap` are torch.func's. Inside a transform of
+and gradients get a history; outside they have none. `jvp` is torch.func's. Inside a transform of
 torch.func, which forbids all that, `torch.func.vjp` does the work.
 """
 
@@ -24,7 +24,6 @@ _Tensor = torch.Tensor
 
 class _Nesting(threading.local):
     depth = 0
-    in_plain_vmap = False  # in one of ours, of which no differentiation is outside, of torch.func's neither
 
 
 _nesting = _Nesting()
@@ -151,8 +150,6 @@ def _value_and_grad_in_func(call: Call, wanted: Sequence[int], leaves: list[Leaf
     kept: list[Any] = []  # Any: passed through
     value, pull, *aux = torch.func.vjp(of, *[leaves[place] for place in wanted], has_aux=True)
     grads = list(pull(torch.ones_like(value)))
-    if _nesting.in_plain_vmap and not _nesting.depth:
-        return (value.detach(), [x.detach() for x in grads], [x.detach() for x in aux[0]]), kept[-1]
     return (value, grads, aux[0]), kept[-1]
 
 
@@ -204,22 +201,6 @@ def jvp(
     each, rest, along = iter(values), iter(others), iter(derivatives)
     outputs = [next(each) if is_smooth else next(rest) for is_smooth in smooth]
     return outputs, passed, [next(along) if is_smooth else None for is_smooth in smooth]
-
-
-def vmap(apply: Run, leaves: list[Leaf], mapped: Sequence[int]) -> tuple[list[Leaf], Any]:
-    def of(*inputs: _Tensor) -> tuple[_Tensor, ...]:
-        outputs, passed = apply(with_leaves(leaves, mapped, inputs))
-        kept.append(passed)
-        return tuple(outputs)
-
-    kept: list[Any] = []  # Any: passed through
-    before = _nesting.in_plain_vmap
-    _nesting.in_plain_vmap = not _nesting.depth and (before or not _is_inside_func())
-    try:
-        outputs = torch.func.vmap(of)(*[leaves[place] for place in mapped])
-    finally:
-        _nesting.in_plain_vmap = before
-    return list(outputs), kept[-1]
 
 
 def _is_inside_func() -> bool:

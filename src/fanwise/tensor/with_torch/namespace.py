@@ -9,7 +9,9 @@ What is mended, and why:
 * mean, std, var: of integers too, as floats of the default dtype;
 * finfo, iinfo: `dtype` is a torch.dtype, not a string;
 * unique_*: compat has no unique_all, and torch.unique miscounts NaN and knows no complex numbers;
-* std, var: a correction that is no integer, and axis=();
+* std, var: NaN, not inf, if N - correction <= 0; axis=(); the gradient of std is 0, not NaN, where it is 0;
+* hypot: the gradient at 0 is 0, not NaN; floor_divide: has a derivative;
+* full, full_like, linspace: gradients flow through array arguments;
 * sign: torch's makes NaN 0, and compat's way around it writes in place, which vmap refuses;
 * remainder: a zero has the sign of the divisor;
 * clip: the result has the dtype of x, whatever the bounds are, and numbers as bounds cost less;
@@ -22,15 +24,17 @@ What is mended, and why:
   length, and says nothing.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import array_api_compat.torch as compat
+import numpy as np
 import torch
 
 from ..dtype_names import limits
 from ..namespaces.infos import Info, limits_of
-from ..namespaces.shared import broadcast_shapes, check_fits
+from ..namespaces.shared import broadcast_shapes, check_fits, check_indices, contains, num_reduced, numbers_to_numpy
 from ..namespaces.standard import CONSTANTS, DTYPES, EXTRA_DTYPES, PARTS, of_two_arrays
 from ..namespaces.unique import unique_all, unique_counts, unique_inverse, unique_values
 
@@ -64,36 +68,27 @@ def _straight(raw: _Function, otherwise: _Function) -> _Function:
 
 _TENSOR = torch.Tensor
 _LIMITS = {getattr(torch, name): limits(name) for name in DTYPES if name.startswith(("int", "uint"))}
-_SMALL = {dtype for dtype in _LIMITS if dtype is not torch.int64}
 matmul = _straight(torch.matmul, compat.matmul)
 
 
 def asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | None = None) -> torch.Tensor:
-    if device is None and isinstance(obj, _TENSOR):
-        device = obj.device
-    if dtype in _SMALL and isinstance(obj, (int, list, tuple)):
-        _check_numbers(obj, dtype)
-    try:
+    if isinstance(obj, _TENSOR):
+        x = obj.to(device=device, dtype=dtype)
+        if copy is False and x is not obj:
+            raise ValueError("asarray(copy=False) cannot convert or move this tensor without a copy")
+        return x.clone() if copy and x is obj else x
+    if not isinstance(obj, (list, tuple)) and hasattr(obj, "__array__"):
         return torch.asarray(_forward(obj, copy), dtype=dtype, device=device, copy=copy)
-    except (TypeError, ValueError):
-        if not _holds_tensors(obj) or copy is False:
-            raise
-    # torch makes a tensor of a list of tensors only where each has one element.
-    stacked = torch.stack([asarray(each, device=device) for each in obj])
-    return stacked if dtype is None else stacked.to(dtype)
-
-
-def _check_numbers(obj: Any, dtype: torch.dtype) -> None:
-    """torch takes numbers modulo the size of the type, in silence."""
-    for each in obj if isinstance(obj, (list, tuple)) else (obj,):
-        if isinstance(each, (list, tuple)):
-            _check_numbers(each, dtype)
-        elif type(each) is int:
-            check_fits(each, _LIMITS[dtype])
-
-
-def _holds_tensors(obj: Any) -> bool:
-    return isinstance(obj, (list, tuple)) and any(isinstance(each, _TENSOR) or _holds_tensors(each) for each in obj)
+    if copy is False:
+        raise ValueError(f"asarray(copy=False) takes an array, got {type(obj).__name__}, which has to be copied")
+    # Not torch.asarray: it reads tensors of one element as numbers, and loses their gradients and axes (pytorch#61410).
+    if contains(obj, (_TENSOR,)):
+        parts = [asarray(part, device=device) if contains(part, (_TENSOR,)) else part for part in obj]
+        like = compat.result_type(*(part for part in parts if isinstance(part, _TENSOR))) if dtype is None else dtype
+        return torch.stack([asarray(part, dtype=like, device=device) for part in parts])
+    if dtype is None or not hasattr(np, name := str(dtype).removeprefix("torch.")):
+        return torch.asarray(numbers_to_numpy(obj), dtype=dtype, device=device)
+    return torch.asarray(numbers_to_numpy(obj, name), device=device)
 
 
 def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> torch.Tensor:
@@ -168,22 +163,66 @@ def _is_of_floats(x: torch.Tensor) -> bool:
 
 
 def std(x: torch.Tensor, /, *, axis: Any = None, correction: float = 0.0, keepdims: bool = False) -> torch.Tensor:
-    if axis == ():
-        return torch.sqrt(var(x, axis=axis, correction=correction, keepdims=keepdims))
-    axis = tuple(range(x.ndim)) if axis is None else axis
-    if not _is_of_floats(x):
-        x = x.to(torch.get_default_dtype())
-    return torch.std(x, axis, correction=correction, keepdim=keepdims)
+    variance = var(x, axis=axis, correction=correction, keepdims=keepdims)
+    is_zero = variance == 0  # there the gradient of the root is infinite
+    return torch.where(is_zero, variance, torch.sqrt(torch.where(is_zero, 1, variance)))
 
 
 def var(x: torch.Tensor, /, *, axis: Any = None, correction: float = 0.0, keepdims: bool = False) -> torch.Tensor:
-    if axis == ():
-        # Over no axis: the mean is x itself, and each group has one element.
-        return (x - x) / max(1.0 - correction, 0.0)
-    axis = tuple(range(x.ndim)) if axis is None else axis
     if not _is_of_floats(x):
         x = x.to(torch.get_default_dtype())
+    if num_reduced(tuple(x.shape), axis) <= correction:  # torch divides by 0
+        return compat.sum(x.abs(), axis=axis, keepdims=keepdims) * math.nan
+    if axis == ():
+        return x.abs() * 0 if correction else (x - x).abs()
+    axis = tuple(range(x.ndim)) if axis is None else axis
     return torch.var(x, axis, correction=correction, keepdim=keepdims)
+
+
+def hypot(x1: Any, x2: Any, /) -> torch.Tensor:
+    x1, x2 = _promoted(x1, x2)
+    is_zero = (x1 == 0) & (x2 == 0)  # there the gradient of torch.hypot is NaN
+    return torch.where(is_zero, 0, torch.hypot(torch.where(is_zero, 1, x1), x2))
+
+
+def _promoted(x1: Any, x2: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    dtype = compat.result_type(x1, x2)
+    device = (x1 if isinstance(x1, _TENSOR) else x2).device
+    return tuple(torch.as_tensor(x, dtype=dtype, device=device) for x in (x1, x2))  # type: ignore[return-value]
+
+
+def floor_divide(x1: Any, x2: Any, /) -> torch.Tensor:
+    return torch.div(x1, x2, rounding_mode="floor")  # torch.floor_divide has no derivative (pytorch#43327)
+
+
+def full(shape: Any, fill_value: Any, *, dtype: Any = None, device: Any = None) -> torch.Tensor:
+    if not isinstance(fill_value, _TENSOR):
+        if type(fill_value) is int:
+            check_fits(fill_value, _LIMITS.get(torch.int64 if dtype is None else dtype))
+        return compat.full(shape, fill_value, dtype=dtype, device=device)
+    value = asarray(fill_value, dtype=dtype, device=device)
+    return value.expand((shape,) if isinstance(shape, int) else tuple(shape)).clone()
+
+
+def full_like(x: torch.Tensor, /, fill_value: Any, *, dtype: Any = None, device: Any = None) -> torch.Tensor:
+    return full(tuple(x.shape), fill_value, dtype=dtype or x.dtype, device=x.device if device is None else device)
+
+
+def arange(start: Any, /, stop: Any = None, step: Any = 1, *, dtype: Any = None, device: Any = None) -> torch.Tensor:
+    if any(isinstance(number, _TENSOR) and number.is_floating_point() for number in (start, stop, step)):
+        raise TypeError("arange takes numbers, not floating-point arrays: no gradient flows through arange")
+    found: torch.Tensor = compat.arange(start, stop, step, dtype=dtype, device=device)
+    return found
+
+
+def linspace(
+    start: Any, stop: Any, /, num: int, *, dtype: Any = None, device: Any = None, endpoint: bool = True
+) -> torch.Tensor:
+    if not contains([start, stop], (_TENSOR,)):
+        return compat.linspace(start, stop, num, dtype=dtype, device=device, endpoint=endpoint)
+    like = start if isinstance(start, _TENSOR) else stop  # torch.linspace takes the number and loses the gradient
+    steps = torch.arange(num, dtype=like.dtype, device=like.device) / max(num - 1 if endpoint else num, 1)
+    return asarray(start * (1 - steps) + stop * steps, dtype=dtype, device=device)
 
 
 def searchsorted(x1: torch.Tensor, x2: Any, /, *, side: Any = "left", sorter: Any = None) -> torch.Tensor:
@@ -205,8 +244,7 @@ def stack(arrays: Any, /, *, axis: int = 0) -> torch.Tensor:
 
 
 def take(x: torch.Tensor, indices: torch.Tensor, /, *, axis: int | None = None) -> torch.Tensor:
-    if axis is None and x.ndim != 1:
-        raise ValueError(f"take needs an axis for an array of {x.ndim} axes")
+    check_indices(indices, x.ndim, axis)
     axis = axis or 0
     return _in_range(torch.index_select, x, axis, _from_front(indices, x.shape[axis]))
 
@@ -273,12 +311,18 @@ def __array_namespace_info__() -> Info:
 
 _MENDED: tuple[_Function, ...] = (
     *(
+        arange,
         asarray,
         broadcast_shapes,
         can_cast,
         clip,
         finfo,
+        floor_divide,
         from_dlpack,
+        full,
+        full_like,
+        hypot,
+        linspace,
         iinfo,
         matmul,
         mean,

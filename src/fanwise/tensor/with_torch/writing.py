@@ -1,7 +1,7 @@
 """Writing into tensors of torch.
 
-First the way that torch has; where it refuses (a negative step, a value under vmap) or finds an error, the way by
-positions: NumPy says which elements the index means, or what is wrong with it, and the flat tensor is written to.
+torch's own indexing is used where it means what NumPy's does. Elsewhere NumPy computes which elements of the flat
+tensor the index selects, and raises if the index is wrong; then those elements are written to.
 """
 
 from collections.abc import Callable
@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from ..adapters import How
-from ..indexing.host import Index, check_broadcast, is_basic, names_twice, parts_of, positions
+from ..indexing.host import Index, check_broadcast, is_basic, last_of_each, names_twice, parts_of, positions
 
 _OPS: dict[str, Callable[..., torch.Tensor]] = {
     "add": torch.add,
@@ -27,51 +27,73 @@ _IN_PLACE: dict[str, Callable[..., torch.Tensor]] = {
     "multiply": torch.Tensor.mul_,
     "divide": torch.Tensor.div_,
 }
-_REDUCTIONS = {"multiply": "prod", "divide": "prod", "min": "amin", "max": "amax"}
+_REDUCTIONS = {"min": "amin", "max": "amax"}
 
 
 def changed(
     x: torch.Tensor, index: Index, value: Any, how: How
 ) -> torch.Tensor:  # Any, here and below: a number or tensor
-    try:
-        if how == "set":
-            if not x.is_cpu:
-                check_in_range(x, index)
-            y = x.clone()
-            y[index] = value
-            return y
-        if is_basic(index):
-            y = x.clone()
-            y[index] = _combined(x[index], value, how)
-            return y
-    except (IndexError, RuntimeError, TypeError, ValueError):
-        pass
-    return _by_positions(x, index, value, how)
+    if not _means_the_same(x, index) or _is_batched(value) or not (how == "set" or is_basic(index)):
+        return _by_positions(x, index, value, how)
+    check_in_range(x, index)
+    place = x[index]
+    if isinstance(value, torch.Tensor):
+        if how == "set" and not is_basic(index) and not _is_mask(index):
+            return _by_positions(x, index, value, how)  # torch has a gradient for values that others overwrite
+        check_broadcast(tuple(value.shape), tuple(place.shape))
+    y = x.clone()
+    y[index] = value if how == "set" else _combined(place, value, how)
+    return y
 
 
 def write(x: torch.Tensor, index: Index, value: Any, how: How) -> None:
-    try:
-        if how == "set":
-            # On a CPU torch would write some elements before it comes to the index that is out of range.
-            if type(index) is not int and not is_basic(index):
-                check_in_range(x, index)
-            x[index] = value
-            return
-        if is_basic(index):
-            x[index] = _combined(x[index], value, how)
-            return
-    except (IndexError, RuntimeError, TypeError, ValueError):
-        pass
-    x.copy_(_by_positions(x, index, value, how))
+    if not _means_the_same(x, index) or not (how == "set" or is_basic(index)):
+        x.copy_(_by_positions(x, index, value, how))
+        return
+    # On a CPU torch would write some elements before it finds the index that is out of range.
+    if type(index) is not int:
+        check_in_range(x, index)
+    if isinstance(value, torch.Tensor) and value.ndim:
+        check_broadcast(tuple(value.shape), tuple(x[index].shape))
+    x[index] = value if how == "set" else _combined(x[index], value, how)
 
 
 def read(x: torch.Tensor, index: Index) -> torch.Tensor:
-    try:
-        if not x.is_cpu:
-            check_in_range(x, index)
+    if _means_the_same(x, index):
+        check_in_range(x, index)
         return x[index]
-    except (IndexError, RuntimeError, TypeError, ValueError):
-        return x.reshape(-1)[torch.from_numpy(positions(tuple(x.shape), _on_host(index))).to(x.device)]
+    found = positions(tuple(x.shape), _on_host(index))
+    return x.reshape(-1)[torch.from_numpy(found).to(x.device)]
+
+
+def _means_the_same(x: torch.Tensor, index: Index) -> bool:
+    """Return True if torch selects the elements that NumPy does, in the same order of axes (pytorch#157676).
+
+    An integer beside an array counts as an array in NumPy, not in torch; torch refuses negative steps; and arrays that
+    other parts separate come first in NumPy.
+    """
+    if type(index) is int or index is ...:
+        return True
+    num_arrays = 0
+    for part in parts_of(index):
+        if isinstance(part, slice):
+            if part.step is not None and part.step < 0:
+                return False
+        elif isinstance(part, torch.Tensor) and part.ndim and part.dtype in (torch.int64, torch.int32, torch.bool):
+            num_arrays += 1
+        elif type(part) is not int and part is not None and part is not ...:
+            return False
+    has_integers = any(type(part) is int for part in parts_of(index))
+    return num_arrays == 0 or (num_arrays == 1 and not has_integers)
+
+
+def _is_mask(index: Index) -> bool:
+    return isinstance(index, torch.Tensor) and index.dtype == torch.bool
+
+
+def _is_batched(value: Any) -> bool:
+    """Return True for a tensor inside torch.func.vmap, which cannot be written into a plain tensor."""
+    return isinstance(value, torch.Tensor) and torch._C._functorch.is_batchedtensor(value)
 
 
 def check_in_range(x: torch.Tensor, index: Index) -> None:
@@ -110,6 +132,8 @@ def _by_positions(x: torch.Tensor, index: Index, value: Any, how: How) -> torch.
     value = _like(x, value)
     check_broadcast(tuple(value.shape), found.shape)
     value = value.expand(found.shape).reshape(-1)
+    if how == "set" and (last := last_of_each(found)) is not None:
+        found, value = found.reshape(-1)[last], value[torch.from_numpy(last).to(x.device)]
     flat, places = x.reshape(-1), torch.from_numpy(found.reshape(-1)).to(x.device)
     if how == "set" or not names_twice(found):
         new = value if how == "set" else _OPS[how](flat[places], value)
@@ -119,8 +143,12 @@ def _by_positions(x: torch.Tensor, index: Index, value: Any, how: How) -> torch.
     elif how in ("min", "max"):
         y = flat.scatter_reduce(0, places, value, _REDUCTIONS[how])
     else:
-        factors = torch.ones_like(flat).scatter_reduce(0, places, value, "prod")
-        y = _OPS[how](flat, factors)
+        y, remaining = flat, np.arange(found.size)  # scatter_reduce("prod") has a wrong forward derivative
+        while remaining.size:
+            _, first = np.unique(found.reshape(-1)[remaining], return_index=True)
+            chosen = torch.from_numpy(remaining[first]).to(x.device)
+            y = y.index_put((places[chosen],), _OPS[how](y[places[chosen]], value[chosen]))
+            remaining = np.delete(remaining, first)
     return y.reshape(x.shape)
 
 
@@ -131,15 +159,26 @@ def _like(x: torch.Tensor, value: Any) -> torch.Tensor:
 
 
 def _on_host(index: Index) -> Index:
-    try:
-        parts = [part.numpy(force=True) if isinstance(part, torch.Tensor) else part for part in parts_of(index)]
-    except RuntimeError as error:
-        raise TypeError(
-            "torch does not know an index that is mapped by vmap, so it cannot be written there; write where a mask "
-            "is true, fanwise.tensor.where(mask, value, x)"
-        ) from error
-    parts = [np.asarray(part) if isinstance(part, list) else part for part in parts]
+    parts = [np.asarray(part) if isinstance(part, list) else part for part in parts_of(index)]
+    parts = [_to_numpy(part) if isinstance(part, torch.Tensor) else part for part in parts]
     return tuple(parts) if isinstance(index, tuple) else parts[0]
+
+
+def _to_numpy(part: torch.Tensor) -> Any:
+    functorch = torch._C._functorch
+    if not functorch.is_functorch_wrapped_tensor(part) and functorch.peek_interpreter_stack() is None:
+        return part.numpy(force=True)
+    from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+
+    while functorch.is_gradtrackingtensor(part):  # torch.func.jvp and grad wrap indices too
+        part = functorch.get_unwrapped(part)
+    if functorch.is_batchedtensor(part):
+        raise TypeError(
+            "torch.func.vmap hides the values of an index that it maps over, so nothing can be written there; write "
+            "where a mask is true, fanwise.tensor.where(mask, value, x)"
+        )
+    with temporarily_clear_interpreter_stack():  # inside a transform `numpy` makes a tensor without memory
+        return part.numpy(force=True)
 
 
 def new_variable(x: torch.Tensor, copy: bool) -> torch.Tensor:
@@ -155,9 +194,8 @@ def assign(variable: torch.Tensor, index: Index, value: Any, how: How) -> torch.
     if isinstance(value, torch.Tensor) and value.requires_grad:
         value = value.detach()
     if index is ... and how in _IN_PLACE:
-        try:
-            return _IN_PLACE[how](variable, value)
-        except RuntimeError:
-            pass  # it does not broadcast; what follows says so
+        if isinstance(value, torch.Tensor) and value.ndim:
+            check_broadcast(tuple(value.shape), tuple(variable.shape))
+        return _IN_PLACE[how](variable, value)
     write(variable, index, value, how)
     return variable

@@ -122,9 +122,6 @@ def test_functions_of_complex_numbers_have_the_gradients_that_differences_have(e
         assert close(ft.grad(loss)(ft.asarray(start)), slopes(in_numpy, start))
 
 
-# -- across the border of as_torch_function ----------------------------------------------------------------------------
-
-
 PARTS: dict[str, tuple[Any, Callable[[Array], Array]]] = {
     "real in, complex out": (REAL, lambda x: ft.fft.fft(x)),
     "real in, half as many complex out": (REAL, lambda x: ft.fft.fft(x)[: REAL.size // 2 + 1]),

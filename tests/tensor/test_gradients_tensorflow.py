@@ -80,9 +80,3 @@ def test_many_functions_do_not_make_tensorflow_complain(caplog: pytest.LogCaptur
     finally:
         logger.removeHandler(caplog.handler)
     assert caplog.records == []
-
-
-# -- three engines in one backward pass --------------------------------------------------------------------------------
-
-
-# -- as_torch_function -------------------------------------------------------------------------------------------------

@@ -114,7 +114,7 @@ def test_jvp_of_complex_numbers_is_the_slope_along_a_real_step_on_every_engine(
             assert np.allclose(ft.to_numpy(along), expected, rtol=5e-3, atol=5e-3)
 
 
-@some
+@few
 @given(names=functions(COMPLEX_STEPS), row=st.integers(0, 3))
 def test_jvp_and_vjp_are_adjoint(names: tuple[str, ...], row: int) -> None:
     f = composed(COMPLEX_STEPS, names)
@@ -196,9 +196,6 @@ def test_jvp_in_torch_leaves_no_history_but_inside_of_a_differentiation() -> Non
     assert torch.allclose(inside, 6.0 * x)
     with torch.no_grad(), torch.inference_mode():
         assert torch.allclose(ft.jvp(torch.sin, (x,), (torch.ones(2),))[1], torch.cos(x))
-
-
-# -- vmap --------------------------------------------------------------------------------------------------------------
 
 
 def branching(x: Array) -> Array:

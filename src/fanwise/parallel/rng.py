@@ -6,7 +6,6 @@
 The CPU generators of torch, NumPy and Python get all 128 bits of the key. The generator of a GPU takes 64.
 """
 
-import ctypes
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -22,8 +21,8 @@ _CPU_ONLY = (torch.default_generator,)
 
 _spare_bit_generators: list[np.random.MT19937] = []  # creating one takes 180 us
 
-# Torch and NumPy use the Mersenne Twister, whose state has 624 words of 32 bits. Philox computes these words from the
-# key, because the seeding function of NumPy takes several times as long for 128 bits, and that of torch takes 32 bits.
+# Torch uses the Mersenne Twister, whose state has 624 words of 32 bits. Its seeding function uses
+# 32 bits of a seed. Philox computes the words from the whole key.
 _philox: Any = np.random.Philox(0)
 _philox_key = np.zeros(2, np.uint64)
 _philox_state = {**_philox.state, "state": {"counter": np.zeros(4, np.uint64), "key": _philox_key}}
@@ -31,8 +30,6 @@ _philox_state = {**_philox.state, "state": {"counter": np.zeros(4, np.uint64), "
 # State of a freshly seeded CPU generator of torch: the seed, 16 bytes of counters, and each word in 8 bytes.
 _torch_state = torch.Generator().manual_seed(0).get_state()
 _torch_words: Any = _torch_state.numpy()[: 627 * 8].view(np.uint64)
-
-_ALL_USED = (624).to_bytes(4, "little")  # NumPy's state ends with the index of the next word
 
 
 def generators_of(device: torch.device) -> tuple[torch.Generator, ...]:
@@ -79,18 +76,15 @@ def seed_generators(key: Key, generators: Sequence[torch.Generator] = _CPU_ONLY)
     random.seed(high << 64 | low)
     _philox_key[:] = high, low
     _philox.state = _philox_state
-    words = _philox.random_raw(624).view(np.uint32)
+    words = _philox.random_raw(312).view(np.uint32)
     for generator in generators:
         if generator.device.type == "cpu":
             _torch_words[0] = high
-            _torch_words[3:] = words[:624]
+            _torch_words[3:] = words
             generator.set_state(_torch_state)
         else:
             generator.manual_seed(high)
-    bit_generator = _numpy_random.get_bit_generator()
-    assert type(bit_generator) is np.random.MT19937, "isolated_generators has set it"
-    ctypes.memmove(bit_generator.ctypes.state_address, words[624:].tobytes() + _ALL_USED, 625 * 4)
-    _numpy_random.set_bit_generator(bit_generator)  # forgets the spare normal number
+    _numpy_random.seed(np.array((high, low), np.uint64).view(np.uint32))
 
 
 @contextmanager

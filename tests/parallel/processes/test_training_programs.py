@@ -9,6 +9,7 @@ import functools
 import itertools
 import math
 import random
+import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, cast
 
@@ -614,8 +615,9 @@ def test_a_program_has_the_same_bits_on_one_and_on_several_devices(name: str, de
 @pytest.mark.parametrize("name", REFUSED)
 def test_an_error_is_the_same_on_any_number_of_devices(name: str, devices: int, pool: Pool) -> None:
     one, other = (on(number, REFUSED[name], pool) for number in (1, devices))
-    assert isinstance(one, str), "it was not refused"
-    assert one == other
+    assert isinstance(one, str) and isinstance(other, str), "it was not refused"
+    # Shards may differ by one sample, and any of the processes may be the first that raises.
+    assert re.sub(r"shape \(\d+", "shape (n", one) == re.sub(r"shape \(\d+", "shape (n", other)
     assert "\n  wrong:  " in one and "\n  right:  " in one
 
 

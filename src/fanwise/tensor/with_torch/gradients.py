@@ -61,12 +61,20 @@ def value_and_grad(
         # Not materialize_grads: it costs 3 us, used or not.
         grads = torch.autograd.grad(value, inputs, create_graph=connected, allow_unused=True)
     for grad in grads:
-        if grad is None:
-            grads = [torch.zeros_like(x) if grad is None else grad for x, grad in zip(inputs, grads, strict=True)]
+        if grad is None or grad._is_zerotensor():
+            grads = _with_zeros(inputs, grads)
             break
     if connected:
         return (value, grads, aux), passed
     return (value.detach(), grads, [x.detach() for x in aux] if aux else aux), passed
+
+
+def _with_zeros(inputs: Sequence[_Tensor], grads: Sequence[Leaf | None]) -> list[_Tensor]:
+    """Replace None and torch's ZeroTensor, which has no memory and which few functions accept, by plain zeros."""
+    return [
+        torch.zeros_like(x) if grad is None or grad._is_zerotensor() else grad
+        for x, grad in zip(inputs, grads, strict=True)
+    ]
 
 
 def vjp(call: Call, leaves: list[Leaf], wanted: Sequence[int]) -> tuple[list[Leaf], Any, Pull]:
@@ -88,9 +96,8 @@ def _vjp(call: Call, leaves: list[Leaf], wanted: Sequence[int], connected: bool)
             return [torch.zeros_like(x) for x in inputs]
         inside = _nesting.depth > 0 and torch.is_grad_enabled()
         ys, cts = zip(*pairs, strict=True)
-        return list(
-            torch.autograd.grad(ys, inputs, cts, retain_graph=True, create_graph=inside, materialize_grads=True)
-        )
+        grads = torch.autograd.grad(ys, inputs, cts, retain_graph=True, create_graph=inside, materialize_grads=True)
+        return _with_zeros(inputs, grads)
 
     return (outputs if connected else [y.detach() for y in outputs]), passed, pull
 
@@ -194,6 +201,7 @@ def jvp(
     if not connected:
         primals, tangents = [x.detach() for x in primals], [t.detach() for t in tangents]
     values, derivatives, *aux = torch.func.jvp(of, tuple(primals), tuple(tangents), has_aux=True)
+    derivatives = _with_zeros(values, derivatives)
     others = aux[0]
     if not connected:
         values, derivatives, others = ([y.detach() for y in each] for each in (values, derivatives, others))

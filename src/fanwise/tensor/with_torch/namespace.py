@@ -10,7 +10,8 @@ What is mended, and why:
 * finfo, iinfo: `dtype` is a torch.dtype, not a string;
 * unique_*: compat has no unique_all, and torch.unique miscounts NaN and knows no complex numbers;
 * std, var: NaN, not inf, if N - correction <= 0; axis=(); the gradient of std is 0, not NaN, where it is 0;
-* hypot: the gradient at 0 is 0, not NaN; floor_divide: has a derivative;
+* hypot: the gradient at 0 is 0, not NaN; floor_divide, remainder of a number: have a derivative;
+* pow: second derivatives by an exponent of 0; arange: refuses arrays, through which no gradient would flow;
 * full, full_like, linspace: gradients flow through array arguments;
 * sign: torch's makes NaN 0, and compat's way around it writes in place, which vmap refuses;
 * remainder: a zero has the sign of the divisor;
@@ -138,6 +139,9 @@ def sign(x: torch.Tensor, /) -> torch.Tensor:
 
 
 def remainder(x1: Any, x2: Any, /) -> torch.Tensor:
+    if not isinstance(x1, _TENSOR):  # torch has no derivative of that
+        check_fits(x1, _LIMITS.get(x2.dtype))
+        x1 = torch.as_tensor(x1, dtype=compat.result_type(x1, x2), device=x2.device)
     found: torch.Tensor = _remainder(x1, x2)
     if not found.dtype.is_floating_point:
         return found
@@ -189,6 +193,30 @@ def _promoted(x1: Any, x2: Any) -> tuple[torch.Tensor, torch.Tensor]:
     dtype = compat.result_type(x1, x2)
     device = (x1 if isinstance(x1, _TENSOR) else x2).device
     return tuple(torch.as_tensor(x, dtype=dtype, device=device) for x in (x1, x2))  # type: ignore[return-value]
+
+
+def pow(x1: Any, x2: Any, /) -> torch.Tensor:
+    found: torch.Tensor = _pow(x1, x2)
+    if isinstance(x1, _TENSOR) and isinstance(x2, _TENSOR) and found.is_floating_point() and _is_differentiated(x2):
+        # torch drops the derivatives by an exponent of 0 beyond the first: there x1**x2 is computed from its logarithm.
+        is_smooth = (x2 == 0) & (x1 > 0)
+        by_log = torch.exp(torch.where(is_smooth, x2, 0) * torch.log(torch.where(is_smooth, x1, 1)))
+        found = torch.where(is_smooth, by_log.to(found.dtype), found)
+    return found
+
+
+_pow = _straight(torch.pow, compat.pow)
+
+
+def _is_differentiated(x: torch.Tensor) -> bool:
+    return x.requires_grad or torch._C._functorch.is_functorch_wrapped_tensor(x)
+
+
+def arange(start: Any, /, stop: Any = None, step: Any = 1, *, dtype: Any = None, device: Any = None) -> torch.Tensor:
+    if any(isinstance(each, _TENSOR) and _is_of_floats(each) for each in (start, stop, step)):
+        raise TypeError("arange takes numbers, not arrays of floats: no gradient flows through arange")
+    found: torch.Tensor = compat.arange(start, stop, step, dtype=dtype, device=device)
+    return found
 
 
 def floor_divide(x1: Any, x2: Any, /) -> torch.Tensor:
@@ -326,6 +354,7 @@ _MENDED: tuple[_Function, ...] = (
         iinfo,
         matmul,
         mean,
+        pow,
         remainder,
         repeat,
         searchsorted,

@@ -1105,20 +1105,9 @@ REASONS = [
         DIFFERENTIABLE,
     ),
     Reason(
-        "torch has a gradient of 0 at singular matrices",
-        r"linalg\.det",
-        "singular|zeros",
-        "gradient|jvp|second",
-        frozenset(("torch",)),
+        "NaN as the derivative of atan2 of an infinity", "atan2", "inf", "grad|jvp|sec", frozenset(("torch", "jax"))
     ),
-    Reason(
-        "a second derivative of pow is lost where the exponent or the base is 0",
-        "pow",
-        r"\b0\b",
-        "second|jvp",
-        DIFFERENTIABLE,
-    ),
-    Reason("floor_divide of or by an infinity is open", "floor_divide", "inf", "value", frozenset(("jax",))),
+    Reason("TensorFlow has NaN as the derivative of 0**y", "pow", r"^\(0, 0", "jvp", frozenset(("tensorflow",))),
     Reason("a NaN in a matrix: an error, NaN or any number", r"linalg\..*", "NaN", engines=EVERY_ENGINE),
     Reason(
         "JAX does not raise, and returns NaN or infinities", _RAISING, "singular|zeros", "value", frozenset(("jax",))

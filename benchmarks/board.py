@@ -37,8 +37,8 @@ from measuring import finish, machine, ratio_of_neighbours, say, scratch_folder,
 from fanwise.testing import within
 from fanwise.testing.recorded_search import RecordedSearch
 from fanwise.tune import FIFO, StoppingCriterion, Tuner, report, uniform
+from fanwise.tune.record.event_file import EVENTS_NAME, EventReader
 from fanwise.tune.record.log import Record
-from fanwise.tune.record.reading import FILE_NAME, EventReader
 from fanwise.tune.record.state import SearchState
 
 N_WORKERS = 2
@@ -225,7 +225,7 @@ def stretches(browser: Any, kinds: Sequence[str], *, settle_s: float, lasts_s: f
             return Stretch(reports / passed_s, of_board / passed_s, of_browser / passed_s)
 
         try:
-            within(60.0, (folder / FILE_NAME).exists, "the search has begun")
+            within(60.0, (folder / EVENTS_NAME).exists, "the search has begun")
             time.sleep(settle_s)
             reader = EventReader(folder)
             return [stretch(kind) for kind in kinds]

@@ -19,7 +19,7 @@ from measuring import finish, machine, say, table
 
 from fanwise.rpc.membership.coordinator import Coordinator, Order, Show
 from fanwise.rpc.membership.members import Hello, Member
-from fanwise.rpc.messages.records import book_keeping
+from fanwise.rpc.messages.records import control_codec
 from fanwise.testing.played_groups import PlayedGroup, agree
 
 FIRST = 1_000_000  # incarnations begin here
@@ -104,7 +104,7 @@ def member(rank: int) -> Member:
 def size_bytes(orders: Sequence[Order], to: int) -> int:
     """What one member is shown."""
     (shown,) = (order for order in orders if isinstance(order, Show) and order.to == to)
-    head, buffers = book_keeping.dumps(("view", (shown.view,)))
+    head, buffers = control_codec.dumps(("view", (shown.view,)))
     return len(head) + sum(buffer.nbytes for buffer in buffers)
 
 

@@ -41,7 +41,7 @@ def write_record(folder: Path, scheduler_name: str, num_trials: int) -> int:
     """Simulate; returns the number of rows."""
     from fanwise.testing.simulated_record import record_simulated
     from fanwise.tune import ASHA, FIFO, StoppingCriterion, uniform
-    from fanwise.tune.record.reading import iter_events
+    from fanwise.tune.record.event_file import iter_events
     from fanwise.tune.simulate import FunctionTable
 
     space = {"x": uniform(0, 1), "max_epochs": MAX_EPOCHS, "begun": str(folder.parent / f"{folder.name}.begun")}

@@ -103,7 +103,7 @@ def processor_s(pid: int) -> float:
 
 def num_reports(folder: Path) -> int:
     """Reports in the record so far."""
-    from fanwise.tune.record.reading import iter_events
+    from fanwise.tune.record.event_file import iter_events
 
     return sum(1 for _ in iter_events(folder / NAME, kinds=("report",)))
 
@@ -172,7 +172,7 @@ def wait_for_all(child: "subprocess.Popen[bytes]", folder: Path, n_workers: int)
 
 def num_reported(folder: Path) -> int:
     """Trials that have reported."""
-    from fanwise.tune.record.reading import iter_events
+    from fanwise.tune.record.event_file import iter_events
 
     return len({event.trial_id for event in iter_events(folder / NAME, kinds=("report",))})
 

@@ -17,7 +17,7 @@ import fanwise
 from fanwise import Pool
 from fanwise.testing.with_ray import ENVIRONMENT, RayCluster
 from fanwise.tune import FIFO, StoppingCriterion, Tuner, report, uniform
-from fanwise.tune.record.reading import read_events
+from fanwise.tune.record.event_file import read_events
 
 NAME = "noop"
 

@@ -79,7 +79,7 @@ QUIET = [
     "pool/deaths.py",
     "rpc/membership/failure_detector.py",
     "rpc/actors/address.py",
-    "rpc/actors/turns.py",
+    "rpc/actors/scheduler.py",
     "rpc/allow_list/hints.py",
     "rpc/autograd/passes.py",
     "rpc/membership/members.py",

@@ -27,9 +27,9 @@ from fanwise.links.status_files import StatusFile
 from fanwise.testing import within
 from fanwise.testing.program_statuses import run_status
 from fanwise.testing.recorded_search import RecordedSearch
+from fanwise.tune.record.event_file import read_events
 from fanwise.tune.record.log import Record
 from fanwise.tune.record.overview import read_search
-from fanwise.tune.record.reading import read_events
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page, Playwright

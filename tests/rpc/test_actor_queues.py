@@ -133,7 +133,7 @@ class Played:
                 played.dropped.append(name)
                 played.running[name].fail(error)
 
-        self.queues.take(Address(ACTOR, left_s, concurrency), cast(Request, asked), Call)
+        self.queues.enqueue(Address(ACTOR, left_s, concurrency), cast(Request, asked), Call)
         self.runners.do_all()
 
     def answer(self, name: str) -> None:
@@ -142,7 +142,7 @@ class Played:
 
     def make(self, concurrency: int, link: PlayedLink) -> None:
         self.come("make", link, concurrency=concurrency)
-        self.queues.is_expected(ACTOR, self.value)
+        self.queues.register(ACTOR, self.value)
         self.answer("make")
 
 
@@ -154,7 +154,7 @@ def played() -> Played:
 def test_nothing_begins_while_the_actor_is_made_and_then_as_many_as_may(played: Played) -> None:
     link = PlayedLink()
     played.come("make", link, concurrency=2)
-    played.queues.is_expected(ACTOR, played.value)
+    played.queues.register(ACTOR, played.value)
     for name in "abc":
         played.come(name, link)
     assert played.begun == ["make"] and played.queues.concurrency_of(ACTOR) == 0
@@ -173,7 +173,7 @@ def test_calls_that_come_before_the_one_that_makes_the_actor_run_one_at_a_time_a
     assert played.begun == ["a"]
     played.come("make", link, concurrency=3)
     assert played.begun == ["a", "make"], "a waits for the value"
-    played.queues.is_expected(ACTOR, played.value)
+    played.queues.register(ACTOR, played.value)
     played.answer("make")
     assert played.begun == ["a", "make", "b"]
 
@@ -298,5 +298,5 @@ def test_addresses_come_back_as_they_were_and_others_are_refused() -> None:
         with pytest.raises(WireError):
             unpack_address(memoryview(wrong))
     assert len(data) == ADDRESS_BYTES
-    with pytest.raises(WireError, match="is no call"):
+    with pytest.raises(WireError, match="is not a call"):
         loads(b"\7" + data + b"\4N.", [])

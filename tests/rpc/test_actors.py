@@ -112,10 +112,10 @@ def make(to: str, **kwargs: Any) -> None:
 
 
 def hand_to(to: str) -> None:
-    rpc.rpc_sync(to, take, (LOGS[0],))
+    rpc.rpc_sync(to, enqueue, (LOGS[0],))
 
 
-def take(rref: Any) -> None:
+def enqueue(rref: Any) -> None:
     LOGS.append(rref)
 
 
@@ -172,7 +172,7 @@ def queues() -> tuple[int, int]:
 
 
 def num_waiting() -> int:
-    return sum(queue.turns.num_waiting for queue in list(agents.current().queues._queues.values()))
+    return sum(queue.scheduler.num_waiting for queue in list(agents.current().queues._queues.values()))
 
 
 def num_came() -> int:
@@ -375,7 +375,7 @@ def test_what_is_told_of_a_call_of_a_method_names_that_method_and_its_arguments(
         with pytest.raises(NotSendableError, match=r"argument 0 \(a builtins.function\) of the call of add on w1"):
             one.do(add_what_cannot_be_sent, how)
     if not serial:
-        with pytest.raises(TypeError, match=r"^add was called as a stream, and returned one int"):
+        with pytest.raises(TypeError, match=r"^add was called as a stream but returned int, which"):
             one.do(read_as_stream, "add")
     end(workers)
 

@@ -188,13 +188,13 @@ def a_lock() -> Any:
 
 
 UNSENDABLE: dict[str, Callable[[str], Any]] = {
-    r"the function .*OpOverload\) of the call of .*torch.ops.aten.add.Tensor has no name": lambda to: rpc.rpc_sync(
+    r"the function .*OpOverload\) of the call of .*torch.ops.aten.add.Tensor cannot be found": lambda to: rpc.rpc_sync(
         to, torch.ops.aten.add.Tensor, args=(torch.ones(2), torch.ones(2))
     ),
     r"argument 0 \(a torch.storage.UntypedStorage\) of the call of len on w1 .*Send a tensor": lambda to: rpc.rpc_sync(
         to, len, args=(torch.ones(2).untyped_storage(),)
     ),
-    r"what an_operator returned .* cannot be sent: torch.ops.aten.add.Tensor has no name": lambda to: rpc.rpc_sync(
+    r"what an_operator returned .* cannot be sent: torch.ops.aten.add.Tensor cannot be found": lambda to: rpc.rpc_sync(
         to, an_operator
     ),
     r"the value of RRef\(GloballyUniqueId\(created_on=0, local_id=\d+\)\) \(a _thread.lock\)": lambda to: rpc.remote(
@@ -379,7 +379,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"args": 3}, r"arguments of where, got one int\. One argument needs a comma:\n  wrong:  args=\(x\)"),
     ({"args": ("abc")}, "got one str"),
     ({"args": torch.ones(2)}, "got one Tensor"),
-    ({"kwargs": ["x"]}, r"kwargs must be a dict, .*; got \['x'\]"),
+    ({"kwargs": ["x"]}, r"kwargs must be a dict of .*; got \['x'\]"),
     ({"timeout": None}, "timeout must be a number of seconds, 0 for no limit; got None"),
 ]
 
@@ -738,14 +738,14 @@ def gather_late() -> str:
 def test_a_round_that_was_given_up_leaves_nothing_and_tells_those_who_come_late(real_workers: Workers) -> None:
     two = real_workers.group(2)
     text, num_rounds = two[0].do(gather_in_vain)
-    assert "only ['w0'] have come" in text and num_rounds == 0
-    assert "round 0 of an all_gather of w0,w1 was given up here" in two[1].do(gather_late)
+    assert "only received values of ['w0']" in text and num_rounds == 0
+    assert "round 0 of an all_gather of w0,w1 has timed out here" in two[1].do(gather_late)
     assert all_do(two, gather, 5) == [{"w0": 5, "w1": 5}] * 2
 
 
 def test_rounds_of_other_names_are_other_rounds() -> None:
     gatherer = Gatherer(None, None)
-    assert gatherer._begin({"a", "bc"})[0] != gatherer._begin({"ab", "c"})[0]
+    assert gatherer._next_round({"a", "bc"})[0] != gatherer._next_round({"ab", "c"})[0]
 
 
 def watch_losses() -> None:
@@ -819,5 +819,5 @@ def test_a_part_of_a_message_is_read_in_a_call_only() -> None:
     assert [tensor.tolist() for tensor in tensors] == [[1.0, 1.0]]
     back = torch_compat.deserialize(data, tensors)
     assert back["a"] is tensors[0] and back["b"] == 3
-    with pytest.raises(RuntimeError, match="was read outside of a call"):
+    with pytest.raises(RuntimeError, match="was loaded outside of a call"):
         pickle.loads(data)

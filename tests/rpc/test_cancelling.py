@@ -126,7 +126,7 @@ def test_a_function_hears_at_its_next_wait_that_nobody_waits_for_its_call(real_w
     one, two, three = real_workers.group(3)
     for way in WAYS:
         text = one.do(cancel_when_it_waits, "w1", "w2", way)
-        assert "the call on worker w1 was cancelled here before it was answered" in text
+        assert "the call on worker w1 was canceled here before it was answered" in text
         two.do(forget)
     three.do(release)
     for worker in (one, two, three):

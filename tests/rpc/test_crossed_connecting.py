@@ -23,9 +23,9 @@ from fanwise.links.link import Link, Request
 from fanwise.links.transports.wires import Buffer, SocketWire
 from fanwise.rpc.connections import connections as module
 from fanwise.rpc.connections import link_loss
-from fanwise.rpc.connections.connections import OVER, Connections
+from fanwise.rpc.connections.connections import LINKS_LOST, Connections
+from fanwise.rpc.hub_thread import OneShot
 from fanwise.rpc.membership.members import Member
-from fanwise.rpc.waiting import Mailbox
 from fanwise.rpc.worker_info import WorkerInfo
 from fanwise.testing import within
 
@@ -58,7 +58,7 @@ class Side:
         self.hub = Hub(name=self.me.name)
         self.hub.start()
         self.fenced, self.has_left, self.knows = None, False, (1, 1)
-        self.ending, self.former = Mailbox(), dict[int, Member]()
+        self.ending, self.former = OneShot(), dict[int, Member]()
         self.chance = chance
         self.cuts_left = 0
         self.other: Side
@@ -74,8 +74,8 @@ class Side:
 
     def handle(self, sender: WorkerInfo, request: Request) -> None:
         """As an agent does."""
-        if request.method == OVER:
-            done: Future[None] = self.connections.on_told_over(sender, request.args[0])
+        if request.method == LINKS_LOST:
+            done: Future[None] = self.connections.on_peer_lost_links(sender, request.args[0])
             done.add_done_callback(lambda _: request.answer(None))
         else:
             request.answer(request.args)
@@ -119,7 +119,7 @@ class Side:
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is given up for the time that it takes."""
     monkeypatch.setattr(module, "_CONNECT_S", 1e6)
-    monkeypatch.setattr(link_loss, "_DECIDED_FAR_S", 1e6)
+    monkeypatch.setattr(link_loss, "_REMOTE_DECISION_S", 1e6)
 
 
 def talk(side: Side, num_calls: int, lost: list[str]) -> None:
@@ -170,5 +170,5 @@ def test_two_that_connect_while_their_links_are_cut_never_wait_for_each_other(si
     assert sum(side.cuts_left for side in sides) < 12, "links were cut"
     for side in sides:
         other = side.other.me
-        within(LIMIT_S, lambda side=side, other=other: not side.connections._owed_to(other), "all is settled")  # type: ignore[misc]
+        within(LIMIT_S, lambda side=side, other=other: not side.connections._losses_to_report(other), "all is settled")  # type: ignore[misc]
         within(LIMIT_S, lambda side=side: side.connections.num_open == 0, "nothing is open")  # type: ignore[misc]

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fanwise.rpc.devices.device_maps import DeviceMaps, check_here, check_there
-from fanwise.rpc.messages.pickling import says_all
+from fanwise.rpc.messages.pickling import is_self_explanatory
 
 CPU = torch.device("cpu")
 
@@ -41,7 +41,7 @@ def test_a_device_without_an_entry_cannot_be_sent() -> None:
         maps.there("b", ONE)
     with pytest.raises(RuntimeError, match="no entry for cuda:0 in the device map to this worker") as here:
         maps.here("b", ZERO)
-    assert says_all(there.value) and says_all(here.value)  # raised as it is, as torch does
+    assert is_self_explanatory(there.value) and is_self_explanatory(here.value)  # raised as it is, as torch does
 
 
 def test_right_maps_pass() -> None:

@@ -27,8 +27,8 @@ class Asked:
         self.failed.append(error)
 
 
-def came(calls: EarlyCalls, asked: Asked) -> None:
-    calls.came(CALLER, cast(Request, asked))
+def receive(calls: EarlyCalls, asked: Asked) -> None:
+    calls.receive(CALLER, cast(Request, asked))
 
 
 @given(before=st.integers(0, 4), meanwhile=st.lists(st.integers(0, 3), max_size=8), after=st.integers(0, 3))
@@ -41,7 +41,7 @@ def test_no_call_passes_another_that_came_before_it(before: int, meanwhile: list
         nonlocal num_made
         for _ in range(count):
             num_made += 1
-            came(calls, Asked(num_made))
+            receive(calls, Asked(num_made))
 
     def serve(sender: WorkerInfo, request: Any, was_cancelled: bool) -> None:  # Any: as it was asked
         if more and not is_over:
@@ -54,7 +54,7 @@ def test_no_call_passes_another_that_came_before_it(before: int, meanwhile: list
     with ThreadPoolExecutor(1) as reading:
         bring(before)
         assert served == []
-        calls.joined()
+        calls.serve_buffered()
         is_over = True
         bring(after)
     assert served == list(range(1, num_made + 1))
@@ -71,9 +71,9 @@ def test_what_was_given_up_since_is_served_as_such_and_what_cannot_be_served_fai
     calls = EarlyCalls(serve)
     asked = [Asked(1, is_open=False), Asked(2), Asked(3)]
     for one in asked:
-        came(calls, one)
-    calls.joined()
+        receive(calls, one)
+    calls.serve_buffered()
     assert served == [(1, True), (3, False)]
     assert [one.failed != [] for one in asked] == [False, True, False]
     with pytest.raises(WireError):
-        came(calls, asked[1])
+        receive(calls, asked[1])

@@ -142,7 +142,7 @@ def test_a_value_of_ones_own_that_is_late_comes_to_whoever_waits_for_it(real_wor
 
 def linked() -> list[bool]:
     agent = agents.current()
-    return [agent.connections.ready(worker.id) is not None for worker in agent.workers()]
+    return [agent.connections.get_open(worker.id) is not None for worker in agent.workers()]
 
 
 def test_the_first_call_is_late_or_lost_on_purpose_only(real_workers: Workers) -> None:

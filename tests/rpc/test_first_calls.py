@@ -113,9 +113,9 @@ def test_who_does_not_wait_goes_on_while_the_link_is_made(real_workers: Workers,
 def begin_here(way: str) -> bool:
     """Whether the first call to this worker itself has left when it returns."""
     connections, me = agents.current().connections, agents.current().info
-    assert connections.ready(me.id) is None
+    assert connections.get_open(me.id) is None
     begin(way, me.name, pid)
-    return connections.ready(me.id) is not None
+    return connections.get_open(me.id) is not None
 
 
 @pytest.mark.parametrize("way", WAYS)

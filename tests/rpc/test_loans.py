@@ -26,13 +26,13 @@ def test_names_of_devices_mean_something_else_in_each_process() -> None:
     """The sender's cuda:0 is the receiver's cuda:1."""
     assert why_staged(replace(FACTS, sight=Sight({"cuda:0": "B", "cuda:1": "A"}), target="cuda:1")) is None
     staged = why_staged(replace(FACTS, sight=Sight({"cuda:0": "B", "cuda:1": "A"}), target="cuda:0"))
-    assert staged == "the device where it shall be does not reach the one where it is"
+    assert staged == "the target device cannot access the memory of its device"
 
 
 @pytest.mark.parametrize(
     ("facts", "why"),
     [
-        (replace(FACTS, uuid=""), "it lies where nothing can be lent"),
+        (replace(FACTS, uuid=""), "its memory cannot be lent"),
         (replace(FACTS, is_this_worker=True), "a process cannot open its own handle"),
         (replace(FACTS, is_on_this_host=False), "the other worker is on another host"),
         (replace(FACTS, size_bytes=LENT_FROM_BYTES - 1), "it is small"),
@@ -40,9 +40,9 @@ def test_names_of_devices_mean_something_else_in_each_process() -> None:
         (replace(FACTS, sight=None), NOT_KNOWN),
         (replace(FACTS, sight=Sight({"cuda:0": "Z"})), "the other worker does not see the device"),
         (replace(FACTS, sight=Sight()), "the other worker does not see the device"),
-        (replace(FACTS, target="cuda:2"), "the device where it shall be does not reach the one where it is"),
-        (replace(FACTS, target="cpu"), "the device where it shall be does not reach the one where it is"),
-        (replace(FACTS, uuid="B", target="cuda:0"), "the device where it shall be does not reach the one where it is"),
+        (replace(FACTS, target="cuda:2"), "the target device cannot access the memory of its device"),
+        (replace(FACTS, target="cpu"), "the target device cannot access the memory of its device"),
+        (replace(FACTS, uuid="B", target="cuda:0"), "the target device cannot access the memory of its device"),
         (replace(FACTS, lent_bytes=LENT_BYTES_MAX), "too much is lent already"),
     ],
 )

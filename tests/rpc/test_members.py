@@ -17,7 +17,7 @@ from fanwise.rpc.membership.coordinator import (
     Show,
 )
 from fanwise.rpc.membership.members import Hello, Joined, Left, Lost, Member, MemberState, View
-from fanwise.rpc.worker_info import wrong_name
+from fanwise.rpc.worker_info import name_error
 
 
 def member(rank: int, *, name: str = "", life: int = 0) -> Member:
@@ -125,11 +125,11 @@ def test_a_name_that_two_have_is_told_to_all_of_a_static_group() -> None:
 
 @pytest.mark.parametrize("name", ["", " ", "abc*", "a" * 128, "a\n"])
 def test_a_wrong_name_is_refused(name: str) -> None:
-    assert wrong_name(name) is not None
+    assert name_error(name) is not None
 
 
 def test_a_right_name_is_taken() -> None:
-    assert wrong_name("Az09_:-") is None and wrong_name("a" * 127) is None
+    assert name_error("Az09_:-") is None and name_error("a" * 127) is None
 
 
 @pytest.mark.parametrize("size", [None, 2])

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from fanwise.base.errors import WireError
 from fanwise.rpc.devices.device_maps import DeviceMaps
 from fanwise.rpc.messages import messages, pickling
-from fanwise.rpc.messages.messages import Message, compose, dumps, is_answer, loads, parse
+from fanwise.rpc.messages.messages import Message, compose, dumps, is_reply, loads, parse
 from fanwise.rpc.messages.serializer import Serializer
 from fanwise.tensor import to_wire
 from fanwise.tensor.wire.header import ENGINE_CODES
@@ -40,8 +40,8 @@ def test_all_parts_come_out(call: str | None, extra: bytes) -> None:
 
 def test_calls_and_answers_are_told_apart() -> None:
     for tensors in ([], [torch.ones(1)]):
-        assert not is_answer(compose(b"", tensors, b"", [], "f"))
-        assert is_answer(compose(b"", tensors, b"", [], None))
+        assert not is_reply(compose(b"", tensors, b"", [], "f"))
+        assert is_reply(compose(b"", tensors, b"", [], None))
     assert repr(compose(b"", [], b"", [], "f")) == "f"
 
 
@@ -180,8 +180,8 @@ def test_a_changed_description_is_a_wire_error_or_a_tensor_that_can_be_read(kind
 
 @pytest.mark.filterwarnings("ignore:Sparse")
 def test_an_index_beyond_the_shape_is_a_wire_error() -> None:
-    with pytest.raises(WireError, match="do not make one"):
-        parsed_with(OF_PARTS["coo"](), lambda about: about[: messages._ABOUT.size] + struct.pack("<2q", 2, 2))
+    with pytest.raises(WireError, match="do not form a tensor"):
+        parsed_with(OF_PARTS["coo"](), lambda about: about[: messages._PARTS_HEADER.size] + struct.pack("<2q", 2, 2))
 
 
 def with_header(tensor: torch.Tensor, *, engine: str, dtype: int | None = None) -> Message:
@@ -217,7 +217,7 @@ def test_parts_of_a_tensor_are_whole(kind: str) -> None:
     message = compose(b"", [OF_PARTS[kind]()], b"", [], "f")
     at = 1 + messages._COUNTS.size + messages._ENTRY.size + _about_size(message)
     entry, said = messages._ENTRY.size, struct.pack("<4q2B", 1 << 40, 1 << 40, 0, 0, 0, 1)
-    strided = messages._ABOUT.pack(messages._STRIDED, 0, 2) + said
+    strided = messages._PARTS_HEADER.pack(messages._STRIDED, 0, 2) + said
     one = bytes(compose(b"", [torch.ones(1, 1)], b"", [], "f").head)[1 + messages._COUNTS.size :]
     part = messages._ENTRY.pack(len(strided), messages._PARTS) + strided + one
     header_size, size = messages._ENTRY.unpack_from(message.head, at)
@@ -226,7 +226,7 @@ def test_parts_of_a_tensor_are_whole(kind: str) -> None:
     counts = messages._COUNTS.pack(num, extra, table + longer, beside, rows)
     rest = message.head[at + entry + header_size + size :]
     head = b"".join((message.head[:1], counts, message.head[1 + len(counts) : at], part, rest))
-    with pytest.raises(WireError, match="in parts itself"):
+    with pytest.raises(WireError, match="nested parts of a tensor"):
         parse(Message(head, message.buffers, "f"))
 
 
@@ -241,7 +241,7 @@ def test_sparse_tensors_of_views_come_as_they_were() -> None:
 def test_strides_of_a_huge_gap_take_no_memory() -> None:
     shape, strides, order = (3, 5), (1, 1 << 40), (1, 0)
     said = struct.pack("<4q2B", *shape, *strides, *order)
-    dense = parsed_with(torch.ones(5, 3).t(), lambda about: about[: messages._ABOUT.size] + said)
+    dense = parsed_with(torch.ones(5, 3).t(), lambda about: about[: messages._PARTS_HEADER.size] + said)
     assert dense.untyped_storage().nbytes() < 1000
 
 

@@ -1,4 +1,4 @@
-"""What goes along with a message comes back as it was, and other bytes are a WireError."""
+"""Metadata survives a round trip, and invalid bytes raise WireError."""
 
 import pickle
 
@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fanwise.base.errors import WireError
-from fanwise.rpc.messages.metadata import Metadata, created_in, pack, unpack
+from fanwise.rpc.messages.metadata import Metadata, creation_in, pack, unpack
 from fanwise.rpc.references.orders import Fork, GlobalId
 from fanwise.rpc.worker_info import WorkerKey
 
@@ -28,11 +28,11 @@ alongs = st.builds(
 @given(alongs)
 def test_what_goes_along_comes_back(along: Metadata) -> None:
     assert unpack(pack(along)) == along
-    assert created_in(pack(along)) == along.remote
+    assert creation_in(pack(along)) == along.remote
 
 
 def test_no_bytes_say_nothing() -> None:
-    assert unpack(b"") == Metadata() and created_in(b"") is None
+    assert unpack(b"") == Metadata() and creation_in(b"") is None
 
 
 @given(alongs, st.data())
@@ -43,7 +43,7 @@ def test_what_is_cut_or_changed_is_a_wire_error_or_something_else_of_that_form(
     changed[data.draw(st.integers(0, len(changed) - 1))] = data.draw(st.integers(0, 255))
     del changed[data.draw(st.integers(1, len(changed))) :]
     try:
-        made = created_in(changed)
+        made = creation_in(changed)
         found = unpack(changed)
     except WireError:
         return

@@ -163,7 +163,7 @@ def test_wrong_uses_say_what_is_wrong(real_workers: Workers) -> None:
     one, _two = real_workers.group(2)
     with pytest.raises(ValueError, match=r"Expect `module_cls\(\*args, \*\*kwargs\)` returns an instance of"):
         one.do(make_wrongly, "w1")
-    with pytest.raises(ValueError, match="has no TorchScript interface here"):
+    with pytest.raises(ValueError, match="has no TorchScript interface"):
         one.do(make_with_an_interface)
     with pytest.raises(RuntimeError, match="RemoteModule can only be pickled when using RPC"):
         one.do(pickle_it)

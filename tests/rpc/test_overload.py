@@ -79,7 +79,7 @@ def fill(to: str) -> None:
 
 
 def is_waiting_for_room(to: str) -> bool:
-    link = agents.current().connections.ready(agents.current().worker(to).id)
+    link = agents.current().connections.get_open(agents.current().worker(to).id)
     return link is not None and link._flow._spending.num_waiting > 0
 
 

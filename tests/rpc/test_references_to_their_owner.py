@@ -45,7 +45,7 @@ def set_free() -> None:
 def num_messages() -> int:
     """That were sent to others and are no calls."""
     connections = agents.current().connections
-    links = [connections.ready(info.id) for info in rpc.workers() if info != rpc.get_worker_info()]
+    links = [connections.get_open(info.id) for info in rpc.workers() if info != rpc.get_worker_info()]
     return sum(link._num_not_calls for link in links if link is not None)
 
 

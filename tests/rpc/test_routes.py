@@ -16,9 +16,9 @@ from fanwise.links.transports.unix import memory_links
 from fanwise.rpc.connections import connections as module
 from fanwise.rpc.connections.connections import Connections
 from fanwise.rpc.connections.routes import Routes
+from fanwise.rpc.hub_thread import OneShot
 from fanwise.rpc.membership.members import Member
 from fanwise.rpc.messages.messages import dumps, loads
-from fanwise.rpc.waiting import Mailbox
 from fanwise.rpc.worker_info import WorkerInfo
 from fanwise.testing import within
 
@@ -40,7 +40,7 @@ class PlayedCall:
 
     def __init__(self, name: str, log: list[str], due_s: float | None = None, num_bytes: int = 100) -> None:
         self.name = name
-        self.due_s = due_s
+        self.deadline_s = due_s
         self.num_bytes = num_bytes
         self.log = log
 
@@ -74,17 +74,17 @@ def log() -> list[str]:
 
 
 def test_a_link_is_ready_until_it_ends(routes: Routes) -> None:
-    assert routes.ready(1) is None and routes.link_to(1) is None
+    assert routes.get_open(1) is None and routes.link_to(1) is None
     link, newer = played(), played()
-    assert routes.place(1, link) == link
-    assert routes.ready(1) == link and routes.link_to(1) == link
-    assert routes.place(1, newer) == link, "calls stay on one link"
+    assert routes.add(1, link) == link
+    assert routes.get_open(1) == link and routes.link_to(1) == link
+    assert routes.add(1, newer) == link, "calls stay on one link"
     link.end()
-    assert routes.ready(1) is None and routes.link_to(1) is None
-    assert routes.place(1, newer) == newer
-    routes.forget(1, link)
-    assert routes.ready(1) == newer
-    routes.forget(1, newer)
+    assert routes.get_open(1) is None and routes.link_to(1) is None
+    assert routes.add(1, newer) == newer
+    routes.remove(1, link)
+    assert routes.get_open(1) == newer
+    routes.remove(1, newer)
     assert routes.links == {}
 
 
@@ -92,21 +92,21 @@ def test_calls_leave_in_their_order_and_none_passes_them(routes: Routes, log: li
     assert routes.queue(1, PlayedCall("one", log)) == "first"
     assert routes.queue(1, PlayedCall("two", log)) == "queued"
     link = played()
-    assert routes.place(1, link) == link
-    assert routes.ready(1) is None and routes.link_to(1) == link and routes.is_awaited(1)
+    assert routes.add(1, link) == link
+    assert routes.get_open(1) is None and routes.link_to(1) == link and routes.is_awaited(1)
     assert routes.queue(1, PlayedCall("three", log)) == "queued"
     assert log == []
-    assert routes.let_out(1, link) == link
+    assert routes.flush(1, link) == link
     assert log == ["one left", "two left", "three left"]
-    assert routes.ready(1) == link and not routes.is_awaited(1)
+    assert routes.get_open(1) == link and not routes.is_awaited(1)
 
 
 def test_a_link_that_is_made_just_before_a_call_is_queued_is_kept_back_for_it(routes: Routes, log: list[str]) -> None:
-    routes.place(1, link := played())
+    routes.add(1, link := played())
     assert routes.queue(1, PlayedCall("one", log)) == "first", "somebody has to let it out"
-    assert routes.ready(1) is None and routes.link_to(1) == link
-    routes.let_out(1, link)
-    assert routes.ready(1) == link and log == ["one left"]
+    assert routes.get_open(1) is None and routes.link_to(1) == link
+    routes.flush(1, link)
+    assert routes.get_open(1) == link and log == ["one left"]
 
 
 def test_no_more_calls_wait_than_may_leave_without_credit_also_while_some_leave(routes: Routes, log: list[str]) -> None:
@@ -122,7 +122,7 @@ def test_no_more_calls_wait_than_may_leave_without_credit_also_while_some_leave(
             super().send(link)
 
     routes.queue(3, Queues("one", log, num_bytes=OVERDRAFT))
-    routes.let_out(3, played())
+    routes.flush(3, played())
     assert log == ["one left"]
     assert routes.queue(3, PlayedCall("later", log)) == "first"
 
@@ -146,21 +146,21 @@ def test_a_call_that_is_queued_while_others_leave_leaves_too(routes: Routes, log
 
     routes.queue(1, Queues("one", log))
     routes.queue(1, PlayedCall("two", log))
-    routes.let_out(1, played())
+    routes.flush(1, played())
     assert log == ["one left", "two left", "late left"]
     assert routes.num_open == 0
 
 
 def test_a_link_that_ends_while_calls_leave_is_not_there_for_others(routes: Routes, log: list[str]) -> None:
     routes.queue(1, PlayedCall("one", log))
-    routes.place(1, link := played())
+    routes.add(1, link := played())
     link.end()
-    routes.forget(1, link)
+    routes.remove(1, link)
     assert routes.link_to(1) is None
-    routes.let_out(1, link)
+    routes.flush(1, link)
     assert routes.links == {} and routes.is_awaited(1) and log == [], "they wait for the next"
-    routes.place(1, after := played())
-    routes.let_out(1, after)
+    routes.add(1, after := played())
+    routes.flush(1, after)
     assert routes.links == {1: after} and not routes.is_awaited(1) and log == ["one left"]
 
 
@@ -169,10 +169,10 @@ def test_what_waits_is_counted_with_what_was_sent(routes: Routes, log: list[str]
     routes.queue(2, PlayedCall("two", log))
     link, other = played(), played()
     link.num_open_whole, other.num_open_whole = 10, 100
-    routes.place(1, link)
-    routes.place(3, other)
+    routes.add(1, link)
+    routes.add(3, other)
     assert routes.num_open == 112
-    routes.let_out(1, link)
+    routes.flush(1, link)
     assert routes.num_open == 111
 
 
@@ -180,19 +180,19 @@ def test_all_that_wait_for_one_link_fail_together_and_others_do_not(routes: Rout
     routes.queue(1, PlayedCall("one", log))
     routes.queue(1, PlayedCall("two", log))
     routes.queue(2, PlayedCall("other", log))
-    routes.give_up(1, WorkerLostError("gone."))
-    routes.give_up(1, WorkerLostError("gone."))
+    routes.fail_all(1, WorkerLostError("gone."))
+    routes.fail_all(1, WorkerLostError("gone."))
     assert log == ["one failed: WorkerLostError", "two failed: WorkerLostError"]
     assert not routes.is_awaited(1) and routes.is_awaited(2)
 
 
 def test_who_could_not_make_a_link_does_not_give_up_one_that_came_meanwhile(routes: Routes, log: list[str]) -> None:
     routes.queue(1, PlayedCall("one", log))
-    routes.place(1, link := played())
-    routes.give_up(1, WorkerLostError("nobody listens."), unless_linked=True)
+    routes.add(1, link := played())
+    routes.fail_all(1, WorkerLostError("nobody listens."), unless_linked=True)
     assert log == [] and routes.is_awaited(1)
     link.end()
-    routes.give_up(1, WorkerLostError("nobody listens."), unless_linked=True)
+    routes.fail_all(1, WorkerLostError("nobody listens."), unless_linked=True)
     assert log == ["one failed: WorkerLostError"]
 
 
@@ -213,7 +213,7 @@ def test_only_those_whose_time_has_run_out_fail(hub: Hub, routes: Routes, log: l
     routes.queue(1, PlayedCall("waits", log, now_s + 1000.0))
     within(LIMIT_S, lambda: len(log) == 2, "two have failed")
     assert log == ["over failed: DeadlineExceeded", "late failed: DeadlineExceeded"]
-    routes.let_out(1, played())
+    routes.flush(1, played())
     assert log[2:] == ["patient left", "waits left"]
     routes.close(lambda: ClosedError("closed."))
 
@@ -234,7 +234,7 @@ class PlayedGroup:
         self.has_left = False
         self.knows = (1, 1)
         self.former: dict[int, Member] = {}
-        self.ending = Mailbox()
+        self.ending = OneShot()
         self.dialled: list[int] = []
         self._hub = hub
         self._views = views
@@ -285,7 +285,7 @@ def test_where_nobody_listens_any_more_the_worker_is_lost_when_the_group_says_so
 
 
 def test_who_has_left_the_group_waits_for_no_word_of_it(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_NEXT_VIEW_S", float("inf"))
+    monkeypatch.setattr(module, "_INCARNATION_WAIT_S", float("inf"))
     group = PlayedGroup(hub, [OLD])
     group.has_left = True
     with pytest.raises(WorkerLostError, match="nobody listens there"):
@@ -293,9 +293,9 @@ def test_who_has_left_the_group_waits_for_no_word_of_it(hub: Hub, monkeypatch: p
 
 
 def test_when_all_have_agreed_to_leave_who_is_gone_is_not_waited_for(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_NEXT_VIEW_S", float("inf"))
+    monkeypatch.setattr(module, "_INCARNATION_WAIT_S", float("inf"))
     group = PlayedGroup(hub, [OLD])
-    group.ending.put("over")
+    group.ending.set("over")
     with pytest.raises(WorkerLostError, match="nobody listens there"):
         connections(hub, group).to(1)
     assert group.dialled == [11]
@@ -304,7 +304,7 @@ def test_when_all_have_agreed_to_leave_who_is_gone_is_not_waited_for(hub: Hub, m
 def test_the_word_of_the_group_is_not_waited_for_above_the_time_of_a_call(
     hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_NEXT_VIEW_S", float("inf"))
+    monkeypatch.setattr(module, "_INCARNATION_WAIT_S", float("inf"))
     group = PlayedGroup(hub, [OLD])
     with pytest.raises(WorkerLostError, match="nobody listens there"):
         connections(hub, group).to(1, within_s=0.01)
@@ -328,7 +328,7 @@ def test_who_waits_for_a_link_that_another_makes_waits_no_longer_than_it_may(hub
     assert made.num_open == 1
     go_on.set()
     link = made.to(1)
-    assert log == ["one left"] and made.ready(1) is link
+    assert log == ["one left"] and made.get_open(1) is link
     made.close()
 
 

@@ -453,7 +453,7 @@ def test_an_exception_of_a_class_that_nobody_else_has_brings_its_class(two: Any)
 def test_an_exception_with_a_reference_arrives_in_its_type_and_with_the_text_of_that(two: Any) -> None:
     kind, text, attributes = two[0].do(raise_with_reference, "w1")
     assert kind == "ValueError" and "no place for" in text and "RRef(" in text and ", 7)" in text
-    assert "came as text" in attributes["notes"] and "raise_with" in attributes["notes"]
+    assert "shown as text" in attributes["notes"] and "raise_with" in attributes["notes"]
 
 
 def test_a_huge_exception_arrives(two: Any) -> None:

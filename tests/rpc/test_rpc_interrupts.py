@@ -103,7 +103,7 @@ def hear_after_an_interrupt(mark: Path, go: Path, is_first: bool) -> list[str]:
     told = threading.Event()
     future: Any = rpc.rpc_async("w1", mark_and_wait, (mark, go))
     future.then(lambda done: heard.append(done.wait())).add_done_callback(lambda _: told.set())
-    interrupt_when(lambda: bool(getattr(future._inner, "_waited", False) if is_first else future._waited))
+    interrupt_when(lambda: bool(getattr(future._sent_call, "_has_waiter", False) if is_first else future._has_waiter))
     try:
         future.wait()
     except KeyboardInterrupt:

@@ -11,7 +11,7 @@ import pytest
 from torch.futures import Future
 
 from fanwise.base.errors import ClosedError, DeadlineExceeded, OwnerLostError, WorkerLostError
-from fanwise.rpc.calling.outcomes import result_of
+from fanwise.rpc.calling.futures import result_of
 from fanwise.rpc.references.rref import RRef
 from fanwise.testing import within
 from fanwise.testing.played_agents import (

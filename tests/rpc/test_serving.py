@@ -12,9 +12,9 @@ from fanwise.base.errors import NotSendableError, RemoteError, WireError
 from fanwise.links.link import Request
 from fanwise.links.runner_threads import RunnerThreads
 from fanwise.rpc.actors.address import Address
-from fanwise.rpc.calling.cancelling import Scope, running
+from fanwise.rpc.calling.cancellation import Scope, current_call
 from fanwise.rpc.calling.coroutines import Coroutines
-from fanwise.rpc.calling.serving import Server
+from fanwise.rpc.calling.server import Server
 from fanwise.rpc.messages.messages import Message, metadata_of
 from fanwise.rpc.messages.metadata import Created
 from fanwise.rpc.messages.serializer import Serializer
@@ -78,15 +78,15 @@ class Expecting:
 
 
 def server_with(jobs: Jobs, references: Expecting) -> Server:
-    def take_no_turn(*_: object) -> None:
+    def enqueue_nothing(*_: object) -> None:
         raise AssertionError("no call is for an actor")
 
     return Server(
         Serializer(),
         cast(RunnerThreads, jobs),
         references=references,
-        take_turn=take_no_turn,
-        is_leaving=lambda message, link: True,
+        enqueue_actor_call=enqueue_nothing,
+        record_sent=lambda message, link: True,
     )
 
 
@@ -188,11 +188,11 @@ def test_a_coroutine_that_is_cancelled_before_its_loop_has_begun_it_ends_all_the
     held, released = threading.Event(), threading.Event()
     holding = coroutines.run(hold())
     assert held.wait(10.0)
-    token = running.set(Called())
+    token = current_call.set(Called())
     try:
         future = coroutines.run(never())
     finally:
-        running.reset(token)
+        current_call.reset(token)
     scope.cancel()
     released.set()
     holding.wait()
@@ -221,7 +221,7 @@ def test_a_result_that_cannot_be_sent_is_named_with_its_function() -> None:
     (error,) = asked[0].answers
     assert isinstance(error, NotSendableError) and isinstance(error, TypeError)
     assert "what make_lock returned (a _thread.lock) cannot be sent: TypeError: cannot pickle" in str(error)
-    assert "leave it where it is, with rpc.remote" in str(error)
+    assert "keep it on its worker with rpc.remote" in str(error)
 
 
 def test_the_value_of_a_call_that_waits_at_an_actor_is_expected_meanwhile(
@@ -229,7 +229,7 @@ def test_the_value_of_a_call_that_waits_at_an_actor_is_expected_meanwhile(
 ) -> None:
     server, jobs, references = expecting
     turns: list[Callable[[], None]] = []
-    server._take_turn = lambda address, request, make: turns.append(make(request))
+    server._enqueue_actor_call = lambda address, request, make: turns.append(make(request))
     message = call_that_makes(3, server)._replace(address=Address(GlobalId(0, 1, -1), 0.0))
     server.serve(ME, cast(Request, Asked(message)))
     assert references.values == {MADE: []} and jobs.begun == []

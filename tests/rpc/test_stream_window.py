@@ -15,7 +15,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from fanwise.rpc.streams.window import Giving, Next, Over, Taken, Taking, Window
+from fanwise.rpc.streams.window import ConsumerWindow, EndOfStream, Next, Position, ProducerWindow, Window
 
 Item = tuple[int, int]  # its number and what it costs
 # Ends are rare, or no stream would get anywhere.
@@ -28,13 +28,13 @@ class OneStream(RuleBasedStateMachine):
     The model: the items that were made, in a list, and how many of them were taken.
     """
 
-    giving: Giving
-    taking: Taking[Item]
+    producer: ProducerWindow
+    consumer: ConsumerWindow[Item]
 
     @initialize(window=st.builds(Window, st.integers(1, 6), st.integers(1, 20)))
     def begin(self, window: Window) -> None:
         self.window = window
-        self.giving, self.taking = Giving(window), Taking(window)
+        self.producer, self.consumer = ProducerWindow(window), ConsumerWindow(window)
         self.there: deque[Any] = deque()  # on its way to the reader: items, then how it ends
         self.back: deque[Any] = deque()  # on its way to the producer
         self.made: list[Item] = []
@@ -46,12 +46,12 @@ class OneStream(RuleBasedStateMachine):
 
     # -- the producer
 
-    @precondition(lambda self: not self.is_answered and self.giving.may_go_on() and not self.giving.is_cancelled)
+    @precondition(lambda self: not self.is_answered and self.producer.has_room() and not self.producer.is_cancelled)
     @rule(cost=st.integers(1, 40))
     def yield_one(self, cost: int) -> None:
         item = (len(self.made), cost)
         self.made.append(item)
-        self.giving.gave(cost)
+        self.producer.on_sent(cost)
         self.there.append(item)
 
     @precondition(lambda self: not self.is_answered)
@@ -60,23 +60,23 @@ class OneStream(RuleBasedStateMachine):
         if not now:
             return
         self.is_answered = True
-        self.there.append(Over(error))
+        self.there.append(EndOfStream(error))
 
     @precondition(lambda self: self.back)
     @rule()
     def hear(self) -> None:
         said = self.back.popleft()
         if said == "cancel":
-            self.giving.cancelled()
+            self.producer.cancel()
         else:
-            self.giving.taken(*said)
+            self.producer.on_ack(*said)
 
     @precondition(lambda self: self.made and not self.is_answered)
     @rule(late=st.integers(0, 10))
     def hear_of_something_old(self, late: int) -> None:
-        known = self.giving.known
-        self.giving.taken(max(0, known.num_items - late), max(0, known.num_bytes - late))
-        assert self.giving.known == known
+        acknowledged = self.producer.acknowledged
+        self.producer.on_ack(max(0, acknowledged.num_items - late), max(0, acknowledged.num_bytes - late))
+        assert self.producer.acknowledged == acknowledged
 
     # -- the reader
 
@@ -84,32 +84,32 @@ class OneStream(RuleBasedStateMachine):
     @rule()
     def arrive(self) -> None:
         what = self.there.popleft()
-        if isinstance(what, Over):
-            self.taking.ended(what.error)
+        if isinstance(what, EndOfStream):
+            self.consumer.on_end(what.error)
             self.note_end(what.error)
         else:
-            assert self.taking.arrived(what, what[1]) == (not self.is_closed)
+            assert self.consumer.on_item(what, what[1]) == (not self.is_closed)
             self.came += 1
 
     @rule()
     def take(self) -> None:
-        found = self.taking.next()
+        found = self.consumer.next()
         if self.is_closed or (len(self.got) == self.came and self.ended_at is not None):
-            assert found == Over(self.error)
+            assert found == EndOfStream(self.error)
         elif len(self.got) == self.came:
             assert found is None
         else:
             assert isinstance(found, Next) and found.item == self.made[len(self.got)], "in order, each once"
             self.got.append(found.item)
-            if found.tell is not None:
-                assert found.tell == Taken(len(self.got), sum(cost for _, cost in self.got))
-                self.back.append(found.tell)
+            if found.ack is not None:
+                assert found.ack == Position(len(self.got), sum(cost for _, cost in self.got))
+                self.back.append(found.ack)
 
     @rule(error=st.sampled_from([None, ValueError("closed")]), now=RARELY)
     def close(self, error: Exception | None, now: bool) -> None:
         if not (now or self.is_closed):
             return
-        left, must_hear = self.taking.close(error)
+        left, must_hear = self.consumer.close(error)
         if self.is_closed:
             assert (left, must_hear) == ([], False)
             return
@@ -129,7 +129,7 @@ class OneStream(RuleBasedStateMachine):
         self.there.clear()
         self.back.clear()
         lost = ConnectionError("lost")
-        self.taking.ended(lost)
+        self.consumer.on_end(lost)
         self.note_end(lost)
 
     def note_end(self, error: Exception | None) -> None:
@@ -143,60 +143,60 @@ class OneStream(RuleBasedStateMachine):
         ahead = self.made[len(self.got) :]
         assert len(ahead) <= self.window.num_items
         assert sum(cost for _, cost in ahead[:-1]) < self.window.num_bytes
-        assert self.taking.num_here == (0 if self.is_closed else self.came - len(self.got))
+        assert self.consumer.num_buffered == (0 if self.is_closed else self.came - len(self.got))
 
     @invariant()
     def nobody_waits_for_nothing(self) -> None:
         """When all that came was taken and nothing is on its way, the producer may go on."""
         is_quiet = not self.there and not self.back and len(self.got) == len(self.made)
         if is_quiet and not (self.is_closed or self.is_lost or self.is_answered):
-            assert self.giving.may_go_on()
+            assert self.producer.has_room()
 
     @invariant()
     def who_has_closed_is_heard(self) -> None:
         if self.is_closed and not self.back and not self.is_lost and not self.is_answered:
-            assert self.giving.is_cancelled
+            assert self.producer.is_cancelled
 
 
 TestOneStream = OneStream.TestCase
 TestOneStream.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
 
 
-class Impatient(Taking[Item]):
-    """Tells of what came in the place of what was taken: the window bounds nothing."""
+class Impatient(ConsumerWindow[Item]):
+    """Acknowledges received items instead of consumed ones, so the window bounds nothing."""
 
-    def _tell(self) -> Taken | None:
-        self.told = self.came
-        return self.came
+    def _next_ack(self) -> Position | None:
+        self.acknowledged = self.received
+        return self.received
 
 
-class Silent(Taking[Item]):
-    """Tells when the whole window was taken, of items only: who is ahead by bytes waits for ever."""
+class Silent(ConsumerWindow[Item]):
+    """Acknowledges a whole window of items only, so a producer ahead by bytes waits forever."""
 
-    def _tell(self) -> Taken | None:
-        if self.end is not None or self.taken.num_items - self.told.num_items < self.window.num_items:
+    def _next_ack(self) -> Position | None:
+        if self.end is not None or self.consumed.num_items - self.acknowledged.num_items < self.window.num_items:
             return None
-        self.told = self.taken
-        return self.told
+        self.acknowledged = self.consumed
+        return self.acknowledged
 
 
-class Hasty(Taking[Item]):
-    """An error is raised before the items that came before it."""
+class Hasty(ConsumerWindow[Item]):
+    """Raises an error before the items received before it."""
 
-    def next(self) -> Next[Item] | Over | None:
-        return self.end if self.end is not None and self.end.error is not None else Taking.next(self)
+    def next(self) -> Next[Item] | EndOfStream | None:
+        return self.end if self.end is not None and self.end.error is not None else ConsumerWindow.next(self)
 
 
-class Greedy(Giving):
-    """Looks at items only."""
+class Greedy(ProducerWindow):
+    """Ignores the bytes."""
 
-    def may_go_on(self) -> bool:
-        return self.given.num_items - self.known.num_items < self.window.num_items
+    def has_room(self) -> bool:
+        return self.sent.num_items - self.acknowledged.num_items < self.window.num_items
 
 
 @pytest.mark.parametrize("broken", [Impatient, Silent, Hasty, Greedy])
 def test_a_broken_one_is_caught(broken: type, monkeypatch: pytest.MonkeyPatch) -> None:
-    name = "Giving" if issubclass(broken, Giving) else "Taking"
+    name = "ProducerWindow" if issubclass(broken, ProducerWindow) else "ConsumerWindow"
     monkeypatch.setitem(globals(), name, broken)
     few = settings(
         max_examples=500,
@@ -212,21 +212,21 @@ def test_a_broken_one_is_caught(broken: type, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_what_cannot_be_is_refused() -> None:
-    giving = Giving(Window(2, 100))
-    giving.gave(10)
+    producer = ProducerWindow(Window(2, 100))
+    producer.on_sent(10)
     for num_items, num_bytes in ((2, 10), (1, 11)):
-        with pytest.raises(ValueError, match="when Taken"):
-            giving.taken(num_items, num_bytes)
-    taking: Taking[str] = Taking(Window(2, 100))
-    taking.arrived("a", 1)
-    taking.arrived("b", 1)
+        with pytest.raises(ValueError, match="sent Position"):
+            producer.on_ack(num_items, num_bytes)
+    consumer: ConsumerWindow[str] = ConsumerWindow(Window(2, 100))
+    consumer.on_item("a", 1)
+    consumer.on_item("b", 1)
     with pytest.raises(ValueError, match="beyond the window"):
-        taking.arrived("c", 1)
-    by_bytes: Taking[str] = Taking(Window(10, 100))
-    by_bytes.arrived("a", 100)
+        consumer.on_item("c", 1)
+    by_bytes: ConsumerWindow[str] = ConsumerWindow(Window(10, 100))
+    by_bytes.on_item("a", 100)
     with pytest.raises(ValueError, match="beyond the window"):
-        by_bytes.arrived("b", 1)
-    ended: Taking[str] = Taking(Window(2, 100))
-    ended.ended(None)
+        by_bytes.on_item("b", 1)
+    ended: ConsumerWindow[str] = ConsumerWindow(Window(2, 100))
+    ended.on_end(None)
     with pytest.raises(ValueError, match="after the end"):
-        ended.arrived("a", 1)
+        ended.on_item("a", 1)

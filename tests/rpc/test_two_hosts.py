@@ -221,7 +221,7 @@ def hold_the_interpreter(milliseconds: int) -> None:
 
 
 def give_up_after(connect_s: float, decided_s: float) -> None:
-    connections._CONNECT_S, link_loss._DECIDED_FAR_S = connect_s, decided_s
+    connections._CONNECT_S, link_loss._REMOTE_DECISION_S = connect_s, decided_s
 
 
 def keep_warnings() -> None:

@@ -55,7 +55,7 @@ def loaded():
 
 rpc.init_rpc("alone", rank=0, world_size=1, rpc_backend_options=rpc.TensorPipeRpcBackendOptions(init_method="file:///a"))
 spread_out = [spread(each) for each in CLASSES]
-hooked = uncompiled.make(torch.optim.SGD, [torch.ones(1, requires_grad=True)], lr=0.1)
+hooked = uncompiled.create(torch.optim.SGD, [torch.ones(1, requires_grad=True)], lr=0.1)
 found = {"loaded": loaded(), "left": sorted(vars(Optimizer.add_param_group.__wrapped__))}
 called = []
 hooked.register_step_post_hook(lambda *_: called.append(1))

@@ -11,9 +11,9 @@ import pytest
 
 import fanwise.rpc as rpc
 from fanwise.links.hub import Hub
+from fanwise.rpc.hub_thread import run_on_hub
 from fanwise.rpc.membership.members import Event, Joined, Left, Lost, Member
 from fanwise.rpc.membership.worker_events import WorkerEvents
-from fanwise.rpc.waiting import on_hub
 from fanwise.testing import within
 from fanwise.testing.rpc_workers import LIMIT_S, Worker, Workers
 
@@ -43,7 +43,7 @@ class PlayedGroup:
 
     def happens(self, *events: Event) -> None:
         """As the group tells it: first its members change."""
-        on_hub(self.hub, lambda: self._happen(events))
+        run_on_hub(self.hub, lambda: self._happen(events))
 
     def _happen(self, events: tuple[Event, ...]) -> None:
         for event in events:

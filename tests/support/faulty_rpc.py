@@ -21,8 +21,8 @@ from torch.futures import Future
 from fanwise.base.errors import DeadlineExceeded, FanwiseError
 from fanwise.rpc import backend_registry, constants
 from fanwise.rpc.agent import Agent
-from fanwise.rpc.calling import serving
-from fanwise.rpc.calling.call import Call, Following, Invocation
+from fanwise.rpc.calling import server
+from fanwise.rpc.calling.call import Call, ChainedCall, Invocation
 from fanwise.rpc.calling.torch_state import call_in_default_state
 from fanwise.rpc.options import TensorPipeRpcBackendOptions
 from fanwise.rpc.references.orders import Batch, ChildAccepted, ForkRequest, Release
@@ -131,7 +131,7 @@ def _start(
     return agent
 
 
-_run_call = serving._Call.run
+_run_call = server._Call.run
 
 
 def _delay_calls(faults: Faults) -> None:
@@ -148,7 +148,7 @@ def _delay_calls(faults: Faults) -> None:
         else:
             run_now()
 
-    serving._Call.run = run  # type: ignore[assignment, method-assign]
+    server._Call.run = run  # type: ignore[assignment, method-assign]
 
 
 def _drop_messages(agent: Agent, faults: Faults) -> None:
@@ -158,7 +158,7 @@ def _drop_messages(agent: Agent, faults: Faults) -> None:
     def call(to: WorkerInfo, invocation: Invocation, **kwargs: Any) -> Call[Any]:
         if faults.drops_call(to.id, invocation[0], is_remote=kwargs.get("remote") is not None):
             name = getattr(invocation[0], "__name__", repr(invocation[0]))
-            return Following.failed(DeadlineExceeded(f"the call of {name} on {to.name} was dropped, on purpose"))
+            return ChainedCall.failed(DeadlineExceeded(f"the call of {name} on {to.name} was dropped, on purpose"))
         return send_call(to, invocation, **kwargs)
 
     def call_sync(to: WorkerInfo, invocation: Invocation, **kwargs: Any) -> Any:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fanwise.tune.record.reading import FILE_NAME, META_NAME, line_of, read_events
+from fanwise.tune.record.event_file import EVENTS_NAME, META_NAME, line_of, read_events
 
 
 def edit_meta(folder: Path, **changes: Any) -> None:  # Any: JSON
@@ -21,4 +21,4 @@ def edit_events(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
         fields: dict[str, Any] = {"kind": event.kind, "trial": event.trial_id, "body": dict(event.body)}
         change(fields)
         lines.append(line_of(event.seq, event.t_s, fields["kind"], fields["trial"], fields["body"]))
-    (folder / FILE_NAME).write_bytes(b"".join(lines))
+    (folder / EVENTS_NAME).write_bytes(b"".join(lines))

@@ -78,12 +78,12 @@ class Trial:
     will_retry: bool = False
     fault: tuple[str, str] | None = None
     num_retries: int = 0
-    is_counted: bool = False
-    alone: bool = False
+    has_counted_outcome: bool = False
+    needs_whole_gpu: bool = False
     hold: bool = False
     runs_for_scheduler: bool = False
     is_dropped: bool = False
-    is_stopped_by_user: bool = False
+    finish_when_free: bool = False
     checkpoints: list[Checkpoint] = field(default_factory=list)
     reports: list[Report] = field(default_factory=list)
     candidates: list[Report] = field(default_factory=list)
@@ -131,7 +131,7 @@ class SearchModel:
         getattr(self, f"_{type(event).__name__.lower()}")(event)
         if not isinstance(event, events.Reported):
             self._apply_limits(event.now_s)
-        is_idle = self.stage in ("draining", "closing") and not self.queue and not self.has_held()
+        is_idle = self.stage in ("draining", "closing") and not self.queue and not self.has_held_trials()
         if not self.active() and (self.stage == "stopping" or is_idle):
             self.stage, self.source.deadline_s = "finished", None
             if self.error is None and (text := self.failures.all_failed(len(self.trials))) is not None:
@@ -179,7 +179,7 @@ class SearchModel:
         undecided = [t for t in scheduler_paused if t.reserved_slot is None and not t.is_dropped]
         return [trial.trial_id for trial in undecided if trial.state != "finished" and not trial.runs_for_scheduler]
 
-    def has_held(self) -> bool:
+    def has_held_trials(self) -> bool:
         return any(trial.state == "paused" and trial.runs_for_scheduler for trial in self.trials)
 
     def _apply_limits(self, now_s: float) -> None:
@@ -247,7 +247,7 @@ class SearchModel:
             self._answer_invalid(event, actions.Reject(trial.trial_id, problem))
             name = "cost" if isinstance(event.values.get("loss"), float) else "loss"
             if not self.counts.num_evaluations and name not in event.values:
-                self._ask_to_stop(trial, "suspend", now_s)
+                self._begin_stopping(trial, "suspend", now_s)
                 label = "metric 'loss'" if name == "loss" else "constraint's value 'cost'"
                 self._fail("no-metric", f"the {label} was not reported", problem, now_s)
             return
@@ -262,7 +262,7 @@ class SearchModel:
             self.counts.wallclock_s = now_s
             if decision is Decision.CONTINUE and reached_limit(self.criterion, self.counts, is_draining=True):
                 decision = Decision.STOP
-                self._ask_to_stop(trial, "suspend", now_s)
+                self._begin_stopping(trial, "suspend", now_s)
         self.output.insert(0, actions.Answer(trial.trial_id, decision, trial.iter))
         self.source.refresh()
         self._apply_limits(now_s)
@@ -284,20 +284,20 @@ class SearchModel:
         self.counts.add_report(values, is_feasible=excess == 0.0)
         if math.isnan(value) or math.isnan(excess):
             trial.fault = ("nan", f"the objective reported {'loss' if math.isnan(value) else 'cost'}=nan")
-            self._ask_to_stop(trial, "stop", now_s)
+            self._begin_stopping(trial, "stop", now_s)
             return Decision.STOP
         self.counts.add_result(trial.trial_id, excess, [loss])
         self.calls.append(("report", trial.trial_id, trial.iter, loss, excess))
         script = values.get("ask", "")
         if script == "break":
-            self._ask_to_stop(trial, "suspend", now_s)
+            self._begin_stopping(trial, "suspend", now_s)
             self._fail_scheduler("ZeroDivisionError: scripted", now_s)
             return Decision.STOP
         if script not in ("stop", "pause") and not trial.hold:
             return Decision.CONTINUE
         trial.runs_for_scheduler = script not in ("stop", "pause")
         trial.at_maximum = script == "stop" and trial.iter >= (self.settings.max_resource or math.inf)
-        self._ask_to_stop(trial, "stop" if script == "stop" else "pause", now_s)
+        self._begin_stopping(trial, "stop" if script == "stop" else "pause", now_s)
         return Decision.STOP if script == "stop" else Decision.PAUSE
 
     def _ended(self, event: events.Ended) -> None:
@@ -313,7 +313,7 @@ class SearchModel:
             self._end(trial, events.Outcome("lost", "the worker exited before it reported how the trial ended"), now_s)
         self._apply_limits(now_s)
         may_start = self.stage != "stopping" and self.slots.num_used <= self.slots.n_workers
-        if trial.will_retry and may_start and not trial.is_stopped_by_user:
+        if trial.will_retry and may_start and not trial.finish_when_free:
             self._start(trial, trial.slot, trial.order)
             return
         self._release(trial)
@@ -327,7 +327,10 @@ class SearchModel:
             if trial.stopping is not None:
                 self._kill(trial, f"still running {grace_s:g} s after it was asked to stop (stop_grace_s)")
             else:
-                trial.fault = "time-out", f"still running {timeout_s:g} s after it began (trial_timeout_s)"
+                trial.fault = (
+                    "time-out",
+                    f"still running {timeout_s:g} s after the objective of this attempt was called (trial_timeout_s)",
+                )
                 self._terminate(trial, "stop", trial.fault[1], now_s)
         if self.source.take_deadline(now_s):
             self._apply_limits(now_s)
@@ -363,7 +366,7 @@ class SearchModel:
         elif trial.is_running:
             self._terminate(trial, "stop", "stopped by hand", event.now_s)
         elif trial.request == "pause" or trial.will_retry:
-            trial.is_stopped_by_user = True
+            trial.finish_when_free = True
 
     def _enqueued(self, event: events.Enqueued) -> None:
         if self.stage == "open":
@@ -449,9 +452,9 @@ class SearchModel:
         elif isinstance(answer, Done):
             self._stop_starting("the scheduler has no more trials")
             self.stage = "closing"
-        elif not self.active() and not self.has_held() and drains:
+        elif not self.active() and not self.has_held_trials() and drains:
             self.stage = "closing"
-        elif not self.active() and not self.has_held() and self.source.state != "requested":
+        elif not self.active() and not self.has_held_trials() and self.source.state != "requested":
             self._stop_starting("searcher exhausted" if exhausted else "the scheduler has nothing left to run")
         return not isinstance(answer, Done | Wait)
 
@@ -490,18 +493,18 @@ class SearchModel:
         trial.is_killed = trial.is_ended = trial.at_maximum = trial.will_retry = False
         name = trial.checkpoints[-1].name if trial.checkpoints else None
         start = actions.Start(
-            trial.trial_id, trial.attempt, trial.config, slot, trial.iter, name, alone=trial.alone, **more
+            trial.trial_id, trial.attempt, trial.config, slot, trial.iter, name, alone=trial.needs_whole_gpu, **more
         )
         self.output.append(start)
 
     # Ends of attempts and trials.
 
-    def _ask_to_stop(self, trial: Trial, request: str, now_s: float) -> None:
+    def _begin_stopping(self, trial: Trial, request: str, now_s: float) -> None:
         self.step += 1
         trial.request, trial.stopping = request, (now_s, self.step)
 
     def _terminate(self, trial: Trial, request: str, why: str, now_s: float) -> None:
-        self._ask_to_stop(trial, request, now_s)
+        self._begin_stopping(trial, request, now_s)
         self.output.append(actions.Terminate(trial.trial_id, why))
 
     def _kill(self, trial: Trial, why: str) -> None:
@@ -515,7 +518,7 @@ class SearchModel:
         limit = max(1, self.settings.retries) if is_retried_once else self.settings.retries
         trial.will_retry = kind in CRASHES and trial.stopping is None and trial.num_retries < limit
         trial.num_retries += trial.will_retry
-        trial.alone = trial.alone or (trial.will_retry and outcome.retry_alone)
+        trial.needs_whole_gpu = trial.needs_whole_gpu or (trial.will_retry and outcome.retry_alone)
         trial.is_ended = True
         if status not in (Status.PAUSED, Status.STOPPED):
             trial.request = ""
@@ -527,8 +530,8 @@ class SearchModel:
         else:
             if status is not Status.PAUSED:
                 self._finish(trial, status)
-            failure = None if trial.is_counted else self.failures.add(reason, has_reported=trial.iter > 0)
-            trial.is_counted = True
+            failure = None if trial.has_counted_outcome else self.failures.add(reason, has_reported=trial.iter > 0)
+            trial.has_counted_outcome = True
             if failure is not None and self.stage != "stopping":
                 self._fail("equal-failures", failure.partition(" (")[0], failure, now_s)
 
@@ -590,14 +593,14 @@ class SearchModel:
         if trial.reserved_slot is not None:
             self.slots.release(trial.reserved_slot)
         is_resumed, trial.reserved_slot = trial.reserved_slot is not None, None
-        if trial.will_retry and trial.is_stopped_by_user:
+        if trial.will_retry and trial.finish_when_free:
             self._stop_idle(trial, Status.FAILED)
         elif trial.will_retry:
             self._queue(trial)
         elif trial.request == "suspend":
             trial.state = "suspended"
             self.suspended.append(trial)
-        elif trial.request == "pause" and (trial.is_dropped or trial.is_stopped_by_user):
+        elif trial.request == "pause" and (trial.is_dropped or trial.finish_when_free):
             self._stop_idle(trial)
         elif trial.request == "pause":
             trial.state = "paused"

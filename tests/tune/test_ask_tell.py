@@ -28,7 +28,7 @@ from fanwise.tune import (
     uniform,
 )
 from fanwise.tune.callbacks import TrialEnded, TrialReported
-from fanwise.tune.record.reading import read_events
+from fanwise.tune.record.event_file import read_events
 from fanwise.tune.runtime.control import send_command
 from fanwise.tune.schedulers import Decision, Scheduler, Status
 from fanwise.tune.searchers import Observation, SuggestContext

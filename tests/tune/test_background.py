@@ -21,7 +21,7 @@ from fanwise.tune import (
     uniform,
 )
 from fanwise.tune.callbacks import TrialReported
-from fanwise.tune.record.reading import read_events
+from fanwise.tune.record.event_file import read_events
 
 
 def returns(x: float) -> float:

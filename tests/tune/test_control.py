@@ -22,8 +22,8 @@ from fanwise.pool import Pool
 from fanwise.testing import within
 from fanwise.testing.searches import quiet_tuner
 from fanwise.tune import Experiment, Tuner, report, uniform
+from fanwise.tune.record.event_file import read_events
 from fanwise.tune.record.overview import overview_of
-from fanwise.tune.record.reading import read_events
 from fanwise.tune.runtime.control import KEY_NAME, SOCKET_NAME, send_command, short_path
 
 ENDLESS = 10**6

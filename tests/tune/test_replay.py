@@ -46,7 +46,7 @@ from fanwise.tune import (
     uniform,
 )
 from fanwise.tune.experiment_replay import replay_experiment
-from fanwise.tune.record.reading import read_meta
+from fanwise.tune.record.event_file import read_meta
 from fanwise.tune.simulate import Faults, FunctionTable
 from fanwise.tune.stopping import StoppingCriterion
 

@@ -89,7 +89,7 @@ def ends_of(experiment: Experiment) -> Ends:
     """Status, number of reports and x of every trial."""
     history = read_search(experiment.path).search
     return {
-        trial.trial_id: (history.status_of(trial), trial.num_reports, trial.config["x"])
+        trial.trial_id: (history.status_of(trial), trial.last_iter, trial.config["x"])
         for trial in history.trials.values()
     }
 

@@ -26,7 +26,7 @@ from fanwise.tune import (
     uniform,
 )
 from fanwise.tune.program import load_cluster, save_cluster
-from fanwise.tune.record.reading import line_of, read_events
+from fanwise.tune.record.event_file import line_of, read_events
 
 SPACE = {"x": uniform(0, 1), "epochs": 3}
 MORE = StoppingCriterion(max_num_trials_started=6)
@@ -92,7 +92,7 @@ def unloadable(file: Path) -> None:
         (open_to_others, r"others may write to it.*chmod 600"),
         (
             unloadable,
-            r"cannot be loaded here \(ModuleNotFoundError: No module named 'nowhere'\).*pass objective and scheduler",
+            r"cannot be loaded \(ModuleNotFoundError: No module named 'nowhere'\).*pass the objective",
         ),
     ],
 )

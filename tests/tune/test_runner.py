@@ -12,7 +12,7 @@ from fanwise.testing.played_pool import Stage
 from fanwise.tune import FIFO, Searcher, StoppingCriterion
 from fanwise.tune.core import events
 from fanwise.tune.record.event_codec import event_of
-from fanwise.tune.record.reading import read_events
+from fanwise.tune.record.event_file import read_events
 from fanwise.tune.record.trials import MAX_ROWS
 from fanwise.tune.schedulers import Decision, New, NextTrial, Scheduler
 from fanwise.tune.searchers import Observation, SuggestContext

@@ -28,8 +28,8 @@ from fanwise.tune import (
     report,
     trial_id,
 )
+from fanwise.tune.record.event_file import read_events
 from fanwise.tune.record.overview import read_search
-from fanwise.tune.record.reading import read_events
 
 WAYS = [
     *("good", "raises", "hangs", "crashes", "exits", "leaves", "is killed", "says nothing", "reports nan"),
@@ -112,7 +112,7 @@ def trials(failures: Experiment) -> pd.DataFrame:
 
 REASONS = {
     "raises": ("exception", "ValueError: no such layer"),
-    "hangs": ("time-out", "still running 3 s after it began (trial_timeout_s)"),
+    "hangs": ("time-out", "still running 3 s after the objective of this attempt was called (trial_timeout_s)"),
     "crashes": ("signal", "ended by SIGSEGV. A crash in native code"),
     "exits": ("exit", "the job left by SystemExit: 3"),
     "leaves": ("exit", "ended with exit code 4 before its function returned. Something called sys.exit or os._exit."),

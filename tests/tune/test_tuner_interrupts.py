@@ -20,7 +20,7 @@ from fanwise.testing import within
 from fanwise.tune import Experiment, load_experiment
 from fanwise.tune.core.events import Event, Interrupt
 from fanwise.tune.display.watch import Interrupts, abandon_unless_finished, call_on, counting_interrupts, watch
-from fanwise.tune.record.reading import read_events
+from fanwise.tune.record.event_file import read_events
 
 SOURCES = Path(fanwise.__file__).parents[1]
 

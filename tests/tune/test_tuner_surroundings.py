@@ -17,7 +17,7 @@ from fanwise.testing.jobs import local_engine
 from fanwise.testing.searches import quiet_tuner, search
 from fanwise.tune import Experiment, StoppingCriterion, Tuner, choice, load_experiment, report, uniform
 from fanwise.tune.callbacks import TrialReported
-from fanwise.tune.record.reading import read_events
+from fanwise.tune.record.event_file import read_events
 
 SOURCES = Path(fanwise.__file__).parents[1]
 

@@ -65,19 +65,19 @@ class Look:
         return str(self.meta.get("name", self.path.name))
 
     @property
-    def is_dead(self) -> bool:
+    def is_tuner_killed(self) -> bool:
         return self.state == "broken-off"
 
 
 def summary(look: Look) -> Json:
     """The state, the best so far, what is left of the budget: all that changes with each report."""
     progress, meta = look.history, look.meta
-    shot = progress.snapshot(now_s=look.now_s, dead=look.is_dead)
+    shot = progress.snapshot(now_s=look.now_s, is_tuner_killed=look.is_tuner_killed)
     return {
         "name": look.name,
         "path": str(look.path),
         "state": look.state,
-        "reason": progress.reason,
+        "reason": progress.stop_reason,
         "metric": look.history.metric,
         "mode": look.history.mode,
         "objectives": meta.get("objectives", []),
@@ -94,7 +94,7 @@ def summary(look: Look) -> Json:
             "InProgress": shot.running,
             "Paused": shot.paused,
             "Lost": shot.lost,
-            **progress.num_over,
+            **progress.num_ended,
         },
         "num_reports": len(look.history.reports),
         "num_left_out": look.columns.num_left_out,
@@ -115,7 +115,7 @@ def _best(look: Look) -> Json | None:
 
 def _budget(look: Look) -> list[Json]:
     """Each limit of the stopping criterion, and how much of it is used where that is a number."""
-    over = look.history.num_over
+    over = look.history.num_ended
     used = {
         "max_wallclock_time": look.now_s,
         "max_num_trials_started": look.history.num_trials,
@@ -243,7 +243,7 @@ def trial_rows(look: Look) -> list[Json]:
             {
                 "trial": trial.trial_id,
                 "status": _status(look, trial),
-                "reports": trial.num_reports,
+                "reports": trial.last_iter,
                 "best": None if loss is None or not math.isfinite(loss) else sign * loss,
                 "last": {} if row is None else {name: _told(column[row]) for name, column in values.items()},
                 "config": dict(trial.config),
@@ -326,7 +326,7 @@ def trial_detail(look: Look, trial_id: int) -> Json:
         "config": dict(trial.config),
         "python": as_python(trial.config),
         "source": trial.source,
-        "reports": trial.num_reports,
+        "reports": trial.last_iter,
         "seconds": trial.worker_time_s or 0.0,
         "checkpoint": trial.checkpoint,
         "violated": _violated(history, trial),
@@ -378,7 +378,7 @@ def _told(value: object) -> object:
 
 
 def _status(look: Look, trial: Trial) -> str:
-    return look.history.status_of(trial, dead=look.is_dead)
+    return look.history.status_of(trial, is_tuner_killed=look.is_tuner_killed)
 
 
 def _dot(point: tuple[int, tuple[float, ...]]) -> list[Any]:  # Any: JSON

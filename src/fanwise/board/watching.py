@@ -26,9 +26,9 @@ from ..base.tracebacks import of_the_user
 from ..links.status_files import statuses
 from ..pool.output import tail
 from ..tune.experiment import Experiment
+from ..tune.record.event_file import EVENTS_NAME, META_NAME, SUMMARY_NAME
 from ..tune.record.names import output_files
 from ..tune.record.overview import Overview, SearchReader, overview_of
-from ..tune.record.reading import FILE_NAME, META_NAME, SUMMARY_NAME
 from ..tune.stopping import StoppingCriterion
 from .columns import Columns, columns_of
 from .training_runs import find_run, list_runs
@@ -61,7 +61,7 @@ class Home:
         """The experiments, those that run first, then the newest first."""
         try:
             with os.scandir(self.folder) as entries:
-                found = {entry.name for entry in entries if os.path.lexists(os.path.join(entry.path, FILE_NAME))}
+                found = {entry.name for entry in entries if os.path.lexists(os.path.join(entry.path, EVENTS_NAME))}
         except (FileNotFoundError, NotADirectoryError):
             found = set()
         except OSError as error:
@@ -84,7 +84,7 @@ class Home:
 
     def _line(self, name: str) -> Json:
         """Of an experiment that does not run any more it is made once, and again when its files have changed."""
-        marks = _marks(self.folder / name / FILE_NAME)
+        marks = _marks(self.folder / name / EVENTS_NAME)
         known = self._lines.get(name)
         if known is not None and known[0] == marks and known[1]["state"] != "running":
             return known[1]
@@ -103,9 +103,9 @@ class Home:
     def inside(self, name: str) -> Path:
         """The folder of the experiment. NotThere: there is none of this name, or it lies somewhere else."""
         folder = self.folder / name
-        if not os.path.lexists(folder / FILE_NAME):
+        if not os.path.lexists(folder / EVENTS_NAME):
             raise NotThere(f"there is no experiment {name!r} in {self.folder}")
-        if not _is_itself(folder / FILE_NAME, self.folder):
+        if not _is_itself(folder / EVENTS_NAME, self.folder):
             raise NotThere(f"the experiment {name!r} is a link to another place, which the board does not follow")
         return folder
 
@@ -116,7 +116,7 @@ class Home:
     def watched(self, name: str) -> "Watched":
         """The experiment of this name. Raises NotThere. Those that nobody has looked at for longest are forgotten."""
         folder = self.inside(name)
-        inode = (folder / FILE_NAME).stat().st_ino  # another one: it was deleted and made anew
+        inode = (folder / EVENTS_NAME).stat().st_ino  # another one: it was deleted and made anew
         with self._lock:
             found = self._watched.pop(name, None)
             if found is None or found.inode != inode:
@@ -223,7 +223,7 @@ class Watched:
         """
         with self._lock:
             look, known = self.look(), self._made.get("importance")
-            over = look.history.num_over
+            over = look.history.num_ended
             mark = (sum(over.values()), look.state)
             is_due = time.monotonic() >= self._think_again_s and not self._is_thinking
             if (known is None or known[0] != mark) and is_due:
@@ -330,7 +330,7 @@ def _told(overview: Overview) -> Json:
             "InProgress": overview.num_running,
             "Paused": overview.num_paused,
             "Lost": overview.num_lost,
-            **overview.num_over,
+            **overview.num_ended,
         },
         "best": None if best is None else {"value": best[0], "trial": best[1], "violated": overview.violated},
         "elapsed_s": overview.elapsed_s,
@@ -339,7 +339,7 @@ def _told(overview: Overview) -> Json:
 
 def _marks(file: Path) -> tuple[tuple[int, int], ...]:
     """What changes when a record does: times and sizes of its files."""
-    return tuple(_mark(file.with_name(name)) for name in (FILE_NAME, SUMMARY_NAME, META_NAME))
+    return tuple(_mark(file.with_name(name)) for name in (EVENTS_NAME, SUMMARY_NAME, META_NAME))
 
 
 def _mark(place: Path) -> tuple[int, int]:

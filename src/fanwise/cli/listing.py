@@ -48,7 +48,7 @@ def as_json(name: str, overview: Overview | RecordError) -> dict[str, object]:
         "num_running": overview.num_running,
         "num_paused": overview.num_paused,
         "num_lost": overview.num_lost,
-        **{f"num_{status.lower()}": number for status, number in overview.num_over.items()},
+        **{f"num_{status.lower()}": number for status, number in overview.num_ended.items()},
         "best": best,
         "elapsed_s": overview.elapsed_s,
     }

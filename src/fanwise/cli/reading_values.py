@@ -9,7 +9,7 @@ import yaml
 
 from ..base.nearest import did_you_mean
 from ..tune import Space
-from ..tune.space import check_part
+from ..tune.space import check_partial_config
 from .space_files import Loader
 from .usage import UsageError
 
@@ -55,12 +55,12 @@ def read_config(space: Space, settings: Sequence[str]) -> dict[str, object]:
             raise ValueError(f"{name!r} is not in the space{did_you_mean(name, space.names)}")
         if not _fits(space, name, value) and _fits(space, name, texts[name]):
             found[name] = texts[name]
-    return check_part(space, found)
+    return check_partial_config(space, found)
 
 
 def _fits(space: Space, name: str, value: object) -> bool:
     try:
-        check_part(space, {name: value})
+        check_partial_config(space, {name: value})
     except ValueError:
         return False
     return True

@@ -191,12 +191,12 @@ def _rows(reader: SearchReader) -> Iterator[TrialRow]:
     for trial in history.trials.values():
         row = trial.last.last_report_index
         last = {} if row is None else {name: column[row] for name, column in values.items()}
-        status, spent_s = history.status_of(trial, dead=reader.is_dead), trial.worker_time_s
-        yield TrialRow(trial.trial_id, status, trial.num_reports or None, trial.config, last, spent_s)
+        status, spent_s = history.status_of(trial, is_tuner_killed=reader.is_tuner_killed), trial.worker_time_s
+        yield TrialRow(trial.trial_id, status, trial.last_iter or None, trial.config, last, spent_s)
 
 
 def _status(reader: SearchReader, trial: Trial) -> str:
-    return printable_line(reader.search.status_of(trial, dead=reader.is_dead))
+    return printable_line(reader.search.status_of(trial, is_tuner_killed=reader.is_tuner_killed))
 
 
 def _rows_of(history: SearchState, trial_id: int) -> list[int]:
@@ -213,7 +213,7 @@ def _metric_lines(history: SearchState, trial: Trial) -> Iterator[str]:
     whose = "; the best of all trials" if is_best else ""
     if best.violated:
         whose = f"; it violates {printable_line(best.violated)}"
-    yield f"{metric}: best {best.value:.6g} at report {best.iter} of {trial.num_reports}{whose}"
+    yield f"{metric}: best {best.value:.6g} at report {best.iter} of {trial.last_iter}{whose}"
 
 
 def _attempt_line(trial: Trial, attempt: Attempt) -> str:

@@ -14,8 +14,8 @@ from ..tune import Status, StoppingCriterion, Tuner
 from ..tune.display.screen import screen_for
 from ..tune.display.table import footer
 from ..tune.experiment import folder_of, remove_experiment
+from ..tune.record.event_file import read_meta
 from ..tune.record.overview import Overview, SearchReader, overview_of
-from ..tune.record.reading import read_meta
 from ..tune.record.restoring import last_settings
 from ..tune.runtime.control import check_is_running, send_command
 from ..tune.space import space_from_json
@@ -54,7 +54,7 @@ def watch_search(name: str) -> None:
         screen.end([], reader.snapshot(), [f"no longer watched; the search goes on: fanwise tune watch {shown}"])
         raise typer.Exit(130) from None
     if reader.state == "finished":
-        last = f"the search ended: {printable_line(reader.search.reason or '')}"
+        last = f"the search ended: {printable_line(reader.search.stop_reason or '')}"
     else:
         last = f"the search was broken off: its tuner was killed or has crashed. Go on: fanwise tune resume {shown}"
     screen.end(reader.search.news.take(), reader.snapshot(), [last])
@@ -135,7 +135,7 @@ def _check_it_can_go_on(overview: Overview, stop: StoppingCriterion) -> None:
     """Raise UsageError if no trial could run, because a limit that was not raised is reached."""
     over_s, started = overview.elapsed_s, overview.num_trials
     seconds, trials = stop.max_wallclock_time, stop.max_num_trials_started
-    may_resume_trials = overview.num_paused or overview.num_lost or overview.num_over.get(Status.STOPPED)
+    may_resume_trials = overview.num_paused or overview.num_lost or overview.num_ended.get(Status.STOPPED)
     if seconds is not None and over_s >= seconds:
         limit = f"--seconds above {over_s:.0f}: it has run for {over_s:.1f} s, and the limit is {seconds:g} s"
     elif trials is not None and started >= trials and not may_resume_trials:

@@ -47,9 +47,9 @@ def dumps_by_value(value: object) -> tuple[bytes, list[memoryview]]:
     return _pickler.dumps_by_value(value)
 
 
-def dumps_whole(value: object) -> bytes:
+def dumps_in_band(value: object) -> bytes:
     """As `dumps_by_value`, in one piece."""
-    return _pickler.dumps_whole(value, by_value=True)
+    return _pickler.dumps_in_band(value, by_value=True)
 
 
 class Beside:
@@ -108,7 +108,7 @@ def _own_form(error: BaseException) -> bytes:
     # came from it is the class that it was there. What cannot be pickled, or says itself how and is wrong, comes last.
     for form, by_value in ((error, False), (error, True), (_Remains(error), True)):
         try:
-            own = _pickler.dumps_whole(form, by_value=by_value)
+            own = _pickler.dumps_in_band(form, by_value=by_value)
             back = pickle.loads(own)
             if type(back) is type(error) and str(back) == str(error):
                 return own
@@ -139,7 +139,7 @@ class _Remains:
 
 def _can_be_pickled(value: object) -> bool:
     try:
-        _pickler.dumps_whole(value, by_value=True)
+        _pickler.dumps_in_band(value, by_value=True)
     except Exception:
         return False
     return True

@@ -132,7 +132,7 @@ class Pickler:
         ).dump(value)
         return stream.getvalue(), buffers
 
-    def dumps_whole(self, value: object, *, by_value: bool) -> bytes:
+    def dumps_in_band(self, value: object, *, by_value: bool) -> bytes:
         """As `dumps` or `dumps_by_value`, with everything in the pickle."""
         stream = io.BytesIO()
         if by_value:

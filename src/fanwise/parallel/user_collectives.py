@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..base.errors import NotSendableError
-from ..links.codec import dumps_whole, loads
+from ..links.codec import dumps_in_band, loads
 from .comm.team import Team
 from .step.tree import Node, total
 from .validation.arguments import check_name
@@ -46,7 +46,7 @@ def _evaluated(value: Any) -> Any:
 
 def _packed(value: Any) -> bytes:
     try:
-        return dumps_whole(value)
+        return dumps_in_band(value)
     except Exception as error:
         raise NotSendableError(
             f"a {type(value).__name__} that was given to the other processes cannot be pickled: {error}.\n"
@@ -57,7 +57,7 @@ def _packed(value: Any) -> bytes:
 def copy_of_result(value: T, name: str) -> T:
     """Copy the result of a training function as if another process had sent it. `name`: name of the function."""
     try:
-        packed = dumps_whole(value)
+        packed = dumps_in_band(value)
     except Exception as error:
         raise NotSendableError(
             f"{name} returned a {type(value).__name__} that cannot be sent back: {error}.\n"

@@ -5,13 +5,13 @@
     rpc.rpc_sync("worker1", torch.add, args=(torch.ones(2), 3))
     rpc.shutdown()
 
-The same names and meanings, and the same texts where programs match on them; what is not there, and why, is in
-docs/guides/from-torch-rpc.md. `fanwise.rpc.autograd`, `.optim` and `.nn` stand for torch's `distributed.autograd`,
-`distributed.optim` and `distributed.nn`. What is private in torch and used all the same is in `torch_compat`.
-How it works, in five minutes: docs/design/rpc.md.
+Names, behavior and the messages that programs match on are those of torch; docs/guides/from-torch-rpc.md lists the
+differences. `fanwise.rpc.autograd`, `.optim` and `.nn` replace torch's `distributed.autograd`, `distributed.optim` and
+`distributed.nn`. Private names of torch that programs use are in `torch_compat`. docs/design/rpc.md is an overview of
+the implementation.
 """
 
-# ruff: noqa: E402  # torch is loaded first
+# ruff: noqa: E402  # torch is imported first
 import gc
 import importlib
 import importlib.util
@@ -23,9 +23,8 @@ from ..base.lazy_names import lazy_modules as _lazy_modules
 _check_installed("fanwise.rpc needs", "torch", extra="rpc")
 import torch as _torch  # noqa: F401
 
-# Whoever allocates a little after torch was loaded pays for the garbage collector's walk over all of it, 70 ms, more
-# than this package takes. What is there is put among what is old: the next walk comes when there is much more of it.
-# Not in a program that has frozen objects itself, as a process that others are forked from: it would thaw them.
+# The first allocations after importing torch would trigger a full collection of its objects, 70 ms. Moving them to the
+# oldest generation delays it. Skipped if the program has frozen objects, such as a fork server: it would unfreeze them.
 if not gc.get_freeze_count():
     gc.collect(1)
     gc.freeze()
@@ -35,9 +34,8 @@ from . import backend_registry as backend_registry
 from . import constants as constants
 from . import default_backend as _default_backend
 from . import functions as functions
-from . import waiting as _waiting  # noqa: F401  # now, as it would take the name of a function below
 from .calling.call import Call as Call
-from .calling.cancelling import cancelled as cancelled
+from .calling.cancellation import cancelled as cancelled
 from .calls import get_rpc_timeout as get_rpc_timeout
 from .calls import get_worker_info as get_worker_info
 from .calls import remote as remote
@@ -57,28 +55,28 @@ if TYPE_CHECKING:
     from .spawning import spawn as spawn
     from .starting import init_rpc as init_rpc
     from .starting import shutdown as shutdown
-    from .streams.reading import Stream as Stream
-    from .watching import Worker as Worker
-    from .watching import on_worker_joined as on_worker_joined
-    from .watching import on_worker_left as on_worker_left
-    from .watching import on_worker_lost as on_worker_lost
-    from .watching import workers as workers
+    from .streams.stream import Stream as Stream
+    from .worker_callbacks import Worker as Worker
+    from .worker_callbacks import on_worker_joined as on_worker_joined
+    from .worker_callbacks import on_worker_left as on_worker_left
+    from .worker_callbacks import on_worker_lost as on_worker_lost
+    from .worker_callbacks import workers as workers
 
-# What only workers use, with what a worker is made of, is loaded when it is first asked for: most of what there is.
-_HOME_OF = _lazy_modules(__file__)
+# Most of the package is imported lazily, on first use by a worker.
+_MODULE_OF = _lazy_modules(__file__)
 _default_backend.register()
 
 
 def is_available() -> bool:
-    """Whether this package can be used; torch's programs ask."""
+    """Return True. Programs written for torch call it."""
     return True
 
 
-def __getattr__(name: str) -> Any:  # Any: of any type
-    """`BackendType` changes when a backend is registered; torch's private names are in `torch_compat`."""
-    if name in _HOME_OF:
-        found = globals()[name] = getattr(importlib.import_module(_HOME_OF[name], __name__), name)
-        return found
+def __getattr__(name: str) -> Any:
+    """Load lazy names, `BackendType`, which changes with each registered backend, and torch's private names."""
+    if name in _MODULE_OF:
+        value = globals()[name] = getattr(importlib.import_module(_MODULE_OF[name], __name__), name)
+        return value
     if name == "BackendType":
         return backend_registry.BackendType
     if not name.startswith("__"):
@@ -91,7 +89,7 @@ def __getattr__(name: str) -> Any:  # Any: of any type
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOME_OF, "BackendType", "autograd"})
+    return sorted({*globals(), *_MODULE_OF, "BackendType", "autograd"})
 
 
 __torch_rpc_aliases__ = {

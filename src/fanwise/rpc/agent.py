@@ -1,12 +1,12 @@
-"""The agent: what makes this process a worker of a group. One at a time; `current()` is where the process knows it.
+"""The agent: makes this process a worker of a group. A process has at most one, returned by `current()`.
 
-    rpc_sync, rpc_async, remote --> sending --> link to the other --> its agent --> serving: read, run --> answer
-    refs, autograd, group       --> request --> link to the other --> handler, where it is read
+    rpc_sync, rpc_async, remote --> sender --> link to the peer --> its agent --> server: deserialize, run --> reply
+    refs, autograd, group       --> request -> link to the peer --> handler, on the reading thread
 
-Links are made when they are first needed (`connections`). Who calls waits on the link itself; what comes in meanwhile
-is run by the runner threads. A worker that is lost fails all that waits for it.
+Links are opened on first use (`connections`). A caller waits on the link itself; received calls run on the runner
+threads. When a worker is lost, everything that waits for it fails.
 
-Knows no reference and no gradient: those register what they handle (`on`), and what they add to calls (`serializer`).
+References and autograd register their handlers (`on`) and the metadata they add to calls (`serializer`).
 """
 
 import contextlib
@@ -28,13 +28,13 @@ from . import current as process
 from .actors.queues import Queues
 from .calling.early_calls import EarlyCalls
 from .calling.queued_request import QueuedRequest
-from .calling.sending import Sender
-from .calling.serving import Server
-from .connections.connections import OVER, Connections
+from .calling.sender import Sender
+from .calling.server import Server
+from .connections.connections import LINKS_LOST, Connections
 from .devices.cuda_memory import CudaMemory
 from .devices.device_maps import DeviceMaps, about_here
 from .devices.lending import Lending
-from .interpreter import ShorterSwitches
+from .hub_thread import run_on_hub
 from .membership.group import Group
 from .membership.members import Event, Joined, Lost
 from .membership.worker_events import WorkerEvents
@@ -42,16 +42,16 @@ from .messages.messages import Message
 from .messages.serializer import Serializer
 from .options import TensorPipeRpcBackendOptions
 from .references.references import References
-from .waiting import on_hub
+from .switch_interval import ShortSwitchInterval
 from .worker_info import WorkerInfo
 
 _log = logging.getLogger("fanwise.rpc")
 
-Handler = Callable[..., Any]  # Any: what is answered; a Future: answered when that is done
+Handler = Callable[..., Any]  # returns the reply, or a Future of it
 
 
 class Agent:
-    """See the module. Made by `start`; `current()` returns it until `close`."""
+    """See the module. Created by `start`; `current()` returns it until `close`."""
 
     def __init__(
         self, info: WorkerInfo, hub: Hub, runners: RunnerThreads, *, options: TensorPipeRpcBackendOptions
@@ -69,7 +69,7 @@ class Agent:
         self._handlers: dict[str, Handler] = {}
         self._group: Group | None = None
         self.worker_events: WorkerEvents
-        self.actors: Any  # Any, here and below: of parts that know this
+        self.actors: Any
         self._infos: dict[str | int, WorkerInfo] = {}
         self.lending: Lending
         self.connections = Connections(
@@ -97,9 +97,9 @@ class Agent:
         self.server = Server(
             self.serializer,
             runners,
-            take_turn=self.queues.take,
+            enqueue_actor_call=self.queues.enqueue,
             references=self.references,
-            is_leaving=self.is_leaving,
+            record_sent=self.record_sent,
         )
         self._early_calls = EarlyCalls(self.server.serve)
         self.sender = Sender(
@@ -107,34 +107,34 @@ class Agent:
             self.serializer,
             self.connections,
             self.references,
-            is_leaving=self.is_leaving,
+            record_sent=self.record_sent,
         )
         self.call, self.call_sync, self.stream = self.sender.call, self.sender.call_sync, self.sender.stream
-        self.on(OVER, self.connections.on_told_over)
+        self.on(LINKS_LOST, self.connections.on_peer_lost_links)
         self.on("devices", lambda sender: about_here(self.devices))
-        self._switches = ShorterSwitches()
-        self._switches.begin()
+        self._switch_interval = ShortSwitchInterval()
+        self._switch_interval.begin()
 
-    # -- who is there ----------------------------------------------------------------------------------------------
+    # -- members ---------------------------------------------------------------------------------------------------
 
     @property
     def group(self) -> Group:
-        assert self._group is not None, "set before anything is called"
+        assert self._group is not None, "set before the first call"
         return self._group
 
-    def joined(self, group: Group) -> None:
-        """The group is there: from now on others may be called, and what they have called already is run."""
+    def set_group(self, group: Group) -> None:
+        """Allow calls to the members of the group, and serve the calls received so far."""
         self.incarnation = group.me.incarnation
-        group.on_event.append(self._heard)
+        group.on_event.append(self._on_event)
         group.on_fenced.append(self.connections.fenced)
         group.on_wanted.append(lambda member: self.outside(partial(self.connections.dial_back, member)))
         self.connections.joined(group)
         self.worker_events = WorkerEvents(self._hub, group)
         self._group = group
-        self._early_calls.joined()
+        self._early_calls.serve_buffered()
 
     def worker(self, to: "str | int | WorkerInfo") -> WorkerInfo:
-        """The worker of this name, rank or info. RuntimeError when there is none, with those that there are."""
+        """Return the worker with this name, rank or info. Raises RuntimeError, naming the workers, if there is none."""
         if isinstance(to, WorkerInfo):
             return to
         if type(to) is not str and (isinstance(to, bool) or not isinstance(to, (str, int))):
@@ -145,10 +145,10 @@ class Agent:
             return info
         if to not in self._names():
             with self.waiting():
-                on_hub(self._hub, _nothing)  # it may be lost, and just about to be forgotten there
+                run_on_hub(self._hub, _pass)  # wait for a pending removal of the worker
             former = next((member for member in self.group.former.values() if to in (member.id, member.name)), None)
             if former is not None and to not in self._names():
-                return former.info  # a call will say what happened to it
+                return former.info  # a call will raise the reason of its loss
         info = infos[to] = self.group.find(to).info
         return info
 
@@ -157,23 +157,20 @@ class Agent:
 
     @property
     def has_joined(self) -> bool:
-        """Whether there is a group."""
         return self._group is not None
 
     def _names(self) -> set[str | int]:
         return {key for id, member in self.group.members().items() for key in (id, member.name)}
 
     def workers(self) -> list[WorkerInfo]:
-        """All that are alive, this one included, by id."""
+        """Return all live workers, including this one, ordered by id."""
         return [member.info for _, member in sorted(self.group.members().items())]
 
-    # -- who goes --------------------------------------------------------------------------------------------------
-
-    def _heard(self, event: Event) -> None:
-        """On the hub's thread."""
+    def _on_event(self, event: Event) -> None:
+        """Handle a membership event, on the hub's thread."""
         if isinstance(event, Joined):
             return
-        self._infos = {}  # a new one: `worker` may be about to note, in the old one, who was there before
+        self._infos = {}  # replaced, because `worker` may be adding an obsolete entry to the old dict
         member = event.member
         if isinstance(event, Lost):
             self.connections.lost(member)
@@ -181,63 +178,60 @@ class Agent:
             self.connections.left(member)
         self.lending.gone(member.key)
         if isinstance(event, Lost):
-            for callback in list(self.on_lost):  # it wakes threads that take theirs off
+            for callback in list(self.on_lost):  # a copy: the callbacks wake threads that remove theirs
                 callback(member.info, member.incarnation)
 
-    # -- requests of one agent to another ----------------------------------------------------------------------------
+    # -- requests between agents -------------------------------------------------------------------------------------
 
     def on(self, method: str, handler: Handler) -> None:
-        """`handler(sender, *args)` answers `request(method, *args)`. Inline on a reading thread: it must not block."""
+        """Handle `request(method, *args)` with `handler(sender, *args)`, on a reading thread: it must not block."""
         self._handlers[method] = handler
 
-    def request(self, to: int, method: str, *args: object) -> "Future[Any]":  # Any: what the handler returned
-        """Book-keeping for the agent of `to`: done when its handler has answered. Never blocks."""
+    def request(self, to: int, method: str, *args: object) -> "Future[Any]":
+        """Send an internal request to the agent of `to`. Return a future of the reply. Does not block."""
         future: Future[Any] = Future()
         try:
-            told = QueuedRequest(future, method, args)
-            link = self.connections.ready(to) or self.connections.at_once(to)
-            if link is None or not told.left_by(link):
-                self.connections.queue(to, told)
+            request = QueuedRequest(future, method, args)
+            link = self.connections.get_open(to) or self.connections.get_without_waiting(to)
+            if link is None or not request.try_send(link):
+                self.connections.queue(to, request)
         except FanwiseError as error:
             future.set_exception(error)
         return future
 
     def _handle(self, sender: WorkerInfo, request: Request) -> None:
-        """On a reading thread."""
-        method: Any = request.method  # Any: text, or a call
+        """Handle a received call or request, on a reading thread."""
+        method: Any = request.method
         if type(method) is Message:
-            self._early_calls.came(sender, request)
+            self._early_calls.receive(sender, request)
             return
         handler = self._handlers.get(method)
         if handler is None:
-            request.fail(LookupError(f"worker {self.info.name} does not know the message {method!r}."))
+            request.fail(LookupError(f"worker {self.info.name} has no handler for the message {method!r}."))
             return
         answer = handler(sender, *request.args)
         if isinstance(answer, torch._C.Future):
-            answer.add_done_callback(partial(_answer_with, request))
+            answer.add_done_callback(partial(_reply_from_future, request))
         else:
             request.answer(answer)
 
-    # -- what its parts share ----------------------------------------------------------------------------------------
+    # -- shared services ---------------------------------------------------------------------------------------------
 
     @property
     def num_streams(self) -> int:
-        """How many streams go on, from here and to here."""
+        """Number of open streams, in both directions."""
         return self.server.num_streams + self.sender.num_streams
 
-    def is_leaving(self, message: Message, link: Link) -> bool:
-        """Note by which link the references and loans of a message leave. False: that has ended; nothing was noted.
-
-        For a message that has any.
-        """
+    def record_sent(self, message: Message, link: Link) -> bool:
+        """Record that the references or loans of a message are sent over `link`. Return False if the link has ended."""
         number = self.connections.number_of(link)
-        if message.carries and not self.references.leave(message.carries, link, number):
+        if message.fork_ids and not self.references.leave(message.fork_ids, link, number):
             return False
         self.lending.leave(message.loans, number)
         return True
 
-    def later(self, delay_s: float, job: Callable[[], None]) -> None:
-        """Run `job` on the hub's thread, in a while."""
+    def call_later(self, delay_s: float, job: Callable[[], None]) -> None:
+        """Run `job` on the hub's thread after a delay."""
 
         def begin() -> None:
             self._hub.call_at(self._hub.clock.now_s() + delay_s, job)
@@ -245,30 +239,30 @@ class Agent:
         self._hub.call_soon(begin)
 
     def may_wait(self) -> bool:
-        """Whether the calling thread may wait, and run the user's code: it reads no link."""
+        """Return True if the current thread may wait and run user code, because it reads no link."""
         return may_wait_for(self._hub)
 
     def discard(self, answer: Message, link: Link) -> None:
-        """Nobody will open this: what came with it is given back. By any thread."""
+        """Release the references and loans of a message that will not be deserialized. Thread-safe."""
 
         def discard() -> None:
-            with contextlib.suppress(FanwiseError, struct.error):  # the link was cut, or it is no message
+            with contextlib.suppress(FanwiseError, struct.error):  # the link was lost, or the message is invalid
                 self.serializer.discard(answer, link)
 
         self.outside(discard)
 
-    def numbers(self) -> dict[str, int]:
-        """Counts for debugging, under torch's names."""
-        open_in = self.server.num_open
+    def debug_counts(self) -> dict[str, int]:
+        """Return counters for debugging, under torch's names."""
+        num_open_in = self.server.num_open
         return {
             "agent.thread_pool_size": self._runners.limit,
-            "agent.server_active_calls": open_in,
+            "agent.server_active_calls": num_open_in,
             "agent.client_active_calls": self.connections.num_open + self.lending.num_lent,
             "agent.calls_begun": self.server.num_begun,
         }
 
-    def num_jobs(self) -> dict[str, int]:
-        """What waits here, and runs, for others."""
+    def job_counts(self) -> dict[str, int]:
+        """Return the number of running and waiting calls and replies."""
         calls, answers = self._runners.num_waiting
         return {
             "calls_running": self._runners.num_running,
@@ -277,43 +271,42 @@ class Agent:
             "answers_waiting": answers,
         }
 
-    # -- the end ---------------------------------------------------------------------------------------------------
+    # -- shutdown --------------------------------------------------------------------------------------------------
 
     @property
     def is_closed(self) -> bool:
-        """Whether this worker has ended."""
         return self.connections.closed
 
     def open_calls(self) -> tuple[int, int]:
-        """How many calls are open now, out and in, or have left tensors to be copied; how many were begun ever.
+        """Return the number of open calls in both directions, including outstanding loans, and of calls ever started.
 
-        A stream is none for its reader: whoever reads it runs in a call, or in the program. For its producer it is none
-        while it waits to be read, where nobody leaves before all calls of the group have ended.
+        A stream does not count on its consumer, which reads it in a call or in the program. In a static group it does
+        not count on its producer either while it waits to be read.
         """
         server = self.server
         num_open_in = server.num_open if self.group.world_size is None else server.num_open_but_waiting
         return self.connections.num_open + num_open_in + self.lending.num_lent, server.num_begun
 
     def close(self) -> None:
-        """End the links and the threads. What waits fails; a job that still runs is left alone.
+        """Close the links and stop the threads. Pending calls fail; running jobs are not interrupted.
 
-        The links first: then the threads, before they go, tell all who wait for an answer that none will come.
+        The links are closed first, so that the threads can fail the pending calls.
         """
         if self.has_joined:
             self.worker_events.close()
         self.connections.close()
         self.lending.close()
-        self._switches.end()
+        self._switch_interval.end()
         self._runners.close()
         self.server.coroutines.close()
         self._hub.close()  # closes all links
 
 
-def _nothing() -> None:
-    """To wait for what the hub does before it."""
+def _pass() -> None:
+    """No operation."""
 
 
-def _answer_with(request: Request, future: "Future[Any]") -> None:  # Any: what the handler returned
+def _reply_from_future(request: Request, future: "Future[Any]") -> None:
     try:
         value = future.value()
     except Exception as error:
@@ -322,5 +315,5 @@ def _answer_with(request: Request, future: "Future[Any]") -> None:  # Any: what 
     request.answer(value)
 
 
-# The worker of this process, with its type.
+# The agent of this process. `process.current` without Any.
 current: Callable[[], Agent] = process.current

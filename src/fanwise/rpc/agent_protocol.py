@@ -1,7 +1,7 @@
-"""What the parts of a worker ask of the agent that they belong to: `agent.Agent`, which knows all of them.
+"""The interface of `agent.Agent` that its parts use.
 
-References, lending, futures, streams and distributed autograd are made by the agent, or with it, and are below it: no
-file imports another in a circle. So they know it by this. What one of them alone asks for, it adds itself.
+References, lending, futures, streams and distributed autograd are created by the agent and are below it in the import
+graph, so they depend on this protocol. Parts that need more extend it.
 """
 
 from collections.abc import Callable
@@ -12,33 +12,34 @@ from torch.futures import Future
 
 from .worker_info import WorkerInfo
 
-if TYPE_CHECKING:  # they are loaded when this process becomes a worker
+if TYPE_CHECKING:  # loaded when this process becomes a worker
+    from .hub_thread import OneShot
     from .membership.members import Event, Member
-    from .waiting import Mailbox
 
 Job = Callable[[], None]
 
 
 class Group(Protocol):
-    """Who is there, and who was, by id; what happens is told on the hub's thread."""
+    """Current and former members by id. Events are delivered on the hub's thread."""
 
     @property
     def me(self) -> "Member": ...
     @property
     def on_event(self) -> "list[Callable[[Event], None]]": ...
     @property
-    def ending(self) -> "Mailbox": ...
+    def ending(self) -> "OneShot": ...
     @property
     def former(self) -> "dict[int, Member]": ...
     def members(self) -> "dict[int, Member]": ...
 
 
 class Agent(Protocol):
-    """See the module, and `agent.Agent`.
+    """See `agent.Agent`.
 
     Attributes:
-        on_lost: called with a worker that was lost, and its incarnation.
-        on_cut, on_over: called with a member and the number of a link to it: nothing comes there by it any more; here.
+        on_lost: called with a lost worker and its incarnation.
+        on_cut: called with a member and the number of a link over which nothing will arrive there any more.
+        on_over: called with a member and the number of a link over which nothing will arrive here any more.
     """
 
     @property
@@ -60,9 +61,9 @@ class Agent(Protocol):
     def worker(self, to: str | int | WorkerInfo) -> WorkerInfo: ...
     def workers(self) -> list[WorkerInfo]: ...
 
-    # what is said to others, and heard
-    def on(self, method: str, handler: Callable[..., Any]) -> None: ...  # Any: what is answered
-    def request(self, to: int, method: str, *args: object) -> "Future[Any]": ...  # Any: what the handler returned
+    # requests
+    def on(self, method: str, handler: Callable[..., Any]) -> None: ...
+    def request(self, to: int, method: str, *args: object) -> "Future[Any]": ...
 
     # threads
     @property

@@ -1,9 +1,9 @@
-"""`rpc_sync`, `rpc_async`, `remote`: run a function on another worker, and what a program asks about its worker.
+"""`rpc_sync`, `rpc_async` and `remote` run a function on another worker.
 
-    rpc_sync   wait for the result           rpc_async   a future of it           remote   a reference; the value stays
+    rpc_sync   wait for the result           rpc_async   return a future           remote   return a reference to it
 
-`to` is a name, a rank or a `WorkerInfo`. Times are seconds: -1 the group's default, 0 without a limit. What a function
-raises is raised by the caller in its own type, with the remote traceback as a note.
+`to` is a name, a rank or a `WorkerInfo`. Times are in seconds: -1 is the default of the group, 0 no limit. An error of
+the function is raised in the caller in its own type, with the remote traceback as a note.
 """
 
 import contextlib
@@ -17,46 +17,44 @@ from torch.futures import Future
 from ..base.errors import WorkerLostError
 from . import current as process
 from .actors.address import CONCURRENCY_LIMIT
-from .calling import cancelling, torch_futures
-from .calling.call import Call, Following, Invocation
+from .calling import cancellation, torch_futures
+from .calling.call import Call, ChainedCall, Invocation
 from .constants import UNSET_RPC_TIMEOUT
 from .references import proxy
 from .references.rref import RRef
 from .worker_info import WorkerInfo
 
 if TYPE_CHECKING:
-    from .agent import Agent  # loaded when this process becomes a worker, as the next is
-    from .streams.reading import Stream
+    from .agent import Agent  # loaded when this process becomes a worker, like the next one
+    from .streams.stream import Stream
 
 To = str | int | WorkerInfo
-Args = Sequence[Any] | None  # Any: the user's
-Kwargs = Mapping[str, Any] | None  # Any: the user's
+Args = Sequence[Any] | None
+Kwargs = Mapping[str, Any] | None
 
 
 class _ThisThread(threading.local):
-    """Futures that `wait_all` collects; absent outside of it."""
+    """The futures that `wait_all` collects. Unset outside of it."""
 
-    future_list: "list[Future[Any]]"  # Any: the user's
+    future_list: "list[Future[Any]]"
 
 
 thread_local_var = _ThisThread()
 
 
-def _checked(
-    to: To, function: Any, args: Args, kwargs: Kwargs
-) -> "tuple[Agent, WorkerInfo, Invocation]":  # Any: the user's
+def _resolve_call(to: To, function: Any, args: Args, kwargs: Kwargs) -> "tuple[Agent, WorkerInfo, Invocation]":
     agent: Agent = process.current()
     if not callable(function):
         raise TypeError(f"function should be callable, got {function!r} of type {type(function).__name__}.")
     if args is not None and type(args) is not tuple:
         _check_args(function, args)
     if kwargs and not isinstance(kwargs, Mapping):
-        raise TypeError(f"kwargs must be a dict, from the names of arguments to their values; got {kwargs!r}.")
+        raise TypeError(f"kwargs must be a dict of argument names and values; got {kwargs!r}.")
     return agent, agent.worker(to), (function, tuple(args or ()), dict(kwargs) if kwargs else {})
 
 
 def _check_args(function: object, args: object) -> None:
-    """A text or a tensor could be taken apart too; but it was meant as the only argument."""
+    """Raise TypeError for a string or tensor, which is iterable but meant as the only argument."""
     if not isinstance(args, Sequence) or isinstance(args, (str, bytes)):
         raise TypeError(
             f"args must be a tuple or a list with the arguments of {getattr(function, '__qualname__', function)}, "
@@ -68,56 +66,56 @@ def _check_args(function: object, args: object) -> None:
 
 def rpc_sync(
     to: To,
-    func: Callable[..., Any],  # Any: the user's
+    func: Callable[..., Any],
     args: Args = None,
     kwargs: Kwargs = None,
     timeout: float = UNSET_RPC_TIMEOUT,
-) -> Any:  # Any: what func returns
+) -> Any:
     """Run `func(*args, **kwargs)` on worker `to`, wait, and return its result.
 
     Args:
         to: name, rank or `WorkerInfo`.
-        func: found there by its module and name; builtin operators such as `torch.add` too.
-        args, kwargs: travel by value; tensors with their gradient's history inside `autograd.context()`.
-        timeout: seconds; -1 the default, 0 without a limit; any other number below 0 is over at once. The function
-            itself is not interrupted.
+        func: function, which the callee imports by its module and name. Builtin operators such as `torch.add` too.
+        args, kwargs: sent by value. Inside `autograd.context()`, tensors keep their gradient history.
+        timeout: seconds; -1 for the default, 0 for no limit; any other negative value times out immediately. The
+            function itself is not interrupted.
 
     Raises:
-        What `func` raised, in its own type. DeadlineExceeded (a RuntimeError): not answered in time. WorkerLostError
-        (a RuntimeError): `to` died or left. NotSendableError: something cannot be pickled; names it.
+        The error of `func`, in its own type. DeadlineExceeded (a RuntimeError): no reply in time. WorkerLostError
+        (a RuntimeError): `to` died or left. NotSendableError: a value cannot be pickled; the message names it.
 
     >>> rpc_sync("worker1", torch.add, args=(torch.ones(2), 3))
     tensor([4., 4.])
     """
-    agent, info, invocation = _checked(to, func, args, kwargs)
+    agent, info, invocation = _resolve_call(to, func, args, kwargs)
     return agent.call_sync(info, invocation, timeout_s=timeout)
 
 
 def rpc_async(
     to: To,
-    func: Callable[..., Any],  # Any: the user's
+    func: Callable[..., Any],
     args: Args = None,
     kwargs: Kwargs = None,
     timeout: float = UNSET_RPC_TIMEOUT,
-) -> Call[Any]:  # Any: what func returns
-    """As `rpc_sync`, but returns at once: a `torch.futures.Future` that can be cancelled, and awaited in a coroutine.
+) -> Call[Any]:
+    """As `rpc_sync`, but return a `torch.futures.Future` at once. It can be canceled, and awaited in a coroutine.
 
     Arguments may be changed as soon as this returns. Do not wait for the future after `shutdown()`.
 
     >>> rpc_async("worker1", min, args=(1, 2)).wait()
     1
     """
-    agent, info, invocation = _checked(to, func, args, kwargs)
+    agent, info, invocation = _resolve_call(to, func, args, kwargs)
     try:
         future = agent.call(info, invocation, timeout_s=timeout)
     except WorkerLostError as error:
-        future = Following.failed(error)
+        future = ChainedCall.failed(error)
     collect(future)
     return future
 
 
-def collect(future: "Future[Any]") -> None:  # Any: the user's
-    """A call's future: `wait_all` of this thread waits for it."""
+def collect(future: "Future[Any]") -> None:
+    """Add a future to the enclosing `wait_all` of this thread, if any."""
     collected = getattr(thread_local_var, "future_list", None)
     if collected is not None:
         collected.append(future)
@@ -125,39 +123,39 @@ def collect(future: "Future[Any]") -> None:  # Any: the user's
 
 def remote(
     to: To,
-    func: Callable[..., Any],  # Any: the user's
+    func: Callable[..., Any],
     args: Args = None,
     kwargs: Kwargs = None,
     timeout: float = UNSET_RPC_TIMEOUT,
     *,
     serial: bool = False,
     concurrency: int | None = None,
-) -> RRef[Any]:  # Any: what func returns
-    """Run `func` on `to` and leave the value there; return a reference to it at once.
+) -> RRef[Any]:
+    """Run `func` on `to`, keep the value there, and return a reference to it at once.
 
-    The value lives as long as anybody holds a reference. If `func` raises, or `timeout` passes, the next use of the
-    reference raises that.
+    The value lives as long as any worker holds a reference. If `func` raises or times out, the next use of the
+    reference raises the error.
 
     Args:
-        serial: `func` is a class, and its object an actor: calls of its methods by `rref.rpc_sync()`, `rpc_async()` and
-            `remote()` run one at a time, those of one caller in their order. One that waits takes no thread there, and
-            does not run when its time is over before its turn.
-        concurrency: as `serial`, so many at a time.
+        serial: create an actor from the class `func`: calls of its methods by `rref.rpc_sync()`, `rpc_async()` and
+            `remote()` run one at a time, those of one caller in order. A queued call takes no thread on `to`, and does
+            not run if it times out in the queue.
+        concurrency: as `serial`, but run up to this many calls at a time.
 
     >>> remote("worker1", torch.add, args=(torch.ones(2), 1)).to_here()
     tensor([2., 2.])
     """
-    agent, info, invocation = _checked(to, func, args, kwargs)
+    agent, info, invocation = _resolve_call(to, func, args, kwargs)
     if serial is not False or concurrency is not None:
-        actor: RRef[Any] = agent.actors.make(
+        rref: RRef[Any] = agent.actors.create(
             info, invocation, timeout_s=timeout, concurrency=_concurrency(func, serial, concurrency)
         )
-        return actor
+        return rref
     return agent.references.remote(info, invocation, timeout_s=timeout)
 
 
 def _concurrency(func: object, serial: bool, concurrency: int | None) -> int:
-    """Return how many calls of an actor run at a time. Raises TypeError, ValueError."""
+    """Validate and return the maximum number of concurrent calls of an actor."""
     if not isinstance(serial, bool):
         raise TypeError(f"serial must be True or False, got {serial!r}.")
     if not isinstance(func, type):
@@ -173,8 +171,8 @@ def _concurrency(func: object, serial: bool, concurrency: int | None) -> int:
     return concurrency
 
 
-def _function_of(api: proxy.Api) -> Callable[..., Any]:  # Any: a result, its future, or a reference to it
-    """Looked up at each call: a program may have put another function in its place."""
+def _function_of(api: proxy.Api) -> Callable[..., Any]:
+    """Look up the function at each call, because programs monkey-patch it."""
     match api:
         case "rpc_sync":
             return rpc_sync
@@ -191,37 +189,37 @@ proxy.functions.by_name = _function_of
 
 def stream(
     to: To,
-    func: Callable[..., Any],  # Any: the user's
+    func: Callable[..., Any],
     args: Args = None,
     kwargs: Kwargs = None,
     timeout: float = UNSET_RPC_TIMEOUT,
     *,
     window_items: int = 64,
     window_bytes: int = 32 << 20,
-) -> "Stream[Any]":  # Any: what func yields
-    """Run `func` on `to` and go through what it yields, item by item, while it goes on.
+) -> "Stream[Any]":
+    """Run `func` on `to` and iterate over the items it yields while it runs.
 
     Args:
         to, args, kwargs: as in `rpc_sync`.
-        func: a generator function, an asynchronous one, or one that returns anything that can be gone through.
-        timeout: seconds for each item, from when it is asked for; -1 the default, 0 without a limit.
-        window_items, window_bytes: so far the function may be ahead of who reads, and one item, however large that is;
-            then it waits where it yields. What is ahead lies in the memory of the reader.
+        func: a generator function, an async generator function, or a function that returns an iterable.
+        timeout: seconds for each item, from when it is requested; -1 for the default, 0 for no limit.
+        window_items, window_bytes: how far the function may be ahead of the consumer, plus one item of any size; then
+            it blocks at its `yield`. Items that are ahead are in the memory of the consumer.
 
     Returns:
-        An iterator, for `async for` too, and a context manager. Leaving the loop early ends the function: its generator
-        gets `GeneratorExit` where it waits, and runs its `finally`.
+        An iterator, also for `async for`, and a context manager. Leaving the loop early ends the function:
+        its generator gets `GeneratorExit` at its `yield` and runs its `finally`.
 
     Raises:
-        As `rpc_sync`, where the call does not leave. What the function raises later is raised in the place of the item.
-        Blocks where a link must be made first, or where `to` has no room for a call.
+        As `rpc_sync`, if the call cannot be sent. Later errors of the function are raised instead of an item. Blocks
+        while a link is opened or the queue of `to` is full.
 
-    A function that yields has a thread of its own on `to`, and takes no place of the `num_worker_threads` there.
+    The generator runs on a thread of its own on `to`, in addition to the `num_worker_threads` there.
 
     >>> list(stream("worker1", range, args=(3,)))
     [0, 1, 2]
     """
-    agent, info, invocation = _checked(to, func, args, kwargs)
+    agent, info, invocation = _resolve_call(to, func, args, kwargs)
     for name, value in (("window_items", window_items), ("window_bytes", window_bytes)):
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 1 << 63:
             raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
@@ -230,7 +228,7 @@ def stream(
 
 @contextlib.contextmanager
 def wait_all() -> Iterator[None]:
-    """Collect the futures that `rpc_async` returns on this thread, and wait for all of them at the end."""
+    """Collect the futures that `rpc_async` returns on this thread, and wait for all of them on exit."""
     thread_local_var.future_list = []
     try:
         yield
@@ -242,36 +240,36 @@ def wait_all() -> Iterator[None]:
 
 
 def waiting() -> AbstractContextManager[None]:
-    """Around a wait for something that another call does here, inside a function that was called from elsewhere.
+    """Release the thread slot of a called function while it waits for another call.
 
-    Of these functions `num_worker_threads` run at a time. One that waits for a call or a future gives up its place
-    meanwhile; of other waits, as for a lock or a `threading.Event`, nothing can know. If as many wait so as there are
-    places, and what they wait for is done by a call, that call never begins. Does nothing on other threads.
-    Raises `fanwise.errors.CallCancelled` where the call that runs the function was cancelled.
+    At most `num_worker_threads` functions run at a time. Waits for a call or a future release the slot by themselves;
+    other waits, such as for a lock or a `threading.Event`, must be wrapped in this context. Otherwise, if all slots
+    wait for something that a call would do, that call never starts. No effect on other threads.
+    Raises `fanwise.errors.CallCancelled` if the call that runs the function was canceled.
 
     >>> done = threading.Event()
     >>> rpc_async("worker0", done.set)  # doctest: +SKIP
     >>> with waiting():
     ...     done.wait()  # doctest: +SKIP
     """
-    cancelling.check()
+    cancellation.check()
     return process.waiting()
 
 
 def get_worker_info(worker_name: "str | int | None" = None) -> WorkerInfo:
-    """This worker, or the one of this name. RuntimeError for an unknown name, with the known ones."""
+    """Return this worker, or the worker with this name or rank. Raises RuntimeError, naming the workers, if unknown."""
     agent: Agent = process.current()
     return agent.info if worker_name is None else agent.worker(worker_name)
 
 
 def get_rpc_timeout() -> float:
-    """Seconds that a call may take when it says nothing else; 0: without a limit."""
+    """Return the default timeout of calls in seconds; 0 means no limit."""
     agent: Agent = process.current()
     return agent.timeout_s
 
 
 def set_rpc_timeout(rpc_timeout: float) -> None:
-    """Set the default for calls that begin from now on; in seconds, 0 for no limit."""
+    """Set the default timeout of new calls, in seconds; 0 means no limit."""
     if not rpc_timeout >= 0:
         raise ValueError(f"the timeout must be at least 0 seconds, got {rpc_timeout!r}")
     process.current().timeout_s = float(rpc_timeout)

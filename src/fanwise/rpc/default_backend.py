@@ -1,6 +1,6 @@
-"""The backend that programs name `TENSORPIPE`, registered by the package. What starts it is loaded when it starts.
+"""The backend named `TENSORPIPE`. Its modules are imported when it starts.
 
-Joining a group loads what a worker is made of; a program that only spawns workers needs none of it.
+A program that only spawns workers does not import the modules of a worker.
 """
 
 import importlib
@@ -13,13 +13,13 @@ NAME = "TENSORPIPE"
 
 
 def register() -> None:
-    """Make it known. Once in a process."""
+    """Register the backend. Called once per process."""
     register_backend(NAME, _options, _start)
 
 
-def _options(rpc_timeout: float, init_method: str, **kwargs: Any) -> TensorPipeRpcBackendOptions:  # Any: options
+def _options(rpc_timeout: float, init_method: str, **kwargs: Any) -> TensorPipeRpcBackendOptions:
     return TensorPipeRpcBackendOptions(rpc_timeout=rpc_timeout, init_method=init_method, **kwargs)
 
 
-def _start(**kwargs: Any) -> Any:  # Any: what `starting.start` takes, and the agent
+def _start(**kwargs: Any) -> Any:
     return importlib.import_module(".starting", __package__).start(**kwargs)

@@ -1,4 +1,4 @@
-"""`async_execution`: marks a function whose answer comes later, from a future that it returns."""
+"""`async_execution` marks a function that returns a future of its result."""
 
 import functools
 from collections.abc import Callable
@@ -9,10 +9,10 @@ R = TypeVar("R")
 
 
 def async_execution(fn: Callable[P, R]) -> Callable[P, R]:
-    """Mark `fn`, which returns a `torch.futures.Future`: the call is answered when that is done, and blocks no thread.
+    """Mark `fn`, which returns a `torch.futures.Future`: the reply is sent when the future is done, without a thread.
 
-    For functions that call others (`rpc_async(...).then(...)`) or wait for a future that another call will fill. With
-    `@staticmethod` and `@classmethod` this is the inner decorator. An `async def` function needs no mark.
+    Use it for functions that make calls (`rpc_async(...).then(...)`) or wait for a future that another call completes.
+    With `@staticmethod` and `@classmethod` this is the inner decorator. An `async def` function needs no mark.
 
     >>> @async_execution
     ... def add_on(to, x, y, z):
@@ -23,5 +23,5 @@ def async_execution(fn: Callable[P, R]) -> Callable[P, R]:
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
         return fn(*args, **kwargs)
 
-    wrapper._wrapped_async_rpc_function = fn  # type: ignore[attr-defined]  # the mark that torch's programs look for
+    wrapper._wrapped_async_rpc_function = fn  # type: ignore[attr-defined]  # the mark that torch uses
     return wrapper

@@ -49,9 +49,9 @@ def metrics() -> dict[str, Any]:
         "workers_joined": events.counts[Joined],
         "workers_left": events.counts[Left],
         "workers_lost": events.counts[Lost],
-        **agent.num_jobs(),
+        **agent.job_counts(),
         "peers": {
-            name: _of_peer(*traffic.get(name, (LinkCounts(), [])), waiting.get(name, 0))
+            name: _peer_metrics(*traffic.get(name, (LinkCounts(), [])), waiting.get(name, 0))
             for name in sorted({*traffic, *names, *waiting})
         },
     }
@@ -60,7 +60,7 @@ def metrics() -> dict[str, Any]:
 _REFUSALS = ("malformed", "not_allowed", "not_welcome", "window_full")
 
 
-def _of_peer(counts: LinkCounts, links: list[Link], waiting_for_link: int) -> dict[str, Any]:
+def _peer_metrics(counts: LinkCounts, links: list[Link], waiting_for_link: int) -> dict[str, Any]:
     waiting_for_room = sum(link.num_waiting for link in links)
     return {
         "calls_made": counts.calls_made,

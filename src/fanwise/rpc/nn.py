@@ -1,11 +1,11 @@
-"""RemoteModule: a module that lives on another worker, used as one that is here.
+"""RemoteModule: a module on another worker that is used like a local one.
 
     RemoteModule("worker1/cpu", Linear, (20, 30))  --remote--> Linear(20, 30) on worker1
     module(x), module.forward_async(x)             --call-->   its forward there; gradients flow back
 
-A drop-in for `torch.distributed.nn.RemoteModule`. It can be sent to other workers, in calls only: what travels is a
-reference to the module. What asks for the parameters or layers themselves raises ValueError: they are not here.
-Modules in TorchScript have no interface here.
+A drop-in for `torch.distributed.nn.RemoteModule`. It can be sent to other workers, in calls only: a reference to the
+module is sent. Methods that need the parameters or layers themselves raise ValueError. TorchScript interfaces are not
+supported.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +24,7 @@ from .messages import pickling
 from .references.proxy import method_of
 from .references.rref import RRef
 
-# What of a RemoteModule travels.
+# The attributes of a RemoteModule that are sent.
 _REMOTE_MODULE_PICKLED_ATTRIBUTES = (
     "on",
     "device",
@@ -43,86 +43,86 @@ _UNSUPPORTED = (
 )
 
 
-def forward_async(self: "_RemoteModule", *args: Any, **kwargs: Any) -> "Future[Any]":  # Any: the module's
-    """Run the module's forward where it lives; a future of what it returns."""
-    about = (self.module_rref, self.device, self.is_device_map_set)
-    return rpc_async(self.module_rref.owner(), _remote_forward, (*about, *args), kwargs)
+def forward_async(self: "_RemoteModule", *args: Any, **kwargs: Any) -> "Future[Any]":
+    """Run the module's forward on its worker and return a future of the result."""
+    arguments = (self.module_rref, self.device, self.is_device_map_set)
+    return rpc_async(self.module_rref.owner(), _remote_forward, (*arguments, *args), kwargs)
 
 
-def forward(self: "_RemoteModule", *args: Any, **kwargs: Any) -> Any:  # Any: the module's
+def forward(self: "_RemoteModule", *args: Any, **kwargs: Any) -> Any:
     """As `forward_async`, and wait."""
-    about = (self.module_rref, self.device, self.is_device_map_set)
-    return rpc_sync(self.module_rref.owner(), _remote_forward, (*about, *args), kwargs)
+    arguments = (self.module_rref, self.device, self.is_device_map_set)
+    return rpc_sync(self.module_rref.owner(), _remote_forward, (*arguments, *args), kwargs)
 
 
 class _RemoteModule(torch.nn.Module):
-    """See `RemoteModule`. Takes an interface too, which must be None."""
+    """See `RemoteModule`. `_module_interface_cls` must be None."""
 
     on: str | int
     device: str
     is_device_map_set: bool
     is_scriptable: bool
-    generated_methods: list[Callable[..., Any]]  # Any: the module's
-    module_rref: RRef[Any]  # Any: a module
-    forward_async: "Callable[..., Future[Any]]"  # Any: what forward returns
+    generated_methods: list[Callable[..., Any]]
+    module_rref: RRef[Any]
+    forward_async: "Callable[..., Future[Any]]"
 
     def __init__(
         self,
         remote_device: str,
         module_cls: Callable[..., torch.nn.Module],
-        args: Sequence[Any] | None = None,  # Any: the module's
-        kwargs: Mapping[str, Any] | None = None,  # Any: the module's
-        _module_interface_cls: Any = None,  # Any: TorchScript's
+        args: Sequence[Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+        _module_interface_cls: Any = None,
     ) -> None:
         _check_interface(_module_interface_cls)
         super().__init__()
-        self._prepare(remote_device)
-        about = (module_cls, tuple(args or ()), dict(kwargs or {}), self.device)
-        self.module_rref = remote(self.on, _create_module, about)
-        self._install(self.generated_methods)
+        self._set_device(remote_device)
+        arguments = (module_cls, tuple(args or ()), dict(kwargs or {}), self.device)
+        self.module_rref = remote(self.on, _create_module, arguments)
+        self._bind_methods(self.generated_methods)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:  # Any: the module's
-        return self.forward(*args, **kwargs)  # there are no hooks here, and none of what nn.Module keeps for them
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.forward(*args, **kwargs)  # skips the hooks of nn.Module, which are not supported
 
-    def _prepare(self, remote_device: str) -> None:
+    def _set_device(self, remote_device: str) -> None:
         if not _process.is_set():
             raise AssertionError("RemoteModule only works in RPC: call init_rpc first.")
-        where = _remote_device(remote_device)
-        name = where.worker_name()
-        on = name if name is not None else where.rank()
+        location = _remote_device(remote_device)
+        name = location.worker_name()
+        on = name if name is not None else location.rank()
         agent = _agent.current()
         if on is None:
             on = agent.info.name
         self.on = on
-        self.device = str(where.device())
+        self.device = str(location.device())
         self.is_device_map_set = bool(agent.devices.map_to(agent.worker(on).name))
         self.is_scriptable = False
         self.generated_methods = [forward_async, forward]
 
-    def _install(self, methods: Sequence[Callable[..., Any]]) -> None:  # Any: the module's
+    def _bind_methods(self, methods: Sequence[Callable[..., Any]]) -> None:
         for method in methods:
             self.__dict__[method.__name__] = MethodType(method, self)
 
     def remote_parameters(self, recurse: bool = True) -> list[RRef[Parameter]]:
-        """References to the parameters, as `DistributedOptimizer` takes them; without `recurse` to its direct ones."""
+        """Return references to the parameters, or without `recurse` to the direct ones, for `DistributedOptimizer`."""
         refs: list[RRef[Parameter]] = rpc_sync(self.on, _param_rrefs, args=(self.module_rref, recurse))
         return refs
 
-    def get_module_rref(self) -> RRef[Any]:  # Any: a module
-        """A reference to the module."""
+    def get_module_rref(self) -> RRef[Any]:
+        """Return the reference to the module."""
         return self.module_rref
 
     def train(self, mode: bool = True) -> "_RemoteModule":
-        """Set the training mode of the module, where it lives."""
+        """Set the training mode of the module on its worker."""
         rpc_sync(self.on, _set_training, args=(self.module_rref, mode))
         return self
 
     def eval(self) -> "_RemoteModule":
-        """Set the module, where it lives, into evaluation mode."""
+        """Set the module on its worker to evaluation mode."""
         return self.train(False)
 
     def parameters(self, recurse: bool = True) -> NoReturn:
-        """Not supported: the parameters are not here."""
+        """Not supported: the parameters are on another worker."""
         raise ValueError(
             "Method ``parameters`` not supported for RemoteModule. Please use ``remote_parameters`` instead."
         )
@@ -140,38 +140,38 @@ class _RemoteModule(torch.nn.Module):
     @staticmethod
     def init_from_module_rref(
         remote_device: str,
-        module_rref: RRef[Any],  # Any: a module
-        _module_interface_cls: Any = None,  # Any: TorchScript's
+        module_rref: RRef[Any],
+        _module_interface_cls: Any = None,
     ) -> "RemoteModule":
-        """Another RemoteModule for the same module.
+        """Return another RemoteModule for the same module.
 
         Args:
-            remote_device: where the module lives, as in `RemoteModule`.
-            module_rref: what `get_module_rref` gave.
+            remote_device: location of the module, as in `RemoteModule`.
+            module_rref: result of `get_module_rref`.
         """
         _check_interface(_module_interface_cls)
         module = RemoteModule.__new__(RemoteModule)
         torch.nn.Module.__init__(module)
-        module._prepare(remote_device)
+        module._set_device(remote_device)
         module.module_rref = module_rref
-        module._install(module.generated_methods)
+        module._bind_methods(module.generated_methods)
         return module
 
 
 class RemoteModule(_RemoteModule):
-    """A module that lives on another worker, or on a device of one.
+    """A module on another worker, or on one of its devices.
 
     Args:
-        remote_device: "worker1/cuda:0", "rank:1/cpu", or only the worker's name for its CPU.
-        module_cls: makes the module there; found by its name on that worker.
-        args, kwargs: for `module_cls`.
+        remote_device: "worker1/cuda:0", "rank:1/cpu", or the name of a worker for its CPU.
+        module_cls: class or function that creates the module. The worker imports it by name.
+        args, kwargs: arguments of `module_cls`.
 
     Attributes:
         forward: run the module's forward and wait; also by calling this object.
         forward_async: run it and return a `torch.futures.Future`.
 
-    Arguments on the CPU are moved to the module's GPU. Without a device map, results come back on the CPU. What making
-    the module raised is raised at the first use.
+    Arguments on the CPU are moved to the module's GPU. Without a device map, results return to the CPU. An error of
+    `module_cls` is raised at the first use.
 
     >>> module = RemoteModule("worker1/cpu", torch.nn.Linear, args=(20, 30))
     >>> module(torch.randn(128, 20)).shape
@@ -182,8 +182,8 @@ class RemoteModule(_RemoteModule):
         self,
         remote_device: str,
         module_cls: Callable[..., torch.nn.Module],
-        args: Sequence[Any] | None = None,  # Any: the module's
-        kwargs: Mapping[str, Any] | None = None,  # Any: the module's
+        args: Sequence[Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(remote_device, module_cls, args, kwargs)
 
@@ -204,15 +204,15 @@ for _name in _UNSUPPORTED:
 def _check_interface(interface: object) -> None:
     if interface is not None:
         raise ValueError(
-            f"_module_interface_cls={interface!r}: a RemoteModule has no TorchScript interface here. Leave it out; "
+            f"_module_interface_cls={interface!r}: a RemoteModule has no TorchScript interface. Leave it out; "
             f"the module itself may be a scripted one."
         )
 
 
-# -- what runs where the module is ------------------------------------------------------------------------------------
+# -- on the worker of the module --------------------------------------------------------------------------------------
 
 
-def _create_module(module_cls: Callable[..., Any], args: Any, kwargs: Any, device: str) -> Any:  # Any: the module's
+def _create_module(module_cls: Callable[..., Any], args: Any, kwargs: Any, device: str) -> Any:
     module = module_cls(*args, **kwargs)
     if not isinstance(module, torch.nn.Module):
         raise ValueError(
@@ -231,47 +231,47 @@ def _set_training(module_rref: RRef[torch.nn.Module], mode: bool) -> None:
 
 
 def _remote_forward(
-    module_rref: RRef[Any],  # Any: a module
+    module_rref: RRef[Any],
     device: str,
     is_device_map_set: bool,
-    *args: Any,  # Any: the module's
-    **kwargs: Any,  # Any: the module's
-) -> Any:  # Any: the module's
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
     run = method_of(module_rref.local_value(), "forward")
     if torch.device(device).type != "cuda":
         return run(*args, **kwargs)
-    result = run(*_on(args, device), **_on(kwargs, device))
-    return result if is_device_map_set else _on(result, "cpu")
+    result = run(*_move_to(args, device), **_move_to(kwargs, device))
+    return result if is_device_map_set else _move_to(result, "cpu")
 
 
-def _on(values: Any, device: str) -> Any:  # Any: the module's
-    """The tensors among `values`, in tuples, lists and dicts too, on this device."""
+def _move_to(values: Any, device: str) -> Any:
+    """Move the tensors in `values`, including tuples, lists and dicts, to a device."""
     if isinstance(values, torch.Tensor):
         return values.to(device)
     if type(values) in (tuple, list):
-        return type(values)(_on(value, device) for value in values)
+        return type(values)(_move_to(value, device) for value in values)
     if type(values) is dict:
-        return {key: _on(value, device) for key, value in values.items()}
+        return {key: _move_to(value, device) for key, value in values.items()}
     return values
 
 
-# -- in calls ---------------------------------------------------------------------------------------------------------
+# -- pickling in calls ------------------------------------------------------------------------------------------------
 
 
 _METHODS = {method.__name__: method for method in (forward_async, forward)}
 
 
-def _reduce(module: _RemoteModule) -> tuple[Callable[..., RemoteModule], tuple[Any, ...]]:  # Any: its attributes
+def _reduce(module: _RemoteModule) -> tuple[Callable[..., RemoteModule], tuple[Any, ...]]:
     attributes = {name: getattr(module, name) for name in _REMOTE_MODULE_PICKLED_ATTRIBUTES}
     attributes["generated_methods"] = tuple(method.__name__ for method in module.generated_methods)
-    return _received, tuple(attributes.values())
+    return _rebuild, tuple(attributes.values())
 
 
-def _received(*attributes: Any) -> RemoteModule:  # Any: those of the list, and names in the place of methods
+def _rebuild(*attributes: Any) -> RemoteModule:
     module = RemoteModule.__new__(RemoteModule)
     module.__dict__.update(zip(_REMOTE_MODULE_PICKLED_ATTRIBUTES, attributes, strict=True))
     module.generated_methods = [_METHODS[name] for name in module.generated_methods]  # type: ignore[index]  # names
-    module._install(module.generated_methods)
+    module._bind_methods(module.generated_methods)
     return module
 
 

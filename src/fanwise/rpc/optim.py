@@ -1,10 +1,10 @@
-"""DistributedOptimizer: steps the parameters of all workers that have some, by the gradients of an autograd context.
+"""DistributedOptimizer: steps parameters on several workers with the gradients of an autograd context.
 
-    DistributedOptimizer --one optimizer for each owner of parameters--> there: torch.optim, on that owner's parameters
-    step(context_id)     --all owners at once-->  gradients of the context --> optimizer.step()
+    DistributedOptimizer --one optimizer per owner--> there: torch.optim, on the parameters of that owner
+    step(context_id)     --all owners at once-->      gradients of the context --> optimizer.step()
 
-A drop-in for `torch.distributed.optim.DistributedOptimizer`. The optimizer on an owner is the plain one of
-`torch.optim`: nothing is scripted. Gradients come from the context; `.grad` of the parameters is as before afterwards.
+A drop-in for `torch.distributed.optim.DistributedOptimizer`. An owner uses the plain optimizer of `torch.optim`,
+without TorchScript. Gradients come from the context; `.grad` of the parameters is restored afterwards.
 """
 
 import threading
@@ -21,23 +21,23 @@ from .calls import rpc_async
 from .references.rref import RRef
 from .worker_info import WorkerInfo
 
-# Optimizers of several trainers may have the same parameters, which only one can step at a time.
-_one_at_a_time = threading.Lock()
+# Optimizers of several trainers may share parameters, which only one may step at a time.
+_step_lock = threading.Lock()
 
 
 class DistributedOptimizer:
     """An optimizer of parameters that live on several workers.
 
     Args:
-        optimizer_class: of `torch.optim`, or one like these.
+        optimizer_class: class of `torch.optim`, or one with the same interface.
         params_rref: references to the parameters.
-        args, kwargs: for the optimizers.
+        args, kwargs: arguments of the optimizers.
 
     Attributes:
-        remote_optimizers: references to the optimizers, one for each owner of parameters.
+        remote_optimizers: references to the optimizers, one per owner.
 
     Raises:
-        What the constructor of the optimizer raises on a worker. Blocks until all are made.
+        The error of the optimizer's constructor on a worker. Blocks until all optimizers are created.
 
     Example::
 
@@ -52,28 +52,28 @@ class DistributedOptimizer:
 
     def __init__(
         self,
-        optimizer_class: Any,  # Any: of torch.optim
+        optimizer_class: Any,
         params_rref: Sequence[RRef[torch.Tensor]],
-        *args: Any,  # Any: the optimizer's
-        **kwargs: Any,  # Any: the optimizer's
+        *args: Any,
+        **kwargs: Any,
     ) -> None:
         by_owner: dict[WorkerInfo, list[RRef[torch.Tensor]]] = {}
         for param in params_rref:
             by_owner.setdefault(param.owner(), []).append(param)
-        made = [
+        futures = [
             rpc_async(owner, _new_local_optimizer, args=(optimizer_class, params, *args), kwargs=kwargs)
             for owner, params in by_owner.items()
         ]
-        self.remote_optimizers: list[RRef[_LocalOptimizer]] = _wait_for_all(made)
+        self.remote_optimizers: list[RRef[_LocalOptimizer]] = _wait_for_all(futures)
 
     def step(self, context_id: int) -> None:
-        """Step all parameters by the gradients of this autograd context. Blocks until all workers have.
+        """Step all parameters with the gradients of an autograd context. Blocks until all workers have done so.
 
-        A parameter without a gradient in the context stays as it is. Steps of several trainers at the same parameters
-        are taken one after another, in any order.
+        Parameters without a gradient in the context are unchanged. Steps of several trainers on the same parameters
+        run one at a time, in any order.
 
         Raises:
-            RuntimeError: the context is not known. What an optimizer raised; what others raised is added as notes.
+            RuntimeError: the context is unknown. The first error of an optimizer; further errors are added as notes.
         """
         autograd._is_valid_context(context_id)
         _wait_for_all([
@@ -83,27 +83,25 @@ class DistributedOptimizer:
 
 
 class _LocalOptimizer:
-    """The optimizer of the parameters that this worker owns."""
+    """The optimizer of the parameters of this worker."""
 
     def __init__(self, optimizer_class: Any, params_rref: Sequence[RRef[Any]], *args: Any, **kwargs: Any) -> None:
         self._params: list[torch.Tensor] = [rref.local_value() for rref in params_rref]
-        self.optim = uncompiled.make(
-            optimizer_class, self._params, *args, **kwargs
-        )  # Any, above: of torch.optim, and its arguments
+        self.optim = uncompiled.create(optimizer_class, self._params, *args, **kwargs)
 
     def step(self, context_id: int) -> None:
         grads = autograd.get_gradients(context_id)
-        with _alone(), self._grads_set([grads.get(param) for param in self._params]):
+        with _exclusive_step(), self._use_grads([grads.get(param) for param in self._params]):
             uncompiled.step(self.optim)
 
     @contextmanager
-    def _grads_set(self, grads: Sequence[torch.Tensor | None]) -> Iterator[None]:
-        before = [param.grad for param in self._params]
+    def _use_grads(self, grads: Sequence[torch.Tensor | None]) -> Iterator[None]:
+        previous = [param.grad for param in self._params]
         try:
             self._set_grads(grads)
             yield
         finally:
-            self._set_grads(before)
+            self._set_grads(previous)
 
     def _set_grads(self, grads: Sequence[torch.Tensor | None]) -> None:
         for param, grad in zip(self._params, grads, strict=True):
@@ -111,21 +109,21 @@ class _LocalOptimizer:
 
 
 @contextmanager
-def _alone() -> Iterator[None]:
-    if not _one_at_a_time.acquire(blocking=False):
+def _exclusive_step() -> Iterator[None]:
+    if not _step_lock.acquire(blocking=False):
         with _agent.current().waiting():
-            _one_at_a_time.acquire()
+            _step_lock.acquire()
     try:
         yield
     finally:
-        _one_at_a_time.release()
+        _step_lock.release()
 
 
 def _new_local_optimizer(
-    optimizer_class: Any,  # Any: of torch.optim
-    params_rref: Sequence[RRef[Any]],  # Any: tensors
-    *args: Any,  # Any: the optimizer's
-    **kwargs: Any,  # Any: the optimizer's
+    optimizer_class: Any,
+    params_rref: Sequence[RRef[Any]],
+    *args: Any,
+    **kwargs: Any,
 ) -> RRef[_LocalOptimizer]:
     return RRef(_LocalOptimizer(optimizer_class, params_rref, *args, **kwargs))
 
@@ -133,12 +131,12 @@ def _new_local_optimizer(
 def _local_optimizer_step(optimizer: RRef[_LocalOptimizer], context_id: int) -> None:
     value = optimizer.local_value()
     if type(value) is not _LocalOptimizer:
-        raise TypeError(f"a step was asked of a {type(value).__name__}, which is no optimizer of this worker.")
+        raise TypeError(f"cannot step a {type(value).__name__}: it is not an optimizer of this worker.")
     value.step(context_id)
 
 
-def _wait_for_all(futures: Sequence["Future[Any]"]) -> list[Any]:  # Any: what the functions return
-    """All results, when all are done; else the first error, with the others as its notes."""
+def _wait_for_all(futures: Sequence["Future[Any]"]) -> list[Any]:
+    """Wait for all futures. Return the results, or raise the first error with the others as notes."""
     results, errors = [], []
     for future in futures:
         try:
@@ -146,7 +144,7 @@ def _wait_for_all(futures: Sequence["Future[Any]"]) -> list[Any]:  # Any: what t
         except Exception as error:
             errors.append(error)
     if errors:
-        for other in errors[1:]:
-            errors[0].add_note(f"Another worker: {type(other).__name__}: {other}")
+        for further_error in errors[1:]:
+            errors[0].add_note(f"Another worker: {type(further_error).__name__}: {further_error}")
         raise errors[0]
     return results

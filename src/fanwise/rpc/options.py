@@ -1,8 +1,8 @@
-"""Settings of a worker: time-outs, threads, where to meet, device maps. The names are torch's.
+"""Options of a worker: timeouts, threads, rendezvous, device maps. The names are torch's.
 
-A device map says on which device of the callee a tensor of mine arrives; the answer goes the other way. Without one,
-devices keep their names (`cuda:1` to `cuda:1`); `device_maps` applies and checks them. `_transports` and `_channels`
-are taken and mean nothing here. `allow` and `heartbeat_s` are ours.
+A device map says on which device of the callee a tensor of the caller arrives; the result takes the reverse way.
+Without a map, devices keep their names (`cuda:1` to `cuda:1`); `device_maps` applies and checks the maps. `_transports`
+and `_channels` are accepted and ignored. `allow` and `heartbeat_s` are not in torch.
 """
 
 import math
@@ -15,7 +15,7 @@ import torch
 from . import constants
 from .constants import HEARTBEAT_S
 
-if TYPE_CHECKING:  # loaded when they are used, which is not in every program
+if TYPE_CHECKING:  # loaded on use
     from .allow_list.allowing import Allow, Allowed
     from .devices.device_memory import DeviceMemory
 
@@ -26,11 +26,11 @@ DeviceMap = dict[torch.device, torch.device]
 
 
 class RpcBackendOptions:
-    """What every backend's options have.
+    """Options common to all backends.
 
     Args:
-        rpc_timeout: seconds that a call may take; 0: no limit.
-        init_method: where the workers meet: env://, tcp://host:port or file:///path.
+        rpc_timeout: default timeout of a call in seconds; 0 for no limit.
+        init_method: rendezvous of the workers: env://, tcp://host:port or file:///path.
     """
 
     def __init__(
@@ -50,29 +50,28 @@ class RpcBackendOptions:
 
 
 class TensorPipeRpcBackendOptions(RpcBackendOptions):
-    """Options of our one backend, under torch's name for its own.
+    """Options of the backend of fanwise, under the name of torch's.
 
     Args:
-        num_worker_threads: functions of others that run at a time. One that waits for a call or a future gives up
-            its place, and does not wait for another when it goes on; `rpc.waiting()` does so for waits of other kinds.
-            As many threads more, if need be, are for callbacks (`then`) and backward passes.
-        rpc_timeout: seconds that a call may take; 0: no limit.
-        init_method: where the workers meet.
-        device_maps: by the callee's name, {mine: theirs}; one to one.
-        devices: GPUs of this worker that calls use; None: all.
-        allow: what other workers may have this one call and make, as objects or as names such as "shop.train.step" and
-            "shop.train.*"; None: everything. A function: calls may name it. A class, and no subclass of it: its
-            constructor, its methods without a leading underscore and `__call__`, also by a reference, and instances of
-            it among arguments, results and errors. A module: what is defined there. Plain values and containers,
-            tensors, references and the errors of Python need no leave; a method of a value that stays here needs its
-            class to be listed, tensors' too. All else is refused, by name, before it is imported; an error that is not
-            listed comes as a RemoteError. What a listed function does with its arguments is its own.
-        heartbeat_s: between hosts, seconds of silence after which a worker counts as lost: it answers nothing, as one
-            that is stopped or never lets go of the interpreter's lock; or its link to the coordinator was cut and it
-            does not come back. At least 1; the same for all workers of a group. The higher, the later a worker that
-            hangs is noticed; the lower, the sooner a busy one is taken for dead. Not what decides about a process that
-            has ended, which is noticed within milliseconds, a host that is off or cut off (5 s), or a worker of the
-            same host, which is lost only when its process ends or was stopped (SIGSTOP) for 5 s.
+        num_worker_threads: maximum number of received calls that run at a time. A call that waits for another call or
+            a future releases its slot and continues without waiting for a free one; `rpc.waiting()` does the same for
+            other waits. Up to as many additional threads run callbacks (`then`) and backward passes.
+        rpc_timeout: default timeout of a call in seconds; 0 for no limit.
+        init_method: rendezvous of the workers.
+        device_maps: for each callee by name, {device of this worker: device of the callee}; one to one.
+        devices: GPUs of this worker that calls use; None for all.
+        allow: functions, classes and modules that other workers may use here, as objects or as names such as
+            "shop.train.step" and "shop.train.*"; None for everything. A function may be called. A class, without its
+            subclasses, allows its constructor, its methods without a leading underscore and `__call__`, also through
+            references, and its instances among arguments, results and errors. A module allows its definitions. Plain
+            values and containers, tensors, references and builtin errors are always allowed; a method of a remote value
+            needs its class to be listed, tensors' too. Everything else is refused, by name, before it is imported;
+            an error that is not listed arrives as a RemoteError. The arguments of a listed function are not checked.
+        heartbeat_s: seconds of silence after which a worker on another host counts as lost, because it is stopped,
+            holds the interpreter's lock, or lost its link to the coordinator and does not reconnect. At least 1, and
+            equal on all workers. A higher value detects a hanging worker later; a lower one evicts busy workers. It
+            does not apply to a process that has ended (detected within milliseconds), an unreachable host (5 s), or
+            a worker of the same host, which is lost only if its process ends or is stopped (SIGSTOP) for 5 s.
     """
 
     def __init__(
@@ -85,8 +84,8 @@ class TensorPipeRpcBackendOptions(RpcBackendOptions):
         devices: Sequence[Device] | None = None,
         allow: "Iterable[Allow] | None" = None,
         heartbeat_s: float = HEARTBEAT_S,
-        _transports: Any = None,  # Any: of torch's own transports
-        _channels: Any = None,  # Any: as above
+        _transports: Any = None,
+        _channels: Any = None,
     ) -> None:
         super().__init__(rpc_timeout, init_method)
         if isinstance(num_worker_threads, bool) or not isinstance(num_worker_threads, int):
@@ -94,69 +93,70 @@ class TensorPipeRpcBackendOptions(RpcBackendOptions):
         if num_worker_threads < 1:
             raise ValueError(f"num_worker_threads must be at least 1, got {num_worker_threads}")
         self.num_worker_threads = num_worker_threads
-        self.heartbeat_s = _heartbeat(heartbeat_s)
+        self.heartbeat_s = _check_heartbeat(heartbeat_s)
         self.device_maps: dict[str, DeviceMap] = {}
         for to, device_map in (device_maps or {}).items():
             self.set_device_map(to, device_map)
         self.devices = [_gpu(device) for device in devices or ()]
-        self.allowed = None if allow is None else _allowed(allow)
-        self.memory: DeviceMemory | None = None  # whose memory is lent; None: that of CUDA devices
+        self.allowed = None if allow is None else _allow_list(allow)
+        self.memory: DeviceMemory | None = None  # allocator of the memory to lend; None for CUDA
 
     def set_device_map(self, to: str, device_map: Mapping[Device, Device]) -> None:
-        """Add to the map for worker `to`. ValueError when a device of mine would go to two of theirs."""
-        added = _one_to_one(device_map)
-        known = self.device_maps.setdefault(to, {})
-        for mine, theirs in added.items():
-            if known.get(mine, theirs) != theirs:
+        """Add to the device map for worker `to`. Raises ValueError if a device would map to two devices."""
+        new = _check_one_to_one(device_map)
+        existing = self.device_maps.setdefault(to, {})
+        for local, remote in new.items():
+            if existing.get(local, remote) != remote:
                 raise ValueError(
-                    f"`set_device_map` only supports 1-to-1 mapping, trying to map {mine} to {theirs} and {known[mine]}"
+                    f"`set_device_map` only supports 1-to-1 mapping, trying to map {local} to {remote} and "
+                    f"{existing[local]}"
                 )
-        known.update(added)
+        existing.update(new)
 
     def set_devices(self, devices: Sequence[Device]) -> None:
-        """The GPUs of this worker that calls use."""
+        """Set the GPUs of this worker that calls use."""
         self.devices = [_gpu(device) for device in devices]
 
 
-def _heartbeat(heartbeat_s: float) -> float:
+def _check_heartbeat(heartbeat_s: float) -> float:
     if isinstance(heartbeat_s, bool) or not isinstance(heartbeat_s, numbers.Real):
         raise TypeError(f"heartbeat_s must be seconds, got {heartbeat_s!r} of type {type(heartbeat_s).__name__}")
     if not (math.isfinite(heartbeat_s) and heartbeat_s >= HEARTBEAT_MIN_S):
         raise ValueError(
             f"heartbeat_s must be at least {HEARTBEAT_MIN_S:g} second, and finite, got {heartbeat_s!r}: workers are "
-            f"looked at once a second"
+            f"checked once a second"
         )
     return float(heartbeat_s)
 
 
-def _allowed(allow: "Iterable[Allow]") -> "Allowed":
+def _allow_list(allow: "Iterable[Allow]") -> "Allowed":
     from .allow_list.allowing import Allowed
 
     return Allowed(allow)
 
 
-def _one_to_one(device_map: Mapping[Device, Device]) -> DeviceMap:
-    found: DeviceMap = {}
-    mine_of: DeviceMap = {}
-    for mine, theirs in ((_device(a), _device(b)) for a, b in device_map.items()):
-        if theirs in mine_of:
+def _check_one_to_one(device_map: Mapping[Device, Device]) -> DeviceMap:
+    result: DeviceMap = {}
+    local_of: DeviceMap = {}
+    for local, remote in ((_device(a), _device(b)) for a, b in device_map.items()):
+        if remote in local_of:
             raise ValueError(
-                f"`device_map` only supports 1-to-1 mapping, trying to map {mine} and {mine_of[theirs]} to {theirs}"
+                f"`device_map` only supports 1-to-1 mapping, trying to map {local} and {local_of[remote]} to {remote}"
             )
-        found[mine] = theirs
-        mine_of[theirs] = mine
-    return found
+        result[local] = remote
+        local_of[remote] = local
+    return result
 
 
 def _gpu(device: Device) -> torch.device:
-    found = _device(device)
-    if found.type != "cuda":
-        raise ValueError(f"`set_devices` expect a list of CUDA devices, but got device type {found.type}.")
-    return found
+    result = _device(device)
+    if result.type != "cuda":
+        raise ValueError(f"`set_devices` expect a list of CUDA devices, but got device type {result.type}.")
+    return result
 
 
 def _device(device: Device) -> torch.device:
-    found = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
-    if found.type not in ("cpu", "cuda"):
-        raise ValueError(f"device maps take CPUs and CUDA devices, got {found}")
-    return torch.device("cuda", 0) if found.type == "cuda" and found.index is None else found
+    result = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+    if result.type not in ("cpu", "cuda"):
+        raise ValueError(f"device maps take CPUs and CUDA devices, got {result}")
+    return torch.device("cuda", 0) if result.type == "cuda" and result.index is None else result

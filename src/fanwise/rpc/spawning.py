@@ -1,10 +1,10 @@
-"""`spawn`: a group of workers that are jobs of a pool, on this machine or on the nodes of a cluster.
+"""`spawn`: run a group of workers as jobs of a pool, on this machine or on the nodes of a cluster.
 
-    spawn --job of rank 0--> listens, says where --report--> spawn --jobs of the others, who are told where-->
-          <--results, by rank; or what went wrong first
+    spawn --job of rank 0--> listens, --address--> spawn --jobs of the other ranks, with the address-->
+          <--results by rank, or the first error
 
-The secret of the group is drawn for it and goes with the jobs, over the pool's own links. Workers of one host have Unix
-sockets between them, those of several TLS, as in any group.
+The secret of the group is generated per call and sent with the jobs, over the authenticated links of the pool. Workers
+of one host use Unix sockets, workers of different hosts TLS, as in any group.
 """
 
 import os
@@ -24,37 +24,37 @@ from . import starting
 from .options import TensorPipeRpcBackendOptions
 from .rendezvous.addresses import Rendezvous, is_address_of_this_host
 
-# What the other workers get when one has failed: they learn of it from their links, and may still tell why they fail.
-_ECHO_S = 10.0
-_LOOK_S = 0.5
+# Time for the other workers to report their errors when one has failed.
+_GRACE_S = 10.0
+_POLL_S = 0.5
 
 
 def spawn(
-    fn: Callable[..., Any],  # Any: the user's
-    args: Sequence[Any] = (),  # Any: the user's
+    fn: Callable[..., Any],
+    args: Sequence[Any] = (),
     *,
     world_size: int,
     pool: Pool | None = None,
     cpus: int = 1,
     rpc_backend_options: TensorPipeRpcBackendOptions | None = None,
-) -> list[Any]:  # Any: what the function returns
-    """Run `fn(rank, *args)` in each worker of a new group, and return what they return, by rank. Blocks until then.
+) -> list[Any]:
+    """Run `fn(rank, *args)` in each worker of a new group and return the results by rank. Blocks until all are done.
 
-    The workers are "worker0", "worker1" and so on; `init_rpc` and `shutdown` are called for them. With
-    `pool=Pool(ray=...)` they are on the nodes of that cluster; when a node is lost its workers are, calls to them raise
-    a `WorkerLostError`, and references to what was there an `OwnerLostError`.
+    The workers are named "worker0", "worker1" and so on; `init_rpc` and `shutdown` are called for them. With
+    `pool=Pool(ray=...)` they run on the nodes of that cluster. If a node is lost, calls to its workers raise
+    `WorkerLostError` and references to their values `OwnerLostError`.
 
     Args:
-        fn, args: travel by value, as any job of a pool.
-        pool: whose jobs the workers are; by default one on this machine, for this call.
-        cpus: of each.
-        rpc_backend_options: as of `init_rpc`; `init_method` is not asked.
+        fn, args: sent by value, like any job of a pool.
+        pool: pool that runs the workers; by default a new one on this machine, for this call.
+        cpus: CPUs per worker.
+        rpc_backend_options: as in `init_rpc`; `init_method` is ignored.
 
     Raises:
-        ValueError: `world_size` is not a whole number of at least 1, or this is a job of a pool.
-        LeaseError: the pool has no room for so many. JoinError: not all came together.
-        WorkerLostError: a worker was lost; the others were let come to their end.
-        What `fn` raised first, in its own type; then the others are stopped.
+        ValueError: `world_size` is not an integer of at least 1, or this is a job of a pool.
+        LeaseError: the pool has too few free CPUs. JoinError: not all workers joined.
+        WorkerLostError: a worker was lost; the others ran to their end.
+        The first error of `fn`, in its own type; the other workers are stopped.
 
     >>> spawn(pow, (2,), world_size=2)
     [0, 1]
@@ -63,96 +63,96 @@ def spawn(
         raise ValueError(f"world_size must be a whole number of at least 1, got {world_size!r}")
     if in_job():
         raise ValueError(
-            "rpc.spawn was called in a job of a pool, whose jobs end with it and are nobody else's.\n"
+            "rpc.spawn was called in a job of a pool, which cannot own workers.\n"
             "Call it in the program that made the pool."
         )
     with ExitStack() as stack:
-        used = stack.enter_context(Pool(cpus=world_size * cpus)) if pool is None else pool
-        there = used.capacity()
-        if (room := there.fits(Resources(cpus=cpus))) < world_size:
+        workers_pool = stack.enter_context(Pool(cpus=world_size * cpus)) if pool is None else pool
+        capacity = workers_pool.capacity()
+        if (num_free := capacity.fits(Resources(cpus=cpus))) < world_size:
             raise LeaseError(
-                f"{world_size} workers with cpus={cpus} are needed at once, and the pool has room for {room}: "
-                f"{counted(there.cpus, 'CPU')} on {counted(len(there.machines), 'machine')}.\n"
+                f"{world_size} workers with cpus={cpus} are needed at once, and the pool has room for {num_free}: "
+                f"{counted(capacity.cpus, 'CPU')} on {counted(len(capacity.machines), 'machine')}.\n"
                 f"Give a smaller world_size."
             )
-        return _Spawned(used, cpus).run(fn, tuple(args), world_size, rpc_backend_options)
+        return _Group(workers_pool, cpus).run(fn, tuple(args), world_size, rpc_backend_options)
 
 
 class _Address(NamedTuple):
-    """Where rank 0 listens. A type of its own: whatever the user's function reports is no address."""
+    """Address of rank 0. A separate type, to distinguish it from reports of the user's function."""
 
     host: str
     port: int
 
 
-class _Spawned:
+class _Group:
     """The jobs of one group."""
 
     def __init__(self, pool: Pool, cpus: int) -> None:
         self._pool = pool
         self._cpus = cpus
         self._handles: dict[int, JobHandle] = {}
-        # (0, its address) when rank 0 listens; (rank, None) when the job of that rank is over.
+        # (0, address) when rank 0 listens; (rank, None) when the job of a rank has ended.
         self._events: queue.SimpleQueue[tuple[int, _Address | None]] = queue.SimpleQueue()
 
     def run(
         self,
-        fn: Callable[..., Any],  # Any: the user's
-        args: tuple[Any, ...],  # Any: the user's
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
         world_size: int,
         options: TensorPipeRpcBackendOptions | None,
-    ) -> list[Any]:  # Any: the user's
+    ) -> list[Any]:
         cluster = self._pool.cluster
-        towards = cluster.hosts[0].address if cluster is not None and cluster.hosts else "127.0.0.1"
+        reachable_host = cluster.hosts[0].address if cluster is not None and cluster.hosts else "127.0.0.1"
         secret, results = new_secret(), dict[int, Any]()
         try:
-            self._submit(0, fn, args, world_size, secret, _Address(towards, 0), options)
+            self._submit(0, fn, args, world_size, secret, _Address(reachable_host, 0), options)
             while len(results) < world_size:
-                rank, address = self._next()
+                rank, address = self._next_event()
                 if address is not None:
-                    for other in range(1, world_size):
-                        self._submit(other, fn, args, world_size, secret, address, options)
+                    for other_rank in range(1, world_size):
+                        self._submit(other_rank, fn, args, world_size, secret, address, options)
                 else:
-                    results[rank] = self._result(rank)
-                    if len(self._handles) < world_size:  # rank 0 was lost before it had said where it is
+                    results[rank] = self._result_of(rank)
+                    if len(self._handles) < world_size:  # rank 0 was lost before it reported its address
                         raise results[rank]
         except BaseException:
-            self._let_end()
+            self._stop_all()
             raise
-        lost = [result for result in results.values() if isinstance(result, WorkerLostError)]
-        if lost:
-            raise lost[0]
+        losses = [result for result in results.values() if isinstance(result, WorkerLostError)]
+        if losses:
+            raise losses[0]
         return [results[rank] for rank in range(world_size)]
 
-    def _next(self) -> tuple[int, _Address | None]:
+    def _next_event(self) -> tuple[int, _Address | None]:
         while True:
             try:
-                return self._events.get(timeout=_LOOK_S)  # in pieces, so that Ctrl-C comes through
+                return self._events.get(timeout=_POLL_S)  # in slices, so that Ctrl-C is handled
             except queue.Empty:
                 continue
 
     def _submit(
         self,
         rank: int,
-        fn: Callable[..., Any],  # Any: the user's
-        args: tuple[Any, ...],  # Any: the user's
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
         world_size: int,
         secret: str,
         address: _Address,
         options: TensorPipeRpcBackendOptions | None,
     ) -> None:
         def on_report(values: object) -> str:
-            if type(values) is _Address:  # else it is a report of the user's function, for which nobody asked
+            if type(values) is _Address:  # else ignore a report of the user's function
                 self._events.put((rank, values))
             return "CONTINUE"
 
         needs = self._pool.needs(cpus=self._cpus, on_report=on_report)
-        handle = needs.submit(_work, fn, args, rank, world_size, secret, address, options)
-        assert isinstance(handle, JobHandle), "such a pool is not made inside a job"
+        handle = needs.submit(_run_worker, fn, args, rank, world_size, secret, address, options)
+        assert isinstance(handle, JobHandle), "spawn does not run in a job"
         self._handles[rank] = handle
         handle.add_done_callback(lambda handle: self._events.put((rank, None)))
 
-    def _result(self, rank: int) -> Any:  # Any: the user's, or how it was lost: the others may well go on without it
+    def _result_of(self, rank: int) -> Any:
         try:
             return self._handles[rank].result()
         except BaseException as error:
@@ -161,31 +161,31 @@ class _Spawned:
                 return error
             raise
 
-    def _let_end(self) -> None:
-        """Nothing is left of the group. Blocks until then, or for some seconds after the last was to be killed."""
+    def _stop_all(self) -> None:
+        """Stop all jobs. Blocks until they have ended, or some seconds after the last was killed."""
         for handle in self._handles.values():
-            handle.stop(grace_s=_ECHO_S)
+            handle.stop(grace_s=_GRACE_S)
         for handle in self._handles.values():
             with suppress(DeadlineExceeded):
-                handle.outcome(within_s=2 * _ECHO_S)
+                handle.outcome(within_s=2 * _GRACE_S)
 
 
-def _work(
-    fn: Callable[..., Any],  # Any: the user's
-    args: tuple[Any, ...],  # Any: the user's
+def _run_worker(
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
     rank: int,
     world_size: int,
     secret: str,
     address: _Address,
     options: TensorPipeRpcBackendOptions | None,
-) -> Any:  # Any: the user's
-    """Run one worker. `address`: where rank 0 listens; for rank 0, an address that has to be able to reach it."""
+) -> Any:
+    """Run one worker. `address` is that of rank 0; for rank 0 itself, of a host that must be able to reach it."""
     from .rendezvous.entrance_tls import TlsMeeting, address_towards
 
     host, port = (address_towards(address.host), 0) if rank == 0 else address
-    where = Rendezvous(f"tcp://{host}:{port}", f"spawned:{host}:{port}", host, port, is_address_of_this_host(host))
+    rendezvous = Rendezvous(f"tcp://{host}:{port}", f"spawned:{host}:{port}", host, port, is_address_of_this_host(host))
     on_open = _report_address if rank == 0 else None
-    meeting = TlsMeeting(where, secret, ports=os.environ.get("FANWISE_PORTS", 0), on_open=on_open)
+    meeting = TlsMeeting(rendezvous, secret, ports=os.environ.get("FANWISE_PORTS", 0), on_open=on_open)
     starting.init_at(meeting, f"worker{rank}", rank, world_size, options or TensorPipeRpcBackendOptions())
     try:
         result = fn(rank, *args)

@@ -1,9 +1,9 @@
-"""`init_rpc` and `shutdown`: how a process becomes a worker of a group, and stops being one.
+"""`init_rpc` and `shutdown`: start and stop the worker of this process.
 
-    init_rpc: check, listen, join the group (blocks until it is complete), references, autograd
-    shutdown: all are there and nothing is open (graceful), references released, group left, threads ended
+    init_rpc: validate, listen, join the group (blocks until it is complete), references, autograd
+    shutdown: wait until all workers are ready and no call is open (graceful), release references, leave, stop threads
 
-Whatever fails on the way, the process is no worker afterwards.
+If a step fails, the process is not a worker afterwards.
 """
 
 import logging
@@ -26,7 +26,7 @@ from . import agent as _agent
 from . import autograd, backend_registry, constants
 from . import current as _process
 from .actors.calls import Actors
-from .calling import coroutines, serving, torch_futures
+from .calling import coroutines, server, torch_futures
 from .devices.device_maps import check_here, check_there
 from .membership.group import Group
 from .options import RpcBackendOptions, TensorPipeRpcBackendOptions
@@ -37,51 +37,52 @@ from .worker_info import WorkerInfo
 
 _log = logging.getLogger("fanwise.rpc")
 
-_MOST_SAID = 10  # of open calls
+_MAX_LISTED_CALLS = 10
 
-# How long the generators of streams that nobody reads any more may take to end.
-_STREAMS_END_S, _PAUSE_S = 5.0, 0.002
+# Time limit for closing the generators of abandoned streams.
+_STREAM_CLOSE_S, _POLL_S = 5.0, 0.002
 
-# After this time a shutdown says what it waits for.
+# A shutdown that takes longer logs the open calls.
 _NOTICE_S = 10.0
 
-# How long to wait for the others when calls may take for ever.
+# Time limit for joining if calls have no time limit.
 _JOIN_S = 300.0
 
 
 def init_rpc(
     name: str,
-    backend: Any = None,  # Any: a member of BackendType
+    backend: Any = None,
     rank: int = -1,
     world_size: int | None = None,
     rpc_backend_options: RpcBackendOptions | None = None,
 ) -> None:
-    """Make this process a worker. Blocks until all `world_size` workers are there, at most the options' `rpc_timeout`.
+    """Make this process a worker. Blocks until all `world_size` workers have joined, at most `rpc_timeout`.
 
     Args:
-        name: unique in the group; of letters, digits, `_`, `:` and `-`, shorter than 128 characters.
-        backend: there is one; `BackendType.TENSORPIPE` names it.
-        rank: unique in the group, from 0; -1: from the address or the environment.
-        world_size: how many workers; None: a dynamic group, which workers join and leave at any time.
-        rpc_backend_options: time-outs, threads, where to meet, device maps.
+        name: unique in the group; letters, digits, `_`, `:` and `-`, shorter than 128 characters.
+        backend: a member of `BackendType`; `BackendType.TENSORPIPE` is the only one of fanwise.
+        rank: unique in the group, from 0; -1 to read it from the address or the environment.
+        world_size: number of workers; None for a dynamic group, which workers join and leave at any time.
+        rpc_backend_options: timeouts, threads, rendezvous, device maps.
 
     Raises:
-        TypeError, ValueError: a setting of the wrong kind. RuntimeError: this process is a worker already; the name or
-        rank is not unique; static and dynamic workers in one group. JoinError: not all came in time; says who did.
+        TypeError, ValueError: a setting is invalid. RuntimeError: this process is already a worker; the name or rank is
+        not unique; static and dynamic workers in one group. JoinError: not all workers joined in time; names those that
+        did.
     """
-    kind = backend_registry.BackendType
-    if backend is not None and not isinstance(backend, kind):
+    backend_type = backend_registry.BackendType
+    if backend is not None and not isinstance(backend, backend_type):
         raise TypeError("Argument backend must be a member of BackendType")
     if rpc_backend_options is not None and not isinstance(rpc_backend_options, RpcBackendOptions):
         raise TypeError("Argument rpc_backend_options must be an instance of RpcBackendOptions")
     if backend is None:
-        backend = kind.TENSORPIPE if rpc_backend_options is None else _backend_of(rpc_backend_options)
+        backend = backend_type.TENSORPIPE if rpc_backend_options is None else _backend_of(rpc_backend_options)
     if rpc_backend_options is None:
         rpc_backend_options = backend_registry.construct_rpc_backend_options(backend)
     init_rpc_backend(backend, None, name, rank, world_size, rpc_backend_options)
 
 
-def _backend_of(options: RpcBackendOptions) -> Any:  # Any: a member of BackendType
+def _backend_of(options: RpcBackendOptions) -> Any:
     for candidate in backend_registry.BackendType:
         if isinstance(options, type(backend_registry.construct_rpc_backend_options(candidate))):
             return candidate
@@ -89,14 +90,14 @@ def _backend_of(options: RpcBackendOptions) -> Any:  # Any: a member of BackendT
 
 
 def init_rpc_backend(
-    backend: Any,  # Any: a member of BackendType
-    store: Any = None,  # Any: torch's; taken and not used
+    backend: Any,
+    store: Any = None,
     name: str = "",
     rank: int = -1,
     world_size: int | None = None,
-    rpc_backend_options: Any = None,  # Any: the backend's own
+    rpc_backend_options: Any = None,
 ) -> None:
-    """Start a backend and make its agent the one of this process."""
+    """Start a backend and make its agent the agent of this process."""
     if not isinstance(rank, numbers.Integral) or not isinstance(world_size, (numbers.Integral, type(None))):
         raise RuntimeError(f"rank and world_size must be ints, got {rank!r} and {world_size!r}")
     if _process.is_set():
@@ -105,39 +106,39 @@ def init_rpc_backend(
         backend, store=store, name=name, rank=rank, world_size=world_size, rpc_backend_options=rpc_backend_options
     )
     if not _process.is_set():
-        _become(agent)
+        _set_agent(agent)
 
 
-def _become(agent: _agent.Agent | None) -> None:
-    """From now on this process is a worker, or none."""
+def _set_agent(agent: _agent.Agent | None) -> None:
+    """Set or clear the agent of this process, and replace or restore torch's future functions."""
     _process.set_current(agent)
     if agent is None:
-        torch_futures.remove()
+        torch_futures.uninstall()
     else:
         torch_futures.install()
 
 
 def start(
-    store: Any,  # Any: torch's; not used
+    store: Any,
     name: str,
     rank: int,
     world_size: int | None,
     rpc_backend_options: TensorPipeRpcBackendOptions,
 ) -> _agent.Agent:
-    """Listen, join, and be ready. What `register_backend` takes: the store is torch's, and not used."""
+    """Start a worker. The handler for `register_backend`; `store` is ignored."""
     options = rpc_backend_options
     if not isinstance(options, TensorPipeRpcBackendOptions):
         raise TypeError(f"`rpc_backend_options` must be a `TensorPipeRpcBackendOptions`, got {options!r}")
-    where, rank, world_size = parse(options.init_method, rank=rank, world_size=world_size)
+    rendezvous, rank, world_size = parse(options.init_method, rank=rank, world_size=world_size)
     if rank < 0 or (world_size is not None and rank >= world_size):
-        raise ValueError(f"rank {rank} is out of range: ranks begin at 0, and world_size={world_size}.")
-    return _start(meeting_at(where), name, rank, world_size, options)
+        raise ValueError(f"rank {rank} is out of range: ranks start at 0, and world_size={world_size}.")
+    return _start(meeting_at(rendezvous), name, rank, world_size, options)
 
 
 def init_at(
     meeting: Meeting, name: str, rank: int, world_size: int, rpc_backend_options: TensorPipeRpcBackendOptions
 ) -> None:
-    """As `init_rpc`, where there is a place to meet already."""
+    """As `init_rpc`, with an existing rendezvous."""
     if _process.is_set():
         raise RuntimeError("RPC is already initialized")
     _start(meeting, name, rank, world_size, rpc_backend_options)
@@ -165,32 +166,34 @@ def _start(
             within_s=options.rpc_timeout or _JOIN_S,
             heartbeat_s=options.heartbeat_s,
         )
-        _become(agent)  # before the calls that came early are run: their functions may make calls of their own
-        agent.joined(group)
+        _set_agent(agent)  # before early calls are served, because their functions may make calls
+        agent.set_group(group)
         _check_devices(agent)
     except BaseException:
-        _leave(agent)
+        _abort_start(agent)
         raise
     return agent
 
 
 def _check_devices(agent: _agent.Agent) -> None:
-    """The device maps, against the group that there is now. ValueError in torch's words."""
-    maps, me = agent.devices, agent.info.name
+    """Check the device maps against the current group. Raises ValueError with torch's messages."""
+    maps, own_name = agent.devices, agent.info.name
     names = None if agent.group.world_size is None else [worker.name for worker in agent.workers()]
-    check_here(me, maps, names, torch.cuda.device_count())
-    asked = {worker.name: agent.request(worker.id, "devices") for worker in agent.workers() if maps.map_to(worker.name)}
-    for to, about in asked.items():
+    check_here(own_name, maps, names, torch.cuda.device_count())
+    replies = {
+        worker.name: agent.request(worker.id, "devices") for worker in agent.workers() if maps.map_to(worker.name)
+    }
+    for to, reply in replies.items():
         try:
-            count, devices = about.wait()
+            count, devices = reply.wait()
         except WorkerLostError:
-            continue  # it may have found its own maps to be wrong
-        check_there(me, to, maps.map_to(to), (count, devices))
+            continue  # its own device maps may be invalid
+        check_there(own_name, to, maps.map_to(to), (count, devices))
 
 
-def _leave(agent: _agent.Agent) -> None:
-    """What was begun is ended, when the rest fails."""
-    _become(None)
+def _abort_start(agent: _agent.Agent) -> None:
+    """Undo a start that failed."""
+    _set_agent(None)
     autograd.detach()
     if agent.has_joined:
         agent.group.shutdown(graceful=False, within_s=None)
@@ -202,20 +205,20 @@ def shutdown(graceful: bool = True, timeout: float = constants.DEFAULT_SHUTDOWN_
     """Stop being a worker.
 
     Args:
-        graceful: wait until all workers that are alive have called this and no call is open anywhere; in a dynamic
-            group, until none is open here. False: leave at once; what waits fails.
-        timeout: seconds to wait at most; 0: as long as it takes.
+        graceful: wait until all live workers have called this and no call is open in the group; in a dynamic group,
+            until no call is open on this worker. False: leave at once; pending calls fail.
+        timeout: maximum wait in seconds; 0 for no limit.
 
     Raises:
-        RuntimeError: this process is no worker; a graceful one was called by a function that a call runs here, and that
-            call is open for as long as this waits; references were left over (only when that is asked for).
-        DeadlineExceeded: not all came in time; says who is missing. This process has left all the same.
+        RuntimeError: this process is no worker; a called function requested a graceful shutdown, which would wait for
+            that call; references were left over (only if requested).
+        DeadlineExceeded: not all workers called this in time; names the missing ones. This process has left anyway.
     """
     agent = _agent.current()
-    if graceful and _is_in_a_call():
+    if graceful and _is_in_call():
         raise RuntimeError(
             f"shutdown() was called on worker {agent.info.name} by a function that a call runs there. It waits until "
-            f"no call is open, and that one is open until the function returns.\n"
+            f"no call is open, but that call is open until the function returns.\n"
             f"Return first, and call shutdown() in the program that called init_rpc; or leave at once, with "
             f"shutdown(graceful=False): then the call fails with a WorkerLostError."
         )
@@ -224,9 +227,9 @@ def shutdown(graceful: bool = True, timeout: float = constants.DEFAULT_SHUTDOWN_
 
 
 def _shut_down(agent: _agent.Agent, graceful: bool, timeout: float) -> None:
-    is_over = threading.Event()
+    is_finished = threading.Event()
     if graceful:
-        agent.later(_NOTICE_S, partial(_say_what_is_open, agent, is_over))
+        agent.call_later(_NOTICE_S, partial(_log_open_calls, agent, is_finished))
     try:
         agent.sender.close_streams(of_calls=False)
         if graceful:
@@ -235,61 +238,61 @@ def _shut_down(agent: _agent.Agent, graceful: bool, timeout: float) -> None:
             graceful=graceful,
             within_s=timeout or None,
             open_calls=agent.open_calls,
-            when_quiet=partial(_when_quiet, agent),
+            when_quiet=partial(_release_all, agent),
         )
     finally:
-        is_over.set()
+        is_finished.set()
         try:
             agent.references.destroy(ignore_leak=steps.ignores_leaks())
         finally:
             autograd.detach()
-            _become(None)
+            _set_agent(None)
             agent.close()
 
 
-def _say_what_is_open(agent: _agent.Agent, is_over: threading.Event) -> None:
-    """Log which calls of this worker a graceful shutdown waits for."""
+def _log_open_calls(agent: _agent.Agent, is_finished: threading.Event) -> None:
+    """Log the calls of this worker that a graceful shutdown waits for."""
     calls = [
         f"{name} on {agent.worker(id).name}" for id, names in agent.connections.open_calls().items() for name in names
     ]
-    if calls and not is_over.is_set():
+    if calls and not is_finished.is_set():
         _log.warning(
             "shutdown has waited for %.0f s on worker %s, as %s made there %s open: %s.\n"
-            "Their functions have not returned, or the futures that they returned are not done.",
+            "Their functions have not returned, or returned futures that are not done.",
             _NOTICE_S,
             agent.info.name,
             counted(len(calls), "call"),
             "is" if len(calls) == 1 else "are",
-            ", ".join(calls[:_MOST_SAID]),
+            ", ".join(calls[:_MAX_LISTED_CALLS]),
         )
 
 
-def _is_in_a_call() -> bool:
-    """Whether this thread is below the server of calls. Looked for on its stack, so that no call pays for it."""
+def _is_in_call() -> bool:
+    """Return True if this thread runs a call. Searches its stack, which costs calls nothing."""
     frame: FrameType | None = sys._getframe()
-    homes = vars(serving), vars(coroutines)
-    while frame is not None and not any(frame.f_globals is home for home in homes):
+    modules = vars(server), vars(coroutines)
+    while frame is not None and not any(frame.f_globals is module for module in modules):
         frame = frame.f_back
     return frame is not None
 
 
-def _when_quiet(agent: _agent.Agent) -> None:
-    """All calls have ended, and the others can still be reached: what is kept ends. Not longer than 5 s."""
-    if agent.group.world_size is not None:  # else those who stay learn from our leaving
+def _release_all(agent: _agent.Agent) -> None:
+    """Release references and streams when all calls have ended and the peers are still reachable. At most 5 s."""
+    if agent.group.world_size is not None:  # else remaining workers handle the departure
         steps.release()
     agent.sender.close_streams(of_calls=True)
-    until_s = time.monotonic() + _STREAMS_END_S
+    until_s = time.monotonic() + _STREAM_CLOSE_S
     while agent.num_streams and time.monotonic() < until_s:
-        time.sleep(_PAUSE_S)
+        time.sleep(_POLL_S)
 
 
 class Steps:
-    """Parts of a shutdown in whose place programs written for torch put functions of their own; `torch_compat` asks.
+    """Parts of a shutdown that programs written for torch replace, through `torch_compat`.
 
     Attributes:
-        wait_for_all: (timeout in seconds), before the wait of our own.
-        release: when no call is open anywhere: give back all references.
-        ignores_leaks: whether references that are left over are only logged.
+        wait_for_all: called with the timeout in seconds before the wait of the group.
+        release: releases all references once no call is open in the group.
+        ignores_leaks: returns True if leftover references are only logged.
     """
 
     def __init__(self) -> None:

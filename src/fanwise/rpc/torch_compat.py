@@ -1,11 +1,10 @@
-"""Names that are private in `torch.distributed.rpc`, and that programs and torch's own tests use all the same.
+"""Private names of `torch.distributed.rpc` that programs and torch's own tests use.
 
     torch.distributed.rpc.api, torch.distributed.rpc.internal   this module
-    torch.distributed.rpc._names                                 this module, through `fanwise.rpc`
+    torch.distributed.rpc._names                                this module, through `fanwise.rpc`
 
-Here are names, no behaviour: each one ends in a part of this package that does the work. What programs assign to
-(`_ignore_rref_leak`, `_wait_all_workers` and others) is read from here when it matters, so an assignment counts.
-Without a meaning here, and taken in silence: `enable_gil_profiling`.
+This module contains no behavior of its own. Names that programs assign to (`_ignore_rref_leak`, `_wait_all_workers` and
+others) are read from here on each use, so assignments take effect. `enable_gil_profiling` is accepted and ignored.
 """
 
 import contextlib
@@ -24,7 +23,7 @@ from .calls import get_worker_info as get_worker_info
 from .calls import remote as remote
 from .calls import rpc_async as rpc_async
 from .calls import rpc_sync as rpc_sync
-from .calls import set_rpc_timeout as _set_rpc_timeout  # noqa: F401  # re-exported under torch's name, as those below
+from .calls import set_rpc_timeout as _set_rpc_timeout  # noqa: F401  # re-exported under torch's name, like those below
 from .calls import thread_local_var as _thread_local_var  # noqa: F401
 from .calls import wait_all as _wait_all  # noqa: F401
 from .constants import DEFAULT_SHUTDOWN_TIMEOUT, UNSET_RPC_TIMEOUT
@@ -41,7 +40,7 @@ from .worker_info import WorkerInfo as WorkerInfo
 
 PyRRef = RRef
 
-# Set to False, `shutdown` raises when a reference is left over.
+# If False, `shutdown` raises when a reference is left over.
 _ignore_rref_leak = True
 _UNSET_RPC_TIMEOUT = UNSET_RPC_TIMEOUT
 
@@ -55,11 +54,11 @@ RemoteException = namedtuple("RemoteException", ["msg", "exception_type"])
 def _gather_to_leader(
     sequence_id: str, worker_name: str, obj: object, worker_names: Collection[str] | None = None
 ) -> None:
-    _gatherer.collected(sequence_id, worker_name, obj, worker_names)
+    _gatherer.add_value(sequence_id, worker_name, obj, worker_names)
 
 
-def _broadcast_to_followers(sequence_id: str, objects_map: dict[str, Any]) -> None:  # Any: the workers' values
-    _gatherer.spread_out(sequence_id, objects_map)
+def _broadcast_to_followers(sequence_id: str, objects_map: dict[str, Any]) -> None:
+    _gatherer.finish(sequence_id, objects_map)
 
 
 _gatherer = Gatherer(_gather_to_leader, _broadcast_to_followers)
@@ -67,13 +66,13 @@ _gatherer = Gatherer(_gather_to_leader, _broadcast_to_followers)
 
 def _all_gather(
     obj: object, worker_names: Collection[str] | None = None, timeout: float = UNSET_RPC_TIMEOUT
-) -> dict[str, Any]:  # Any: the workers' values
-    """The values of all workers, or those of `worker_names`, by name; blocks until all have called this."""
+) -> dict[str, Any]:
+    """Block until all workers, or `worker_names`, have called this. Return their values by name."""
     return _gatherer.all_gather(obj, worker_names, timeout)
 
 
 def _barrier(worker_names: Collection[str]) -> None:
-    """Block until all of them have called this."""
+    """Block until all these workers have called this."""
     _all_gather(None, set(worker_names))
 
 
@@ -83,7 +82,7 @@ def _wait_all_workers(timeout: float = DEFAULT_SHUTDOWN_TIMEOUT) -> None:
 
 
 def _wait_if_replaced(timeout: float) -> None:
-    """A wait of our own is part of every graceful shutdown."""
+    """Call a replacement of `_wait_all_workers`. The original is part of every graceful shutdown."""
     if _wait_all_workers is not _own_wait_all_workers:
         _wait_all_workers(timeout)
 
@@ -98,42 +97,42 @@ _steps.ignores_leaks = lambda: _ignore_rref_leak
 
 
 class TensorPipeAgent:
-    """The agent of this process with the methods of torch's."""
+    """The agent of this process with the methods of torch's agent."""
 
     def __init__(self, agent: _agent.Agent) -> None:
         self._agent = agent
 
     @property
     def is_static_group(self) -> bool:
-        """Whether the group was made with a world size."""
+        """True if the group has a world size."""
         return self._agent.group.world_size is not None
 
     def get_worker_info(self, worker: "str | int | WorkerInfo | None" = None) -> WorkerInfo:
-        """This worker, or the one of that name or id."""
+        """Return this worker, or the one with that name or id."""
         return self._agent.info if worker is None else self._agent.worker(worker)
 
     def get_worker_infos(self) -> list[WorkerInfo]:
-        """All workers."""
+        """Return all workers."""
         return self._agent.workers()
 
     def get_debug_info(self) -> dict[str, str]:
-        """Numbers of this agent, as text."""
-        return {key: str(value) for key, value in self._agent.numbers().items()}
+        """Return counters of this agent as strings."""
+        return {key: str(value) for key, value in self._agent.debug_counts().items()}
 
     def get_metrics(self) -> dict[str, str]:
         """As `get_debug_info`."""
         return self.get_debug_info()
 
     def join(self, shutdown: bool = False, timeout: float = 0) -> None:
-        """Block until all workers are here."""
+        """Block until all workers have called this."""
         _wait_all_workers(timeout)
 
     def sync(self) -> None:
-        """Block until all workers are here."""
+        """Block until all workers have called this."""
         _wait_all_workers()
 
     def shutdown(self) -> None:
-        """Stop being a worker, at once."""
+        """Shut down at once."""
         shutdown(graceful=False)
 
     def _get_device_map(self, worker: WorkerInfo) -> dict[torch.device, torch.device]:
@@ -163,10 +162,10 @@ def _to_worker_info(to: "str | int | WorkerInfo") -> WorkerInfo:
 
 
 def enable_gil_profiling(flag: bool) -> None:
-    """Without effect: nothing here measures how long threads wait for the interpreter's lock."""
+    """No effect."""
 
 
-# -- references, and what is known for debugging ------------------------------------------------------------------
+# -- references and debugging -------------------------------------------------------------------------------------
 
 
 def _delete_all_user_and_unforked_owner_rrefs() -> None:
@@ -186,7 +185,7 @@ def _get_debug_info() -> dict[str, str]:
 
 
 class RPCExecMode(Enum):
-    """How a call is made."""
+    """The kind of a call."""
 
     SYNC = "sync"
     ASYNC = "async"
@@ -201,43 +200,43 @@ def _build_rpc_profiling_key(
 
 
 class _InternalRPCPickler:
-    """Objects as bytes and a table of tensors beside them, as calls have them. Picklers of users are made of it."""
+    """Serializes objects as a call does, to bytes and a tensor table. Users build picklers on it."""
 
     def __init__(self) -> None:
-        self._class_reducer_dict: dict[type, Callable[[Any], Any]] = {}  # Any: reducers, as copyreg has them
+        self._class_reducer_dict: dict[type, Callable[[Any], Any]] = {}
 
-    def _register_reducer(self, obj_class: type, reducer: Callable[[Any], Any]) -> None:  # Any: as copyreg has them
+    def _register_reducer(self, obj_class: type, reducer: Callable[[Any], Any]) -> None:
         self._class_reducer_dict.setdefault(obj_class, reducer)
 
     def serialize(self, obj: object) -> tuple[bytes, list[torch.Tensor]]:
-        """The pickle, and the tensors that it leaves out."""
+        """Return the pickle and its tensors, which are separate."""
         return _pickling.encode_alone(obj, self._class_reducer_dict)
 
-    def deserialize(self, binary_data: bytes, tensor_table: list[torch.Tensor]) -> Any:  # Any: the user's
-        """The other way."""
+    def deserialize(self, binary_data: bytes, tensor_table: list[torch.Tensor]) -> Any:
+        """Inverse of `serialize`."""
         return _pickling.decode(binary_data, tensor_table, ())
 
 
 _internal_rpc_pickler = _InternalRPCPickler()
-_default_pickler: Any = _internal_rpc_pickler  # Any: a pickler of the user's own
+_default_pickler: Any = _internal_rpc_pickler
 
 
 def serialize(obj: object) -> tuple[bytes, list[torch.Tensor]]:
-    """The pickle of `obj`, and the tensors that it leaves out."""
+    """Return the pickle of `obj` and its tensors, which are separate."""
     return _internal_rpc_pickler.serialize(obj)
 
 
-def deserialize(binary_data: bytes, tensor_table: list[torch.Tensor]) -> Any:  # Any: the user's
-    """What `serialize` was given."""
+def deserialize(binary_data: bytes, tensor_table: list[torch.Tensor]) -> Any:
+    """Inverse of `serialize`."""
     return _internal_rpc_pickler.deserialize(binary_data, tensor_table)
 
 
 @contextlib.contextmanager
-def _use_rpc_pickler(rpc_pickler: Any) -> Iterator[None]:  # Any: a pickler of the user's own
-    """Meanwhile calls that this process makes are pickled by `rpc_pickler.serialize((func, args, kwargs))`."""
+def _use_rpc_pickler(rpc_pickler: Any) -> Iterator[None]:
+    """Pickle calls of this process with `rpc_pickler.serialize((func, args, kwargs))` while the context is active."""
     global _default_pickler
-    _default_pickler = _pickling.instead = rpc_pickler
+    _default_pickler = _pickling.custom_pickler = rpc_pickler
     try:
         yield
     finally:
-        _default_pickler, _pickling.instead = _internal_rpc_pickler, None
+        _default_pickler, _pickling.custom_pickler = _internal_rpc_pickler, None

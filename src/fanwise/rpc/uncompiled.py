@@ -1,13 +1,13 @@
-"""Optimizers of `torch.optim`, made and stepped without loading torch's compiler.
+"""Create and step optimizers of `torch.optim` without importing torch's compiler.
 
-    make(SGD, params, lr=0.1)  -->  optimizer          step(optimizer)
+    create(SGD, params, lr=0.1)  -->  optimizer          step(optimizer)
 
-Two places in `torch.optim` import `torch._dynamo`, to hide what they do from a compiler: `Optimizer.add_param_group`,
-and what most `step` methods are wrapped in. That import takes a second of processor time in each worker that owns
-parameters. While nobody has loaded it nobody compiles, so there is nobody to hide from: then the two are passed by, and
-the same functions run as with it. torch's own DistributedOptimizer avoids it by scripted copies of eight optimizers.
+Two decorators in `torch.optim` import `torch._dynamo` to hide code from the compiler: those of
+`Optimizer.add_param_group` and of most `step` methods. The import takes a second of CPU time in each worker that owns
+parameters. As long as the compiler is not imported, the decorators are not needed, and the undecorated functions are
+called. torch's own DistributedOptimizer uses scripted copies of eight optimizers instead.
 
-Knows torch 2.11 to 2.13; where a torch looks otherwise, and where a step has hooks, all goes torch's way.
+Written for torch 2.11 to 2.13. For other versions, and for steps with hooks, the decorated functions are called.
 """
 
 import sys
@@ -17,70 +17,74 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.optim import optimizer as torchs
+from torch.optim import optimizer as torch_optimizer
 
 _COMPILER = "torch._dynamo"
-_KEPT_OUT = "__dynamo_disable"  # what `torch._disable_dynamo` keeps of the function that it made, once it has
+_DISABLED_ATTRIBUTE = "__dynamo_disable"  # where `torch._disable_dynamo` caches its result
 _lock = threading.Lock()
-_num_making = 0
+_num_active = 0
 
 
-def make(optimizer_class: Any, params: Any, *args: Any, **kwargs: Any) -> Any:  # Any: of torch.optim, and its arguments
+def create(optimizer_class: Any, params: Any, *args: Any, **kwargs: Any) -> Any:
     """`optimizer_class(params, *args, **kwargs)`."""
-    with _plain_groups():
+    with _undecorated_add_param_group():
         return optimizer_class(params, *args, **kwargs)
 
 
-def step(optimizer: Any) -> None:  # Any: of torch.optim
+def step(optimizer: Any) -> None:
     """`optimizer.step()`."""
-    plain = _plain_step(optimizer)
-    if plain is None:
+    undecorated = _undecorated_step(optimizer)
+    if undecorated is None:
         optimizer.step()
         return
     with torch.set_grad_enabled(optimizer.defaults["differentiable"]):
-        plain(optimizer)
+        undecorated(optimizer)
 
 
 @contextmanager
-def _plain_groups() -> Iterator[None]:
-    """Meanwhile `add_param_group` is what it is below `torch._disable_dynamo`."""
-    global _num_making
-    inner = getattr(torchs.Optimizer.add_param_group, "__wrapped__", None)
-    if inner is None or _COMPILER in sys.modules or (not _num_making and hasattr(inner, _KEPT_OUT)):
+def _undecorated_add_param_group() -> Iterator[None]:
+    """Bypass `torch._disable_dynamo` of `add_param_group` while the context is active."""
+    global _num_active
+    undecorated = getattr(torch_optimizer.Optimizer.add_param_group, "__wrapped__", None)
+    if (
+        undecorated is None
+        or _COMPILER in sys.modules
+        or (not _num_active and hasattr(undecorated, _DISABLED_ATTRIBUTE))
+    ):
         yield
         return
     with _lock:
-        _num_making += 1
-        setattr(inner, _KEPT_OUT, inner)
+        _num_active += 1
+        setattr(undecorated, _DISABLED_ATTRIBUTE, undecorated)
     try:
         yield
     finally:
         with _lock:
-            _num_making -= 1
-            if not _num_making:
-                delattr(inner, _KEPT_OUT)
+            _num_active -= 1
+            if not _num_active:
+                delattr(undecorated, _DISABLED_ATTRIBUTE)
 
 
-def _plain_step(optimizer: Any) -> Callable[[Any], object] | None:  # Any: of torch.optim
-    """The step below what torch has wrapped it in; None: torch's way."""
-    kind: Any = type(optimizer)  # Any: as above
-    if not issubclass(kind, torchs.Optimizer):  # one of the user's, like those of torch
+def _undecorated_step(optimizer: Any) -> Callable[[Any], object] | None:
+    """Return the undecorated step, or None to use torch's."""
+    optimizer_type: Any = type(optimizer)
+    if not issubclass(optimizer_type, torch_optimizer.Optimizer):  # a class of the user
         return None
     if _COMPILER in sys.modules or "step" in vars(optimizer) or _has_hooks(optimizer):
         return None
-    hooked = kind.step
-    wrapped = hooked.__wrapped__ if getattr(hooked, "hooked", False) else hooked
-    wrap = getattr(torchs, "_use_grad_for_differentiable", None)
-    if wrap is None or getattr(wrapped, "__code__", None) is not wrap(_plain_step).__code__:
+    hooked = optimizer_type.step
+    decorated = hooked.__wrapped__ if getattr(hooked, "hooked", False) else hooked
+    wrap = getattr(torch_optimizer, "_use_grad_for_differentiable", None)
+    if wrap is None or getattr(decorated, "__code__", None) is not wrap(_undecorated_step).__code__:
         return None
-    plain: Callable[[Any], object] = wrapped.__wrapped__
-    return plain
+    undecorated: Callable[[Any], object] = decorated.__wrapped__
+    return undecorated
 
 
-def _has_hooks(optimizer: torchs.Optimizer) -> bool:
+def _has_hooks(optimizer: torch_optimizer.Optimizer) -> bool:
     return bool(
-        torchs._global_optimizer_pre_hooks
-        or torchs._global_optimizer_post_hooks
+        torch_optimizer._global_optimizer_pre_hooks
+        or torch_optimizer._global_optimizer_post_hooks
         or optimizer._optimizer_step_pre_hooks
         or optimizer._optimizer_step_post_hooks
     )

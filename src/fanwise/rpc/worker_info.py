@@ -1,4 +1,4 @@
-"""What a worker is known by: its name and rank, as users see, pass on and print them; and one life of it."""
+"""The identity of a worker: `WorkerInfo`, its name and rank, and `WorkerKey`, one incarnation of it."""
 
 import re
 from typing import NamedTuple
@@ -7,8 +7,8 @@ _NAME_CHARS_MAX = 128
 _NAME = re.compile(r"[A-Za-z0-9_:\-]+")
 
 
-def wrong_name(name: str) -> str | None:
-    """What is wrong with a worker's name, in the words that users of torch know; None: nothing."""
+def name_error(name: str) -> str | None:
+    """Return why a worker name is invalid, in torch's words, or None."""
     if not name:
         return "Worker name must be non-empty"
     if len(name) >= _NAME_CHARS_MAX:
@@ -19,17 +19,17 @@ def wrong_name(name: str) -> str | None:
 
 
 class WorkerKey(NamedTuple):
-    """One life of one worker: a restarted worker has its old id, the rank, and another incarnation."""
+    """One incarnation of a worker: a restarted worker keeps its id, the rank, and gets another incarnation."""
 
     id: int
     incarnation: int
 
 
 class WorkerInfo:
-    """A worker of the group: `name` and `id` (its rank). Hashable; may be sent to any worker.
+    """A worker of the group: `name` and `id` (its rank). Hashable, and can be sent to any worker.
 
     Args:
-        name: of letters, digits, `_`, `:` and `-`, shorter than 128 characters. RuntimeError otherwise.
+        name: letters, digits, `_`, `:` and `-`, shorter than 128 characters. RuntimeError otherwise.
         id: the rank.
     """
 
@@ -38,9 +38,9 @@ class WorkerInfo:
     def __init__(self, name: str, id: int) -> None:
         if not isinstance(name, str):
             raise TypeError(f"a worker's name must be a str, got {name!r} of type {type(name).__name__}")
-        wrong = wrong_name(name)
-        if wrong is not None:
-            raise RuntimeError(f"{wrong}.")
+        problem = name_error(name)
+        if problem is not None:
+            raise RuntimeError(f"{problem}.")
         self.name = name
         self.id = int(id)
 

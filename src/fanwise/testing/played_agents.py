@@ -21,8 +21,8 @@ from ..base.errors import DeadlineExceeded, NotSendableError, WorkerLostError
 from ..rpc import agent as agents
 from ..rpc import current as process
 from ..rpc.calling.call import Invocation
-from ..rpc.calling.outcomes import result_of
-from ..rpc.calling.serving import Later
+from ..rpc.calling.futures import result_of
+from ..rpc.calling.server import DelayedReply
 from ..rpc.membership.members import Member
 from ..rpc.messages.serializer import Serializer
 from ..rpc.references.references import References
@@ -50,9 +50,7 @@ class PlayedAgent:
         self.late: list[Callable[[], object]] | None = None
         self.creations: Future[Any] | None = None
         self.has_left = False
-        self.group = SimpleNamespace(
-            on_event=[], members=self.members, former={}, ending=SimpleNamespace(is_full=False)
-        )
+        self.group = SimpleNamespace(on_event=[], members=self.members, former={}, ending=SimpleNamespace(is_set=False))
         self._all = agents_by_id
         self._handlers: dict[str, Callable[..., Any]] = {}
         agents_by_id[id] = self
@@ -114,14 +112,14 @@ class PlayedAgent:
             def run() -> Any:
                 function, args, kwargs = opened.value
                 value = function(*args, **kwargs)
-                return Later(value) if hasattr(function, "_wrapped_async_rpc_function") else value
+                return DelayedReply(value) if hasattr(function, "_wrapped_async_rpc_function") else value
 
             if opened.remote is None:
                 answer = run()
             else:
                 value = self.references.expect(opened.remote)
                 answer = self.references.keep(caller.info, opened.remote, value, run)
-            answer = answer.future.wait() if type(answer) is Later else answer
+            answer = answer.future.wait() if type(answer) is DelayedReply else answer
             back = self.serializer.serialize(answer, caller.info.id)
         except Exception as error:
             return failed_with(error.with_traceback(None))  # as it comes over a link
@@ -133,7 +131,7 @@ class PlayedAgent:
 class Late(Future[Any]):
     """Of a call that was sent, and is not answered in time."""
 
-    has_left = True
+    was_sent = True
 
 
 def failed_with(error: Exception) -> "Future[Any]":
@@ -175,7 +173,7 @@ def lose(workers: list[PlayedAgent], id: int) -> None:
 def leave_with_all(workers: list[PlayedAgent], id: int) -> None:
     """All are about to leave, and a worker has gone: who is a member is not told any more."""
     for agent in workers:
-        agent.group.ending.is_full = True
+        agent.group.ending.is_set = True
     workers[id].has_left = True
 
 

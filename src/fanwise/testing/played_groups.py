@@ -14,7 +14,7 @@ from functools import partial
 
 from ..rpc.membership.coordinator import Admit, Coordinator, Count, Dismiss, Fence, Order, Over, Refuse, Rest, Show
 from ..rpc.membership.members import Event, Hello, Left, Lost, Member, MemberState, View
-from ..rpc.messages.records import book_keeping
+from ..rpc.messages.records import control_codec
 from .sim import Sim
 
 FROZEN_S, AWAY_S = 5.0, 30.0
@@ -383,7 +383,7 @@ class PlayedGroup:
         name, *rest = message
         key = (name, rest[0].version, type(rest[0])) if rest and isinstance(rest[0], View) else message
         if key not in self._sizes:
-            head, buffers = book_keeping.dumps((name, tuple(rest)))
+            head, buffers = control_codec.dumps((name, tuple(rest)))
             self._sizes[key] = len(head) + sum(buffer.nbytes for buffer in buffers)
         self.num_messages[str(name)] += 1
         self.num_bytes[str(name)] += self._sizes[key]

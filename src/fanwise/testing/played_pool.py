@@ -19,8 +19,8 @@ from ..pool.functions import pack
 from ..tune import FIFO, Scheduler, Space, StoppingCriterion, uniform
 from ..tune.core import events
 from ..tune.core.search_core import SearchCore
+from ..tune.record.event_file import read_events
 from ..tune.record.log import Record
-from ..tune.record.reading import read_events
 from ..tune.record.state import SearchState
 from ..tune.runtime.checkpoint_store import CheckpointStore
 from ..tune.runtime.runner import SearchRunner

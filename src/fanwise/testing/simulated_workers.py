@@ -18,7 +18,7 @@ from torch.futures import Future
 
 from ..base.errors import WorkerLostError
 from ..rpc.autograd.service import Header, Service
-from ..rpc.messages.records import book_keeping
+from ..rpc.messages.records import control_codec
 from ..rpc.worker_info import WorkerInfo
 
 
@@ -63,9 +63,9 @@ class FakeAgent:
             self.refuses[method] -= 1
             future.set_exception(self._world.refusal)
         else:
-            head, buffers = book_keeping.dumps(args)
+            head, buffers = control_codec.dumps(args)
             copies = [memoryview(bytearray(buffer)) for buffer in buffers]
-            peer._inbox.put(lambda: peer._handle(self.info, method, book_keeping.loads(head, copies), future))
+            peer._inbox.put(lambda: peer._handle(self.info, method, control_codec.loads(head, copies), future))
         return future
 
     def _handle(
@@ -95,8 +95,8 @@ class FakeAgent:
 
 
 def _copied(value: object) -> Any:  # Any: as it was
-    head, buffers = book_keeping.dumps(value)
-    return book_keeping.loads(head, [memoryview(bytearray(buffer)) for buffer in buffers])
+    head, buffers = control_codec.dumps(value)
+    return control_codec.loads(head, [memoryview(bytearray(buffer)) for buffer in buffers])
 
 
 class Worker:

@@ -35,16 +35,16 @@ from .core.search_core import handle_and_suggest
 from .core.validation import problem_with, required_values
 from .experiment import Experiment
 from .program import ASK_AND_TELL, load_program, save_program
+from .record.event_file import read_meta
 from .record.log import Record, Recorder
 from .record.names import check_name, new_name
-from .record.reading import read_meta
 from .record.restoring import restore
 from .record.state import SearchState
 from .runtime.commands import complete_enqueued
 from .schedulers.scheduler import Decision, Scheduler, Status, checked_objectives
 from .search_settings import SearchSettings, as_space
 from .searchers.searcher import Mode, Objective, Searcher
-from .space import Space, space_objects
+from .space import Space, object_categories
 from .stopping import StoppingCriterion, limits_of
 from .values import with_objects
 from .warm_start import WarmStart, read_warm_start
@@ -110,7 +110,7 @@ class OpenSearch(AbstractContextManager["OpenSearch"]):
         self.path = path
         self.name = path.name
         self._settings = settings
-        self._objects = space_objects(settings.space)
+        self._objects = object_categories(settings.space)
         self._scheduler = settings.copy_scheduler()
         self._in_flight: dict[int, _TrialInFlight] = {}  # by trial id
         self._lock = threading.RLock()

@@ -23,9 +23,9 @@ from .display.table import html_of, method_line, search_view
 from .frames import results_frame, trials_frame, write_results
 from .pareto_results import ParetoPoint, hypervolume_of, pareto_points
 from .plot_data import front_data, search_data
+from .record.event_file import EVENTS_NAME, read_meta
 from .record.lock import HeldError, hold, release
 from .record.overview import SearchReader, State
-from .record.reading import FILE_NAME, read_meta
 from .record.state import SearchState
 from .record.trials import Failure
 from .runtime.checkpoint_owner import conflict_in, delete_owned, is_inside
@@ -77,7 +77,7 @@ class Experiment:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         folder = Path(path)
-        self.path = folder.parent if folder.name == FILE_NAME else folder
+        self.path = folder.parent if folder.name == EVENTS_NAME else folder
         self._reader = SearchReader(self.path, full=True)
 
     def __repr__(self) -> str:
@@ -111,7 +111,7 @@ class Experiment:
         objective), st_worker_iter (1, 2, ...), st_decision, st_status (the trial's current status) and, if there are
         constraints, st_feasible.
         """
-        return results_frame(self._history(), dead=self._reader.is_dead)
+        return results_frame(self._history(), is_tuner_killed=self._reader.is_tuner_killed)
 
     @property
     def trials(self) -> "pd.DataFrame":
@@ -123,7 +123,7 @@ class Experiment:
         started_s and ended_s (seconds since the search began; NaN while the trial runs), reason (kind of failure) and
         reason_text. The method `reason` also returns the traceback and the last output.
         """
-        return trials_frame(self._history(), dead=self._reader.is_dead)
+        return trials_frame(self._history(), is_tuner_killed=self._reader.is_tuner_killed)
 
     @property
     def best(self) -> Best | None:
@@ -186,7 +186,7 @@ class Experiment:
     def end_reason(self) -> str | None:
         """Reason for the end, e.g. "max_wallclock_time=60 s is over" or "interrupted". None until it has finished."""
         history = self._history()
-        return history.reason if history.finished else None
+        return history.stop_reason if history.finished else None
 
     def reason(self, trial_id: int) -> Failure | None:
         """Return the failure of a trial, with traceback and last output, or None if the trial did not fail.
@@ -269,7 +269,7 @@ class Experiment:
         return importances_of(self._history(), metric)
 
     def plot_importances(self, metric: str | None = None) -> "Figure":
-        """Return a matplotlib figure of the importances and of predicted over actual ranks. Raises as `importances`."""
+        """Return a figure of the importances and of predicted over actual ranks. Raises the errors of `importances`."""
         result = self.importances(metric)
         bars = [(bar.name, bar.mean, bar.deviation) for bar in result.hyperparameters]
         return importance(self.name, result.metric, bars, result.predicted, result.actual, result.correlation)
@@ -295,13 +295,13 @@ def load_experiment(name_or_path: str | os.PathLike[str]) -> Experiment:
 
 
 def folder_of(name_or_path: str | os.PathLike[str]) -> Path:
-    """Return the folder of an experiment, given its name or path. Raises as `load_experiment`."""
+    """Return the folder of an experiment, given its name or path. Raises the same errors as `load_experiment`."""
     path = Path(name_or_path)
     named_folder = experiments_folder() / path
     if not path.is_absolute() and len(path.parts) == 1 and named_folder.exists():
         return named_folder
     if path.exists():
-        return path.parent if path.name == FILE_NAME else path
+        return path.parent if path.name == EVENTS_NAME else path
     raise RecordError(f"There is no experiment {os.fspath(name_or_path)!r}: {_hint(path.name)}")
 
 
@@ -325,7 +325,7 @@ def remove_experiment(folder: Path) -> None:
         ClosedError: the search is running.
         OSError: the file system failed. The remaining files may have no record.
     """
-    if folder.is_symlink() or not (folder / FILE_NAME).is_file():
+    if folder.is_symlink() or not (folder / EVENTS_NAME).is_file():
         raise RecordError(f"{folder} is not the folder of an experiment: nothing was deleted.")
     try:
         meta = read_meta(folder)
@@ -342,7 +342,7 @@ def remove_experiment(folder: Path) -> None:
         # A hidden folder is not listed as an experiment, and the name can be used again even if deleting fails.
         deleted_folder = folder.with_name(f".{folder.name}.{os.getpid()}.deleted")
         os.rename(folder, deleted_folder)
-        (deleted_folder / FILE_NAME).unlink()
+        (deleted_folder / EVENTS_NAME).unlink()
         shutil.rmtree(deleted_folder)
     finally:
         release(lock)

@@ -10,7 +10,7 @@ import os
 from .core.replay import ReplayResult, replay
 from .experiment import folder_of
 from .program import load_program
-from .record.reading import read_meta
+from .record.event_file import read_meta
 from .record.restoring import recorded_versions, rows_of
 from .schedulers.scheduler import Scheduler
 from .search_settings import SearchSettings

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 SUFFIXES = (".csv", ".json", ".parquet", ".sqlite")
 
 
-def results_frame(history: SearchState, *, dead: bool) -> "pd.DataFrame":
-    """Return `Experiment.results`. `dead`: the tuner was killed, so the status of its running trials is "Lost"."""
+def results_frame(history: SearchState, *, is_tuner_killed: bool) -> "pd.DataFrame":
+    """Return `Experiment.results`. `is_tuner_killed`: its running trials have the status "Lost"."""
     import numpy as np
     import pandas as pd
 
@@ -36,7 +36,7 @@ def results_frame(history: SearchState, *, dead: bool) -> "pd.DataFrame":
     order = np.argsort(trial_ids)
     # trial_indices[i] is the index in `trials` of the trial of report i.
     trial_indices = order[np.searchsorted(trial_ids[order], report_trial_ids)] if trials else np.zeros(0, np.int64)
-    statuses = [history.status_of(trial, dead=dead) for trial in trials]
+    statuses = [history.status_of(trial, is_tuner_killed=is_tuner_killed) for trial in trials]
     columns: dict[str, Any] = {
         name: _series(values).take(trial_indices).reset_index(drop=True) for name, values in _configs(trials).items()
     }
@@ -58,17 +58,17 @@ def results_frame(history: SearchState, *, dead: bool) -> "pd.DataFrame":
     return pd.DataFrame({"trial_id": report_trial_ids, **value_columns, **columns})
 
 
-def trials_frame(history: SearchState, *, dead: bool) -> "pd.DataFrame":
-    """Return `Experiment.trials`. `dead`: as in `results_frame`."""
+def trials_frame(history: SearchState, *, is_tuner_killed: bool) -> "pd.DataFrame":
+    """Return `Experiment.trials`. `is_tuner_killed`: as in `results_frame`."""
     import pandas as pd
 
     trials, reports = list(history.trials.values()), history.reports
     best_reports, failures = [trial.best for trial in trials], [trial.last.failure for trial in trials]
     first_columns: dict[str, list[Any]] = {
         "trial_id": [trial.trial_id for trial in trials],
-        "status": [history.status_of(trial, dead=dead) for trial in trials],
+        "status": [history.status_of(trial, is_tuner_killed=is_tuner_killed) for trial in trials],
         "attempt": [trial.last.number for trial in trials],
-        "iter": [trial.num_reports for trial in trials],
+        "iter": [trial.last_iter for trial in trials],
         "source": [trial.source for trial in trials],
         **_configs(trials),
     }
@@ -110,7 +110,7 @@ def _series(values: Sequence[Any]) -> "pd.Series[Any]":
 
 
 def write_results(results: "pd.DataFrame", trials: "pd.DataFrame", path: str | os.PathLike[str]) -> None:
-    """Write the file of `Experiment.export`. Raises as `Experiment.export`.
+    """Write the file of `Experiment.export`. Raises the same errors.
 
     An existing file is replaced atomically. JSON is a list with one object per row. Missing values are `nan` in CSV and
     null in JSON. Lists and dicts are JSON text in SQLite. Columns with several types are text in Parquet.

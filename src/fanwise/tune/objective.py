@@ -74,8 +74,7 @@ def load_checkpoint() -> Path | None:
 
     The checkpoint was saved with report number `from_iter()`.
 
-    Raises:
-        CheckpointError: the checkpoint cannot be read.
+    Raises CheckpointError if the checkpoint cannot be read.
 
     >>> load_checkpoint() is None
     True
@@ -129,7 +128,7 @@ def run_objective(
 
     Args:
         metric: name for a returned number.
-        objects: the objects of the space, from `space_objects`. They replace their names in the configuration.
+        objects: the objects of the space, from `object_categories`. They replace their names in the configuration.
 
     Raises:
         TypeError: the objective reported nothing and returned a value that is not a metric.

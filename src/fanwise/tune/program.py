@@ -1,4 +1,4 @@
-"""Saves the program and the cluster settings of a search, so that another process can resume the search.
+"""Saves the objective, scheduler and space of a search (its program), and its cluster settings, for resuming it.
 
     <experiment>/program.pickle    objective, scheduler and space, written before the first trial
     <experiment>/cluster.json      the arguments of the pool, if the pool is on a cluster
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..base.errors import RecordError
-from ..links.codec import dumps_whole, loads
+from ..links.codec import dumps_in_band, loads
 from .schedulers.scheduler import Scheduler
 from .space import Space
 
@@ -30,7 +30,7 @@ def save_program(folder: Path, objective: Callable[..., Any] | None, scheduler: 
 
     `scheduler.begin` must not have been called.
     """
-    _write(folder / PROGRAM_FILE_NAME, dumps_whole((objective, scheduler, space)))
+    _write(folder / PROGRAM_FILE_NAME, dumps_in_band((objective, scheduler, space)))
 
 
 def load_program(folder: Path) -> tuple[Any, Scheduler, Space]:
@@ -49,15 +49,15 @@ def load_program(folder: Path) -> tuple[Any, Scheduler, Space]:
         objective, scheduler, space = loads(content)
     except Exception as error:  # unpickling user code may raise any exception
         raise RecordError(
-            f"the program of {folder.name} cannot be loaded here ({type(error).__name__}: {error}). Run it in the "
-            f"original folder, or pass objective and scheduler: "
+            f"{PROGRAM_FILE_NAME} of {folder.name} cannot be loaded ({type(error).__name__}: {error}). Resume from the "
+            f"working directory in which the search was started, or pass the objective and the scheduler: "
             f"Tuner.resume({folder.name!r}, objective=..., scheduler=...)."
         ) from error
     return objective, scheduler, space
 
 
 def save_cluster(folder: Path, arguments: Mapping[str, object]) -> None:
-    """Write the arguments of a pool on a cluster atomically. If they are empty, delete the file of an earlier pool."""
+    """Atomically write the arguments of a cluster pool. If they are empty, delete the file of an earlier pool."""
     if arguments:
         _write(folder / CLUSTER_FILE_NAME, json.dumps(dict(arguments)).encode())
     else:
@@ -67,7 +67,7 @@ def save_cluster(folder: Path, arguments: Mapping[str, object]) -> None:
 def load_cluster(folder: Path) -> dict[str, Any]:
     """Return the arguments of the last pool. The dict is empty if the pool was not on a cluster.
 
-    Raises RecordError if the file is damaged or may have been written by another user.
+    Raises RecordError if the file cannot be read, is damaged, or may have been written by another user.
     """
     file = folder / CLUSTER_FILE_NAME
     content = _read(file)
@@ -88,7 +88,7 @@ def _write(file: Path, content: bytes) -> None:
 
 
 def _read(file: Path) -> bytes | None:
-    """Return the content of a file, or None if the file is missing. Raises RecordError as `load_cluster`."""
+    """Return the content, or None without a file. Raises RecordError if it is unreadable or others could write it."""
     try:
         stream = file.open("rb")
     except FileNotFoundError:
@@ -100,6 +100,6 @@ def _read(file: Path) -> bytes | None:
         if status.st_uid not in (os.geteuid(), 0) or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             raise RecordError(
                 f"{file} belongs to another user, or others may write to it. Loading it could execute their code. "
-                f"Pass objective, scheduler and pool, or make the file writable by you alone (chmod 600)."
+                f"If the file is yours, run chmod 600 on it. Otherwise pass objective, scheduler and pool."
             )
         return stream.read()

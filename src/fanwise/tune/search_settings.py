@@ -20,7 +20,7 @@ from .callbacks.search_events import SearchStarted
 from .constraints import Constraint, checked_constraints, constraints_of
 from .core.search_core import SearchCore
 from .default_searcher import SearcherChoice, choose_searcher
-from .record.reading import read_meta
+from .record.event_file import read_meta
 from .runtime.checkpoint_store import checked_root
 from .schedulers.scheduler import FIFO, Scheduler, checked_seed, seed_of
 from .searchers import OPTUNA_PREFIX, SEARCHERS
@@ -57,8 +57,7 @@ class SearchSettings:
         searcher_choice: the searcher that `create` chose. None: the user passed a searcher or scheduler, or the
             settings come from a record.
 
-    Raises:
-        TypeError, ValueError: an option has the wrong type or value.
+    Raises TypeError or ValueError if an option has the wrong type or value.
     """
 
     space: Space
@@ -166,8 +165,7 @@ class SearchSettings:
             space: the experiment's space. None: the recorded space, which has only the names of categories that are
                 Python objects (functions, lists, ...).
 
-        Raises:
-            ValueError: the scheduler has another random seed than the experiment.
+        Raises ValueError if the scheduler has another random seed than the experiment.
         """
         check_scheduler(scheduler)
         return cls(

@@ -2,8 +2,8 @@
 
     python -m fanwise.tune.syne_tune program.py     run an unchanged program that imports syne_tune
 
-`install` registers this one module under the names of several modules of Syne Tune (release 0.3), so each of those has
-all names. The guide "Coming from Syne Tune" lists the counterparts of other names and options in `fanwise.tune`.
+`install` registers this one module under the names of several modules of Syne Tune (release 0.3), so every name can be
+imported from each of them. The guide "Coming from Syne Tune" lists the counterparts of other names and options.
 """
 
 import argparse
@@ -39,14 +39,14 @@ syne_tune.stopping_criterion syne_tune.tuner
 
 
 class Reporter:
-    """Callable that reports metrics from inside an objective. Blocks and raises as `fanwise.tune.report`."""
+    """Callable that reports metrics in an objective. Blocks like `fanwise.tune.report` and raises the same errors."""
 
     def __call__(self, **metrics: Any) -> None:
         report(**metrics)
 
 
 class _Objective:
-    """The user's function. If `install` was called in this process, each trial calls it, too."""
+    """Wraps the user's function. Each trial calls `install` first if `syne_tune` was loaded when this was created."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.needs_install = "syne_tune" in sys.modules
@@ -59,20 +59,20 @@ class _Objective:
 
 
 def PythonBackend(tune_function: Callable[..., Any], config_space: Mapping[str, Any]) -> tuple[_Objective, Space]:
-    """Return the objective and its space, the `trial_backend` of `Tuner`."""
+    """Return (objective, space), to pass as `trial_backend` to `Tuner`."""
     return _Objective(tune_function), Space(config_space)
 
 
 def RandomSearch(config_space: Mapping[str, Any], **options: Any) -> tuple[Scheduler, Space]:
-    """Return a random search, as the `scheduler` of `Tuner`. Options as in `fanwise.tune.FIFO`."""
+    """Return (scheduler, space) for a random search, to pass as `scheduler` to `Tuner`. Takes the options of `FIFO`."""
     return _with_space(FIFO(**options), config_space)
 
 
 def ASHA(config_space: Mapping[str, Any], *, type: str = "stopping", **options: Any) -> tuple[Scheduler, Space]:
-    """Return asynchronous successive halving, as the `scheduler` of `Tuner`. Options as in `fanwise.tune.ASHA`.
+    """Return (scheduler, space) for asynchronous successive halving, to pass as `scheduler` to `Tuner`.
 
-    However, `type="stopping"` is Syne Tune's rule, which `fanwise.tune.ASHA` calls "quantile": a trial continues if its
-    metric equals or beats the 1/eta quantile of the values at its rung level.
+    Takes the options of `fanwise.tune.ASHA`, but `type="stopping"` is the rule of Syne Tune, which `fanwise.tune.ASHA`
+    calls "quantile": a trial continues if its metric equals or beats the 1/eta quantile of the values at its rung.
     """
     scheduler = _ASHA(type="quantile" if type == "stopping" else type, **options)  # type: ignore[arg-type]
     return _with_space(scheduler, config_space)
@@ -86,11 +86,11 @@ def Tuner(
     *,
     print_update_interval: float = 30.0,
 ) -> _Tuner:
-    """Return a tuner with `run()` and `name`. Options as in `fanwise.tune.Tuner`.
+    """Return a `fanwise.tune.Tuner` with these arguments.
 
     Args:
-        trial_backend, scheduler: results of functions of this module, with the same space.
-        stop_criterion: the stopping criterion.
+        trial_backend: result of `PythonBackend`.
+        scheduler: result of `RandomSearch` or `ASHA`, with the same space.
     """
     objective, space = trial_backend
     if space != scheduler[1]:
@@ -125,7 +125,7 @@ class LoadedExperiment:
 
 
 def load_experiment(tuner_name: str) -> LoadedExperiment:
-    """Load an experiment by name, even while it runs. Raises as `fanwise.tune.load_experiment`."""
+    """Load an experiment by name, even while it runs. Raises the errors of `fanwise.tune.load_experiment`."""
     return LoadedExperiment(_load_experiment(tuner_name))
 
 
@@ -142,7 +142,7 @@ def install() -> None:
 
 
 def main() -> None:
-    """Run the program on the command line as `python program.py ...` would. Usage errors exit with status 2."""
+    """Run the program named in the arguments like `python program.py ...`. Usage errors exit with status 2."""
     parser = argparse.ArgumentParser(
         prog="python -m fanwise.tune.syne_tune",
         description="Run a Syne Tune program with fanwise in place of syne_tune.",

@@ -23,8 +23,8 @@ from ..pool.functions import check_signature, name_of
 from .core import events
 from .experiment import Experiment, folder_of
 from .program import ASK_AND_TELL, load_cluster, load_program
+from .record.event_file import read_meta
 from .record.names import check_name, new_name
-from .record.reading import read_meta
 from .record.restoring import last_settings
 from .runtime.background import RunningSearch
 from .runtime.commands import check_is_trial
@@ -32,7 +32,7 @@ from .runtime.search_run import SearchRun, check_name_is_free
 from .schedulers.scheduler import Scheduler
 from .search_settings import SearchSettings, as_space
 from .searchers.searcher import Mode, Searcher
-from .space import Space, space_from_json, space_objects
+from .space import Space, object_categories, space_from_json
 from .stopping import StoppingCriterion
 from .trial_resources import devices_per_worker, resolve_devices
 from .values import checked_bool, checked_int
@@ -327,11 +327,11 @@ class Tuner:
         self._command_trial("pause", trial_id)
 
     def unpause(self, trial_id: int) -> None:
-        """Undo `pause`, so that the trial can resume when a worker is free. Does not block. Raises as `pause`."""
+        """Undo `pause`, so that the trial can resume when a worker is free. Does not block. Raises like `pause`."""
         self._command_trial("resume", trial_id)
 
     def stop_trial(self, trial_id: int) -> None:
-        """Stop one trial permanently. Does not block. Raises as `pause`."""
+        """Stop one trial permanently. Does not block. Raises the same errors as `pause`."""
         self._command_trial("stop", trial_id)
 
     def enqueue(self, config: Mapping[str, object]) -> None:
@@ -414,4 +414,4 @@ def _check_objective(objective: Callable[..., Any], space: Space) -> None:
     if not callable(objective):
         raise TypeError(f"the objective must be a function, got {objective!r}.\n  right:  Tuner(train, space, ...)")
     check_signature(objective, space.names, sometimes=space.conditions)
-    space_objects(space)  # raises if the space has names in place of objects
+    object_categories(space)  # raises if the space has names in place of objects

@@ -69,7 +69,7 @@ def plain_json(label: str, value: object) -> object:
 
 
 def with_objects(config: Mapping[str, object], objects: Mapping[str, Mapping[Any, Any]]) -> dict[str, Any]:
-    """Return a copy of a configuration in which names of objects are replaced by the objects (see `space_objects`).
+    """Return a copy of a configuration in which names of objects are replaced by the objects (see `object_categories`).
 
     Lists, tuples and dicts are copied; other objects are shared.
     """

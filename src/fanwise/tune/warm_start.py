@@ -97,8 +97,9 @@ def _from_experiment(experiment: Experiment) -> _Source:
         ]
         for trial_id, indices in history.counted_indices().items()
     }
+    is_killed = reader.is_tuner_killed
     trials = [
-        _new_trial(trial.config, reports.get(trial_id, []), history.status_of(trial, dead=reader.is_dead))
+        _new_trial(trial.config, reports.get(trial_id, []), history.status_of(trial, is_tuner_killed=is_killed))
         for trial_id, trial in history.trials.items()
     ]
     modes = {objective.metric: str(objective.mode) for objective in history.objectives}

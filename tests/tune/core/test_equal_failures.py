@@ -60,7 +60,7 @@ def test_one_different_outcome_lets_the_search_continue(other: Reason | None, in
 @pytest.mark.parametrize("has_reported", [True, False])
 def test_timeout_is_a_failure_only_before_the_first_report(has_reported: bool) -> None:
     failures = Failures(2)
-    timeout = Reason("time-out", "still running 30 s after it began (trial_timeout_s)")
+    timeout = Reason("time-out", "still running 30 s after the objective of this attempt was called (trial_timeout_s)")
     failures.add(timeout, has_reported=has_reported)
     assert (failures.add(timeout, has_reported=has_reported) is None) == has_reported
     assert (failures.all_failed(2) is None) == has_reported

@@ -399,12 +399,12 @@ def state_of_model_trial(trial: Trial, model: SearchModel) -> tuple[object, ...]
             trial.attempt,
             trial.config,
             trial.num_retries,
-            trial.is_counted,
-            trial.alone,
+            trial.has_counted_outcome,
+            trial.needs_whole_gpu,
             trial.hold,
-            trial.is_stopped_by_user,
+            trial.finish_when_free,
         ),
-        ("done" if is_over else state, plan, trial.reserved_slot),
+        ("finished" if is_over else state, plan, trial.reserved_slot),
         (trial.slot, trial.fault, iter) if is_active and not is_over else None,
         None if is_over else trial.reached,
         None if is_over else rank(model.best_of([trial])),
@@ -435,10 +435,10 @@ def state_of(core: Any) -> dict[str, object]:  # Any: private attributes
     return {
         "trials": {trial_id: state_of_trial(trial, trials) for trial_id, trial in unfinished.items()},
         "active": list(trials.active),
-        "pending": trials.pending,
+        "pending": trials.pending_configs,
         "queued": list(trials.queued),
         "suspended": list(trials.suspended),
-        "references": dict(trials.checkpoints),
+        "references": dict(trials.checkpoint_refs),
         "kept": {trial_id: checkpoint.name for trial_id, checkpoint in trials._finished_checkpoints.items()},
         "deadlines": {trial_id: at_s for trial_id, (at_s, *_) in trials.deadlines._entries.items()},
         "next tick": core.next_tick_s,
@@ -461,14 +461,14 @@ def state_of_trial(trial: CoreTrial, trials: Trials) -> tuple[object, ...]:
             trial.attempt,
             trial.config,
             trial.num_retries,
-            trial.is_counted,
-            trial.alone,
+            trial.has_counted_outcome,
+            trial.needs_whole_gpu,
             trial.hold,
-            trial.is_stopped_by_user,
+            trial.finish_when_free,
         ),
         (trial.state, trial.plan, trial.reserved_slot),
-        (trial.slot, fault, trial.iter) if is_active and trial.state != "done" else None,
-        None if trial.state == "done" else trial.reached,
+        (trial.slot, fault, trial.iter) if is_active and trial.state != "finished" else None,
+        None if trial.state == "finished" else trial.last_observed_iter,
         trial.best and trial.best[:3],
         checkpoint and (checkpoint.name, checkpoint.iter, checkpoint.best and checkpoint.best[:3]),
     )
@@ -479,7 +479,7 @@ COMPARED = {"_trials", "_slots", "_suggestions", "counts", "_failures", "_action
 COMPARED |= {"_is_interrupted", "_num_starts", "_reason", "_error", "_kind", "_cause"}
 CONSTANT = {"_scheduler", "_space", "_criterion", "_seed", "_objectives", "_metric", "_signs", "_listener"}
 CONSTANT |= {"_handlers", "_resource_attr", "_constraints", "_required"}
-COMPARED_OF_TRIALS = {"active", "pending", "paused", "queued", "suspended", "deadlines", "checkpoints"}
+COMPARED_OF_TRIALS = {"active", "pending_configs", "paused", "queued", "suspended", "deadlines", "checkpoint_refs"}
 COMPARED_OF_TRIALS |= {"_actions", "_finished_checkpoints", "_finished_best"}
 CONSTANT_OF_TRIALS = {"_metric", "_timeout_s", "_grace_s", "_retries", "_keeps_checkpoints"}
 
@@ -535,11 +535,11 @@ def retries_every_failure(original: Any, self: Any, trial: Any, reason: Any, out
 
 @mutation("_end_attempt")
 def counts_failures_after_a_pause(original: Any, self: Any, trial: Any, outcome: Outcome, now_s: float) -> None:
-    trial.is_counted = False
+    trial.has_counted_outcome = False
     original(self, trial, outcome, now_s)
 
 
-@mutation("ask_to_stop", "_trials")
+@mutation("begin_stopping", "_trials")
 def forgets_the_grace_period(original: Any, self: Any, trial: Any, plan: str, now_s: float) -> None:
     original(self, trial, plan, now_s)
     self.deadlines.clear(trial.trial_id)
@@ -580,7 +580,7 @@ def never_discards_a_checkpoint(original: Any, self: Any, checkpoint: Any, trial
     return
 
 
-@mutation("suspend_lost", "_trials")
+@mutation("suspend_active", "_trials")
 def counts_suspended_trials_twice(original: Any, self: Any) -> int:
     original(self)
     return 0

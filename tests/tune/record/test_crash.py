@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from fanwise.tune.record.event_file import EventReader, read_events, read_meta
 from fanwise.tune.record.lock import is_held
-from fanwise.tune.record.reading import EventReader, read_events, read_meta
 
 WRITER = """
 import random, sys

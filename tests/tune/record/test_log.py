@@ -19,9 +19,9 @@ from fanwise.base.errors import ClosedError, RecordError
 from fanwise.testing.within import within
 from fanwise.tune.record import log
 from fanwise.tune.record.event_codec import RecordedEvent
+from fanwise.tune.record.event_file import EVENTS_NAME, META_NAME, SUMMARY_NAME, EventReader, read_events, read_meta
 from fanwise.tune.record.lock import LOCK_NAME, is_held
 from fanwise.tune.record.log import Record
-from fanwise.tune.record.reading import FILE_NAME, META_NAME, SUMMARY_NAME, EventReader, read_events, read_meta
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
@@ -256,7 +256,7 @@ def test_summary_is_replaced_and_read_with_the_meta(tmp_path: Path) -> None:
         for number in range(2):
             record.set_summary({"num_trials": number})
             assert read_meta(tmp_path / "e")["summary"] == {"num_trials": number}
-    assert sorted(os.listdir(tmp_path / "e")) == [FILE_NAME, META_NAME, SUMMARY_NAME, LOCK_NAME]
+    assert sorted(os.listdir(tmp_path / "e")) == [EVENTS_NAME, META_NAME, SUMMARY_NAME, LOCK_NAME]
 
 
 def test_only_one_writer_at_a_time(tmp_path: Path) -> None:
@@ -272,14 +272,14 @@ def test_incomplete_last_line_is_skipped_by_readers_and_cut_off_by_the_next_writ
     with Record.create(tmp_path / "e", {}) as record:
         for number in range(2):
             record.append(0.0, "report", number, {})
-    file = tmp_path / "e" / FILE_NAME
+    file = tmp_path / "e" / EVENTS_NAME
     whole = file.read_bytes()
     file.write_bytes(whole + torn)
     reader = EventReader(tmp_path / "e")
     assert [event.seq for events in reader.read() for event in events] == [1, 2]
     assert reader.torn_bytes == len(torn)
     with Record.reopen(tmp_path / "e") as record:
-        notice = f"events.jsonl ended with an incomplete line, as after a crash: {len(torn)} bytes were cut off"
+        notice = f"events.jsonl ended with damaged lines, as after a crash: {len(torn)} bytes were cut off"
         assert record.notices == [notice] * bool(torn)
         assert file.read_bytes() == whole
         assert record.append(0.0, "report", 2, {}) == 3

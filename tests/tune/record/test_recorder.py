@@ -10,8 +10,8 @@ import pytest
 from fanwise.testing.played_search import PlayedSearch
 from fanwise.tune.core.events import Reported
 from fanwise.tune.record.event_codec import to_row
+from fanwise.tune.record.event_file import read_events
 from fanwise.tune.record.log import Record, Recorder
-from fanwise.tune.record.reading import read_events
 from fanwise.tune.record.state import SearchState
 from fanwise.tune.schedulers import ASHA
 from fanwise.tune.space import Space, space_to_json, uniform

@@ -184,7 +184,7 @@ def test_running_trials_of_a_dead_tuner_are_lost_and_paused_ones_are_not() -> No
     rows.start(0.0, 1, {"depth": 2}, slot=1)
     rows.report(1.0, 1, 1, {"loss": 0.5}, decision="PAUSE")
     rows.end(1.0, 1, "Paused", 1.0)
-    alive, dead = state.snapshot(), state.snapshot(dead=True)
+    alive, dead = state.snapshot(), state.snapshot(is_tuner_killed=True)
     assert [row.status for row in alive.rows] == ["InProgress", "Paused"]
     assert [row.status for row in dead.rows] == ["Lost", "Paused"]
     assert (alive.running, alive.paused, alive.lost) == (1, 1, 0)

@@ -37,7 +37,7 @@ SEARCHES: dict[str, tuple[Callable[[], Scheduler], Mapping[str, Any], str]] = {
             "trial_timeout_s": 20.0,
             "max_equal_failures": None,
         },
-        "32059cf4753008de",
+        "7fd60ccc9f944f33",
     ),
     "Hyperband": (lambda: Hyperband(**OPTIONS), {}, "833242afb74c103b"),
     "BOHB": (lambda: BOHB(**OPTIONS), {}, ""),

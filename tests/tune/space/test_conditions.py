@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fanwise.tune.rng import KeyedRandom
 from fanwise.tune.space import (
     Space,
-    check_part,
+    check_partial_config,
     choice,
     loguniform,
     ordinal,
@@ -135,7 +135,7 @@ def test_values_that_never_exist_together_are_refused_when_the_rest_is_missing()
     with pytest.raises(
         ValueError, match="beta and momentum_kind never exist together: beta only when optimizer is 'adam', mom"
     ):
-        check_part(NESTED, {"beta": 0.9, "momentum_kind": "none"})
+        check_partial_config(NESTED, {"beta": 0.9, "momentum_kind": "none"})
     with pytest.raises(ValueError, match="nesterov = True is given, but it exists only when optimizer is"):
         NESTED.complete({"nesterov": True, "optimizer": "adam"}, Random(0))
 

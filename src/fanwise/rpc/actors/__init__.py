@@ -1,8 +1,8 @@
 """Actors: objects with a limited number of concurrent method calls.
 
     caller    calls.py --CALL with an Address--> owner    queues.py: one queue per actor
-                                                          turns.py: which call runs next
+                                                          scheduler.py: which call runs next
 
 An actor is a value behind a reference, like any other. Its `GlobalId.local_id` is negative, so every holder of a
-reference knows that calls of its methods wait for their turn.
+reference knows that calls of its methods are queued.
 """

@@ -1,10 +1,10 @@
-"""The address of a call for an actor, as bytes of fixed structure. Quiet.
+"""The address of a call to an actor, as a fixed-size header.
 
-    actor           3 i64   its reference; the last number is below zero
-    left_s          f64     seconds until the caller gives up; 0: never
-    concurrency     u32     of the call that makes the actor: how many of its calls may run at a time; of others 0
+    actor           3 i64   its reference; the last number is negative
+    left_s          f64     seconds until the call times out; 0: no limit
+    concurrency     u32     maximum number of concurrent calls, in the call that creates the actor; otherwise 0
 
-It stands before the rest of the message, so that a reading thread finds the queue without opening anything.
+The address precedes the rest of the message, so a reading thread finds the queue without deserializing anything.
 """
 
 import struct
@@ -20,7 +20,7 @@ CONCURRENCY_LIMIT = 2**32 - 1
 
 
 class Address(NamedTuple):
-    """Where a call waits, and how long. `concurrency`: of the call that makes the actor."""
+    """The actor that a call is for, and its remaining time. `concurrency` is set in the call that creates the actor."""
 
     actor: GlobalId
     left_s: float
@@ -28,22 +28,21 @@ class Address(NamedTuple):
 
 
 def is_actor(rref_id: GlobalId) -> bool:
-    """Whether calls of the methods of this value wait for their turns."""
+    """Return True if method calls of this value are queued."""
     return rref_id.local_id < 0
 
 
 def pack_address(address: Address) -> bytes:
-    """The bytes."""
     return _ADDRESS.pack(*address.actor, address.left_s, address.concurrency)
 
 
 def unpack_address(view: memoryview) -> Address:
-    """What `pack_address` was given. Raises WireError for bytes that it does not make."""
+    """Inverse of `pack_address`. Raises WireError if the bytes are invalid."""
     try:
         *numbers, left_s, concurrency = _ADDRESS.unpack_from(view)
     except struct.error as error:
-        raise WireError(f"the address of a call for an actor is cut short: {error}.") from error
+        raise WireError(f"the address of a call to an actor is truncated: {error}.") from error
     actor = GlobalId(*numbers)
     if not (is_actor(actor) and left_s >= 0):
-        raise WireError(f"a call is for an actor {actor} with {left_s} s left.")
+        raise WireError(f"invalid address of a call: actor {actor}, {left_s} s left.")
     return Address(actor, left_s, concurrency)

@@ -1,10 +1,10 @@
-"""Calls of an actor's methods, at the caller and at the owner.
+"""Calls of an actor's methods, on the caller and on the owner.
 
-    rpc.remote(to, Class, serial=True)  make --> a reference with a negative number, and a queue at the owner
-    rref.rpc_sync().step(x)             call --> the queue of this actor at the owner --> invoke --> the method
+    rpc.remote(to, Class, serial=True)  create --> a reference with a negative number, and a queue on the owner
+    rref.rpc_sync().step(x)             call ----> the actor's queue on the owner --> invoke --> the method
 
-Only methods that are called through a reference (`rref.rpc_sync()`, `rpc_async()`, `remote()`) wait for their turn. A
-function that gets the reference as an argument runs at once.
+Only methods called through a reference (`rref.rpc_sync()`, `rpc_async()`, `remote()`) are queued. A function that gets
+the reference as an argument runs at once.
 """
 
 from contextvars import ContextVar
@@ -13,8 +13,8 @@ from typing import Any
 
 from ...base.errors import WorkerLostError
 from ..agent import Agent
-from ..calling.call import Following, Invocation, calls_method
-from ..calling.serving import answer_later
+from ..calling.call import ChainedCall, Invocation, calls_method
+from ..calling.server import delayed_reply
 from ..calls import collect
 from ..references.orders import GlobalId
 from ..references.proxy import Api, method_of
@@ -22,18 +22,18 @@ from ..references.rref import RRef
 from ..worker_info import WorkerInfo
 from .address import Address
 
-# The actor whose method runs in this thread or coroutine.
+# The actor whose method this thread or coroutine runs.
 _running: ContextVar[GlobalId | None] = ContextVar("fanwise_actor", default=None)
 
 
 class Actors:
-    """Makes and calls actors. One per worker."""
+    """Creates and calls actors. One per worker."""
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
 
-    def make(self, to: WorkerInfo, invocation: Invocation, *, timeout_s: float, concurrency: int) -> RRef[Any]:
-        """Create an object on worker `to`. At most `concurrency` calls of it run at a time. Raises as `remote` does."""
+    def create(self, to: WorkerInfo, invocation: Invocation, *, timeout_s: float, concurrency: int) -> RRef[Any]:
+        """Create an object on `to` that runs at most `concurrency` calls at a time. Raises as `remote` does."""
         references = self._agent.references
         address = Address(references.new_actor_id(), 0.0, concurrency)
         rref: RRef[Any] = references.remote(to, invocation, timeout_s=timeout_s, address=address)
@@ -49,12 +49,12 @@ class Actors:
         *,
         timeout_s: float,
     ) -> Any:
-        """Call a method when its turn comes. Returns and raises as `rpc_sync`, `rpc_async` and `remote` do."""
+        """Call a method through the actor's queue. Returns and raises as `rpc_sync`, `rpc_async` and `remote` do."""
         if api == "rpc_stream":
             raise TypeError(
-                f"{name!r} is a method of an actor, so its items cannot be streamed: its turn would last until the "
-                f"last item was taken, and all calls behind it would wait.\n"
-                f"Make the object with rpc.remote(to, cls), without serial= and concurrency=, or fetch items by calls."
+                f"{name!r} is a method of an actor, so its items cannot be streamed: the call would block the actor's "
+                f"queue until the last item was consumed.\n"
+                f"Create the object without serial= and concurrency=, or fetch items by calls."
             )
         user = rref._user
         if user is None:
@@ -72,24 +72,24 @@ class Actors:
         try:
             call = self._agent.call(to, invocation, timeout_s=timeout_s, address=address)
         except WorkerLostError as error:
-            call = Following.failed(error)
+            call = ChainedCall.failed(error)
         collect(call)
         return call
 
     def _check_no_deadlock(self, rref: RRef[Any], name: str) -> None:
-        """Raise RuntimeError if a method of a serial actor calls the actor itself and would wait for its own turn."""
+        """Raise RuntimeError if a method of a serial actor calls its own actor and would wait for itself."""
         if _running.get() == rref._rref_id and self._agent.queues.concurrency_of(rref._rref_id) == 1:
             raise RuntimeError(
                 f"{name!r} was called with rpc_sync by a method of the same actor, which runs one call at a time: the "
                 f"two would wait for each other.\n"
                 f"  wrong:  rref.rpc_sync().{name}(...)\n"
-                f"  right:  self.{name}(...), now; or rref.rpc_async().{name}(...), later, and not waited for here"
+                f"  right:  self.{name}(...) or rref.rpc_async().{name}(...) without waiting for the future"
             )
 
 
 @calls_method
 def invoke(rref: Any, name: str, args: Any, kwargs: Any) -> Any:
-    """Run a method on the owner. Return its result, or a future if the method answers later."""
+    """Run a method on the owner. Return its result, or a future if the method replies later."""
     actor = rref._rref_id
     method = method_of(rref.local_value(), name)
     token = _running.set(actor)
@@ -100,7 +100,7 @@ def invoke(rref: Any, name: str, args: Any, kwargs: Any) -> Any:
     if type(value) is CoroutineType:
         return _run_coroutine(actor, value)
     if hasattr(method, "_wrapped_async_rpc_function"):
-        return answer_later(getattr(method, "__qualname__", name), value)
+        return delayed_reply(getattr(method, "__qualname__", name), value)
     return value
 
 

@@ -1,14 +1,14 @@
-"""The queues of the actors that live here: a call waits in one, unopened, and takes no thread, until it is its turn.
+"""The queues of the actors of this worker. A queued call is not deserialized and takes no thread.
 
-    on a reading thread   take(request) --> `turns` --> begins now: a job for the runners
-    on any thread         answered, failed          --> the next begins
+    on a reading thread   enqueue(request) --> `scheduler` --> start now: a job for the runner threads
+    on any thread         reply, failure           --> the next call starts
 
-What waits is bounded by its callers' credit, which they get back when it begins. A turn lasts until the call is
-answered: for a coroutine, or a function that answers later, until its future is done. While the actor is made nothing
-begins; when that fails, each call gets its turn, and the error.
+Queued calls are bounded by the credit of their callers, who get it back when the call starts. A call ends with its
+reply: for a coroutine, or a function that replies later, when its future is done. No call starts while the actor is
+being created; if that fails, each call gets the error when it is dequeued.
 
-A call whose caller has given up before it began does not run: one that was cancelled, whose time is over, or whose link
-was cut, leaves the queue at once. What came with it is given back.
+A queued call that is canceled, times out or loses its link is removed at once and does not run. The references and
+loans in it are released.
 """
 
 import threading
@@ -23,255 +23,260 @@ from ...links.link import Link, Listener, Request
 from ...links.runner_threads import RunnerThreads
 from ..references.orders import GlobalId
 from .address import Address
-from .turns import Turns
+from .scheduler import Scheduler
 
 
 class Call(Listener, Protocol):
-    """A call that others make of this worker: opened, run and answered as a job."""
+    """A received call as a job: deserialize, run, reply."""
 
     def __call__(self) -> None: ...
     def drop(self, error: Exception) -> None:
-        """It is not run: give back what came with it, and answer with the error."""
+        """Release the contents of the message without running it, and reply with the error."""
 
 
-class Answering(Protocol):
-    """What a call asks of its request."""
+class ReplyTarget(Protocol):
+    """The part of `Request` that a call uses to reply."""
 
     @property
     def link(self) -> Link: ...
     @property
-    def method(self) -> Any: ...  # Any: a closed message
+    def method(self) -> Any: ...
     def taken_up(self) -> None: ...
-    def when_answers_leave(self, again: Callable[[], None]) -> bool: ...
+    def when_answers_leave(self, on_drained: Callable[[], None]) -> bool: ...
     def answer(self, value: object = None) -> None: ...
     def fail(self, error: BaseException) -> None: ...
     def unanswered(self) -> None: ...
 
 
 class Queues:
-    """See the module. One for each worker; one lock, held for moments."""
+    """The actor queues of one worker, under one lock that is only held briefly."""
 
     def __init__(self, hub: Hub, runners: RunnerThreads) -> None:
         self._now_s = hub.clock.now_s
         self._runners = runners
         self._lock = threading.Lock()
         self._queues: dict[GlobalId, _Queue] = {}
-        self._alarm = Alarm(hub, self._ring)
+        self._timer = Alarm(hub, self._expire)
 
-    def take(self, address: Address, request: Request, make: Callable[[Answering], Call]) -> None:
-        """A call for an actor came, or the one that makes it. `make`: of what it is answered by. Never blocks."""
-        due_s = self._now_s() + address.left_s if address.left_s else None
+    def enqueue(self, address: Address, request: Request, create_job: Callable[[ReplyTarget], Call]) -> None:
+        """Queue a call to an actor, or start the one that creates it. Does not block."""
+        deadline_s = self._now_s() + address.left_s if address.left_s else None
         with self._lock:
             queue = self._queues.get(address.actor)
             if queue is None:
                 queue = self._queues[address.actor] = _Queue(address.actor)
-            if address.concurrency and not queue.is_known:
-                queue.is_known, queue.turns.limit = True, 0
-                job: Call | None = make(_Turn(request, partial(self._made, queue, address.concurrency)))
-                begin: Sequence[_Turn] = ()
+            if address.concurrency and not queue.is_registered:
+                queue.is_registered, queue.scheduler.limit = True, 0
+                job: Call | None = create_job(_QueuedCall(request, partial(self._created, queue, address.concurrency)))
+                startable: Sequence[_QueuedCall] = ()
             else:
-                job, turn = None, _Turn(request, self._answered, queue, due_s, self._withdraw)
-                turn.call = make(turn)
-                request.listener = turn
-                begin = queue.turns.came(turn, request.link, due_s)
+                job, call = None, _QueuedCall(request, self._finish, queue, deadline_s, self._withdraw)
+                call.job = create_job(call)
+                request.listener = call
+                startable = queue.scheduler.enqueue(call, request.link, deadline_s)
         if job is not None:
             self._runners.call(job)
-        elif begin:
-            self._begin(begin)
-        elif due_s is not None:
-            self._alarm.set(due_s)
+        elif startable:
+            self._start(startable)
+        elif deadline_s is not None:
+            self._timer.set(deadline_s)
 
     @property
     def num_waiting(self) -> int:
-        """How many calls wait for their turn, of all actors."""
+        """Number of queued calls of all actors."""
         with self._lock:
-            return sum(queue.turns.num_waiting for queue in list(self._queues.values()))
+            return sum(queue.scheduler.num_waiting for queue in list(self._queues.values()))
 
     def concurrency_of(self, actor: GlobalId) -> int:
-        """How many calls of an actor that lives here run at a time; 0: it is not known, or not made yet."""
+        """Return the limit of concurrent calls of a local actor, or 0 if it is unknown or not created yet."""
         with self._lock:
             queue = self._queues.get(actor)
-            return queue.turns.limit if queue is not None and queue.is_known else 0
+            return queue.scheduler.limit if queue is not None and queue.is_registered else 0
 
-    def is_expected(self, actor: GlobalId, value: object) -> None:
-        """The call that makes an actor has come. It is known for as long as its value lives."""
+    def register(self, actor: GlobalId, value: object) -> None:
+        """Record that the call that creates an actor has arrived. The actor is known until its value is deleted."""
 
-        def end(_: object) -> None:  # in a garbage collection too, so without the lock
+        def remove(_: object) -> None:  # may run in a garbage collection: must not lock
             self._queues.pop(actor, None)
 
         with self._lock:
             queue = self._queues.get(actor)
             if queue is None:
                 queue = self._queues[actor] = _Queue(actor)
-            queue.value = weakref.ref(value, end)
+            queue.value = weakref.ref(value, remove)
 
-    def _made(self, queue: "_Queue", concurrency: int, _: "_Turn") -> None:
-        """The actor is there, or its making has failed."""
+    def _created(self, queue: "_Queue", concurrency: int, _: "_QueuedCall") -> None:
+        """Start the queued calls when the actor was created or its constructor has failed."""
         with self._lock:
-            queue.is_known = queue.value is not None
-            begin = queue.turns.limited(concurrency)
+            queue.is_registered = queue.value is not None
+            startable = queue.scheduler.set_limit(concurrency)
             self._drop_if_idle(queue)
-        self._begin(begin)
+        self._start(startable)
 
     def _drop_if_idle(self, queue: "_Queue") -> None:
-        """Of calls that came before, or without, the one that makes their actor nothing is kept."""
-        if not queue.is_known and queue.turns.is_idle and self._queues.get(queue.actor) is queue:
+        """Delete the queue of an actor whose creating call has not arrived."""
+        if not queue.is_registered and queue.scheduler.is_idle and self._queues.get(queue.actor) is queue:
             del self._queues[queue.actor]
 
-    def _begin(self, turns: "Sequence[_Turn]") -> None:
-        for turn in turns:
-            self._runners.call(partial(self._run, turn))
+    def _start(self, calls: "Sequence[_QueuedCall]") -> None:
+        for call in calls:
+            self._runners.call(partial(self._run, call))
 
-    def _run(self, turn: "_Turn") -> None:
-        """It is its turn. On a runner thread."""
-        call, queue = turn.call, turn.queue
-        assert call is not None and queue is not None, "it is a turn in a queue, and has not ended"
-        ending = turn.link.ending
+    def _run(self, call: "_QueuedCall") -> None:
+        """Run a dequeued call, on a runner thread."""
+        job, queue = call.job, call.queue
+        assert job is not None and queue is not None, "queued and not finished"
+        ending = call.link.ending
         if ending is not None and not ending.clean:
-            call.drop(_cut())
-        elif turn.due_s is not None and self._now_s() >= turn.due_s:
-            call.drop(_late(turn))
-        elif turn.request.when_answers_leave(partial(self._released, hold := _Hold(), queue, turn.link)):
+            job.drop(_link_lost_error())
+        elif call.deadline_s is not None and self._now_s() >= call.deadline_s:
+            job.drop(_deadline_error(call))
+        elif call.request.when_answers_leave(partial(self._resume, pause := _Pause(), queue, call.link)):
             with self._lock:
-                begin = [turn] if hold.is_over else queue.turns.held(turn)
-                hold.has_begun = True
-            self._begin(begin)
+                startable = [call] if pause.is_resumed else queue.scheduler.pause(call)
+                pause.is_recorded = True
+            self._start(startable)
         else:
-            call()
+            job()
 
-    def _released(self, hold: "_Hold", queue: "_Queue", caller: Link) -> None:
-        """The caller takes its answers again. Perhaps before the turn was given back."""
+    def _resume(self, pause: "_Pause", queue: "_Queue", caller: Link) -> None:
+        """Resume a caller that reads replies again, perhaps before `_run` has recorded the pause."""
         with self._lock:
-            hold.is_over = True
-            begin = queue.turns.released(caller) if hold.has_begun else ()
-        self._begin(begin)
+            pause.is_resumed = True
+            startable = queue.scheduler.resume(caller) if pause.is_recorded else ()
+        self._start(startable)
 
-    def _answered(self, turn: "_Turn") -> None:
-        queue, turn.call = turn.queue, None
-        assert queue is not None, "as above"
+    def _finish(self, call: "_QueuedCall") -> None:
+        queue, call.job = call.queue, None
+        assert queue is not None, "queued"
         with self._lock:
-            begin = queue.turns.ended(turn)
+            startable = queue.scheduler.finish(call)
             self._drop_if_idle(queue)
-        self._begin(begin)
+        self._start(startable)
 
-    def _withdraw(self, turn: "_Turn", error: Exception) -> None:
-        """Its caller does not wait any more. By any thread that must not block."""
-        call, queue = turn.call, turn.queue
-        if call is None or queue is None:
-            return  # it was answered
+    def _withdraw(self, call: "_QueuedCall", error: Exception) -> None:
+        """Remove a call whose caller no longer waits. Does not block."""
+        job, queue = call.job, call.queue
+        if job is None or queue is None:
+            return  # finished
         with self._lock:
-            is_withdrawn = queue.turns.withdrawn(turn)
+            is_withdrawn = queue.scheduler.withdraw(call)
         if is_withdrawn:
-            self._runners.outside(partial(call.drop, error))
+            self._runners.outside(partial(job.drop, error))
 
-    def _ring(self) -> None:
-        """The time of some calls is over. On the hub's thread."""
+    def _expire(self) -> None:
+        """Drop the calls that have timed out. Runs on the hub's thread."""
         now_s = self._now_s()
         with self._lock:
             queues = list(self._queues.values())
-            over = [turn for queue in queues for turn in queue.turns.expired(now_s)]
-            due_s = min((due for queue in queues if (due := queue.turns.next_due_s()) is not None), default=None)
-        if due_s is not None:
-            self._alarm.set(due_s)
-        for turn in over:
-            assert turn.call is not None, "it has not begun"
-            self._runners.outside(partial(turn.call.drop, _late(turn)))
+            overdue = [call for queue in queues for call in queue.scheduler.expire(now_s)]
+            deadline_s = min(
+                (deadline for queue in queues if (deadline := queue.scheduler.next_deadline_s()) is not None),
+                default=None,
+            )
+        if deadline_s is not None:
+            self._timer.set(deadline_s)
+        for call in overdue:
+            assert call.job is not None, "not started"
+            self._runners.outside(partial(call.job.drop, _deadline_error(call)))
 
 
 class _Queue:
-    __slots__ = ("actor", "is_known", "turns", "value")
+    __slots__ = ("actor", "is_registered", "scheduler", "value")
 
     def __init__(self, actor: GlobalId) -> None:
         self.actor = actor
-        self.is_known = False  # the call that makes the actor has come
+        self.is_registered = False  # the creating call has arrived
         self.value: weakref.ref[object] | None = None
-        self.turns: Turns[_Turn] = Turns()
+        self.scheduler: Scheduler[_QueuedCall] = Scheduler()
 
 
-class _Hold:
-    """A caller takes no answers."""
+class _Pause:
+    """The pause of a caller that does not read replies."""
 
     def __init__(self) -> None:
-        self.has_begun = self.is_over = False
+        self.is_recorded = self.is_resumed = False
 
 
-class _Turn:
-    """A request that is answered at the end of a turn; else as its own. `ended`: called with this, at least once."""
+class _QueuedCall:
+    """A request in a queue, or the one that creates the actor. `on_end(self)` is called after the reply."""
 
-    __slots__ = ("_ended", "_withdraw", "call", "due_s", "queue", "request")
+    __slots__ = ("_on_end", "_withdraw", "deadline_s", "job", "queue", "request")
 
     def __init__(
         self,
         request: Request,
-        ended: "Callable[[_Turn], None]",
+        on_end: "Callable[[_QueuedCall], None]",
         queue: _Queue | None = None,
-        due_s: float | None = None,
-        withdraw: "Callable[[_Turn, Exception], None] | None" = None,
+        deadline_s: float | None = None,
+        withdraw: "Callable[[_QueuedCall, Exception], None] | None" = None,
     ) -> None:
         self._withdraw = withdraw
         self.request = request
         self.queue = queue
-        self.due_s = due_s
-        self.call: Call | None = None
-        self._ended = ended
+        self.deadline_s = deadline_s
+        self.job: Call | None = None
+        self._on_end = on_end
 
     @property
     def link(self) -> Link:
         return self.request.link
 
     @property
-    def method(self) -> Any:  # Any: a closed message
+    def method(self) -> Any:
         return self.request.method
 
     def taken_up(self) -> None:
         self.request.taken_up()
 
-    def when_answers_leave(self, again: Callable[[], None]) -> bool:
-        """Asked before its turn began, if it has one; else as for any call."""
-        return self.queue is None and self.request.when_answers_leave(again)
+    def when_answers_leave(self, on_drained: Callable[[], None]) -> bool:
+        """As `Request.when_answers_leave`. Queued calls have checked it in `Queues._run`."""
+        return self.queue is None and self.request.when_answers_leave(on_drained)
 
     def answer(self, value: object = None) -> None:
         try:
             self.request.answer(value)
         finally:
-            self._ended(self)
+            self._on_end(self)
 
     def fail(self, error: BaseException) -> None:
         try:
             self.request.fail(error)
         finally:
-            self._ended(self)
+            self._on_end(self)
 
-    # -- what the link tells of a call that waits, or runs
+    # -- events from the link: see `Listener`
 
     def cancelled(self) -> None:
-        if self.call is not None and self._withdraw is not None:
-            self.call.cancelled()
-            self._withdraw(self, CancelledError("the call was cancelled before its turn at the actor: it did not run."))
+        if self.job is not None and self._withdraw is not None:
+            self.job.cancelled()
+            self._withdraw(
+                self, CancelledError("the call was canceled while it was queued at the actor: it did not run.")
+            )
 
     def taken(self, num_items: int, num_bytes: int) -> None:
-        if self.call is not None:
-            self.call.taken(num_items, num_bytes)
+        if self.job is not None:
+            self.job.taken(num_items, num_bytes)
 
     def lost(self) -> None:
-        if self.call is not None and self._withdraw is not None:
-            self.call.lost()
+        if self.job is not None and self._withdraw is not None:
+            self.job.lost()
             if self.link.ending is not None and not self.link.ending.clean:
-                self._withdraw(self, _cut())
+                self._withdraw(self, _link_lost_error())
 
     def unanswered(self) -> None:
         try:
             self.request.unanswered()
         finally:
-            self._ended(self)
+            self._on_end(self)
 
 
-def _cut() -> LinkLostError:
-    return LinkLostError("the link of the caller was cut before the call began: it did not run.")
+def _link_lost_error() -> LinkLostError:
+    return LinkLostError("the link to the caller was lost while the call was queued: it did not run.")
 
 
-def _late(turn: _Turn) -> DeadlineExceeded:
+def _deadline_error(call: _QueuedCall) -> DeadlineExceeded:
     return DeadlineExceeded(
-        "the call waited for its turn at the actor until its time was over, behind the calls of others: it did not "
-        "run. Give calls of this actor more time (timeout=), or let more of them run at a time (concurrency=)."
+        "the call timed out in the queue of the actor, behind other calls: it did not run.\n"
+        "Give calls of this actor more time (timeout=), or run more of them concurrently (concurrency=)."
     )

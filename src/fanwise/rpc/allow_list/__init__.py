@@ -1,8 +1,6 @@
-"""What calls of others may name and do, where a worker has an allow-list.
+"""The allow-list: restricts the functions and classes that received calls may name.
 
-    allowing       the list: what it lets through
-    reading        a reader of pickles that makes and calls only that
-    hints (quiet)  what to do about a name that was refused
-
-Knows no link and no call.
+allowing   the list
+reading    a reader of pickles that creates and calls only allowed names
+hints      advice for a refused name. Pure
 """

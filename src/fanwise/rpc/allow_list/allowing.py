@@ -39,7 +39,7 @@ from .hints import what_to_do_for_method
 from .reading import Found, GetAttribute, Reader, check_key, give_state, refused
 
 Buffer = bytes | bytearray | memoryview
-Allow = str | type | Callable[..., Any]  # Any: the user's
+Allow = str | type | Callable[..., Any]
 
 # What calls of ours name: proxies of references, DistributedOptimizer, RemoteModule, gathering. Each of these sees
 # itself to it that it does nothing that the list does not allow.
@@ -82,7 +82,7 @@ class Allowed:
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
-    def loads(self, data: Buffer, buffers: Sequence[memoryview] = ()) -> Any:  # Any: the user's
+    def loads(self, data: Buffer, buffers: Sequence[memoryview] = ()) -> Any:
         """The value of a pickle. Raises WireError that names what is not allowed; what making the value raises."""
         return Reader(self, data, buffers).load()
 
@@ -105,7 +105,7 @@ class Allowed:
             raise refused(_full_name(function if callable(function) else type(function)))
         return function, args, kwargs
 
-    def loads_error(self, data: Buffer) -> Any:  # Any: the peer's
+    def loads_error(self, data: Buffer) -> Any:
         """As `loads`, of an error: those of Python and of this library need no leave."""
         return Reader(_AlsoErrors(self), data, ()).load()
 
@@ -132,7 +132,7 @@ class Allowed:
             raise refused(full)
         return self.attribute(root, attribute) if attribute else _found(root)
 
-    def attribute(self, of: Any, name: str) -> Found:  # Any: a type, an instance of it, or a stand-in for one
+    def attribute(self, of: Any, name: str) -> Found:
         """Methods, and builtin functions such as `torch.add`, are pickled as attributes."""
         if type(name) is not str:
             raise WireError(f"a pickle takes an attribute whose name is a {type(name).__name__}.")
@@ -153,7 +153,7 @@ class Allowed:
             raise refused(full)
         return Found(getattr(of, name), is_target=True)
 
-    def method_of(self, value: Any, name: str) -> Callable[..., Any]:  # Any: of any type
+    def method_of(self, value: Any, name: str) -> Callable[..., Any]:
         """A method of a value of this worker that others may call by a reference. It is that of the value's class,
         whatever the value itself has under its name. Raises WireError when it is not allowed."""
         kind = type(value)
@@ -172,7 +172,7 @@ class Allowed:
         method: Callable[..., Any] = found.__get__(value, kind)
         return method
 
-    def _is_listed(self, thing: Any) -> bool:  # Any: a type or function
+    def _is_listed(self, thing: Any) -> bool:
         return _full_name(thing) in self._names or self._has_module(str(getattr(thing, "__module__", "")))
 
     def _has_module(self, module: str) -> bool:
@@ -210,20 +210,20 @@ def _remade(
     return error  # type: ignore[return-value]  # of that kind
 
 
-def _found(thing: Any) -> Found:  # Any: what the user has listed
+def _found(thing: Any) -> Found:
     is_class = isinstance(thing, type)
     return Found(thing, make=thing, is_target=True, is_class=is_class) if callable(thing) else Found(thing)
 
 
-def _full_name(thing: Any) -> str:  # Any: a type or function
+def _full_name(thing: Any) -> str:
     return f"{getattr(thing, '__module__', '')}.{getattr(thing, '__qualname__', type(thing).__qualname__)}"
 
 
-def _in_class(kind: type, name: str) -> Any:  # Any: what the class has under that name
+def _in_class(kind: type, name: str) -> Any:
     return next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), None)
 
 
-def _is_method(found: Any) -> bool:  # Any: what a class has
+def _is_method(found: Any) -> bool:
     """A function or something like it, which is bound to the instance; no property, class or plain value."""
     if isinstance(found, type) or not hasattr(type(found), "__get__"):
         return False
@@ -242,11 +242,11 @@ class _FunctionsOf:
 # -- what needs no leave -----------------------------------------------------------------------------------------------
 
 
-def _checked(make: Callable[..., Any], *kinds: Any, at_least: int = -1) -> Callable[..., Any]:  # Any: as they are
+def _checked(make: Callable[..., Any], *kinds: Any, at_least: int = -1) -> Callable[..., Any]:
     """`make` with arguments of exactly these types. What it is called with costs no more than it takes to send."""
     fewest = len(kinds) if at_least < 0 else at_least
 
-    def checked(*args: Any) -> Any:  # Any: the peer's
+    def checked(*args: Any) -> Any:
         fits = all(isinstance(arg, kind) for arg, kind in zip(args, kinds, strict=False))
         if not fewest <= len(args) <= len(kinds) or not fits:
             shown = ", ".join(type(arg).__name__ for arg in args)
@@ -271,17 +271,17 @@ def _size(lengths: Sequence[int]) -> torch.Size:
     return torch.Size(lengths)
 
 
-def _set_of(kind: type, values: list[object]) -> Any:  # Any: set or frozenset
+def _set_of(kind: type, values: list[object]) -> Any:
     for value in values:
         check_key(value)
     return kind(values)
 
 
-def _values(**things: tuple[Any, Callable[..., Any] | None]) -> dict[str, Callable[[], Found]]:  # Any: types
+def _values(**things: tuple[Any, Callable[..., Any] | None]) -> dict[str, Callable[[], Found]]:
     return {f"builtins.{name}": functools.partial(Found, thing, make) for name, (thing, make) in things.items()}
 
 
-def _ours(module: str, name: str, *kinds: Any) -> dict[str, Callable[[], Found]]:  # Any: types
+def _ours(module: str, name: str, *kinds: Any) -> dict[str, Callable[[], Found]]:
     """A function of ours that makes a value again, with arguments of these types."""
 
     def find() -> Found:
@@ -317,7 +317,7 @@ _KNOWN: dict[str, Callable[[], Found]] = {
     **_ours("fanwise.rpc.messages.pickling", "_tensor", int),
     **_ours("fanwise.rpc.references.travel", "received", int),
     **_ours("fanwise.rpc.references.rref", "at_home", int, int, int),
-    **_ours("fanwise.rpc.nn", "_received", object, str, bool, bool, tuple, object),
+    **_ours("fanwise.rpc.nn", "_rebuild", object, str, bool, bool, tuple, object),
     **_ours("fanwise.tensor.wire.reducing", "rebuild_scalar", bytes, bytes),
     # Where pickle finds the functions of torch, and under which name users know them.
     "torch._C._VariableFunctionsClass": lambda: Found(_FunctionsOf("torch._C", "_VariableFunctionsClass", "torch")),

@@ -1,7 +1,7 @@
-"""What to do about a name that an allow-list refused: add it, unless who may call it has the whole process. Quiet.
+"""Advice for a name that an allow-list refused: add it, unless it would give callers control of the process. Pure.
 
-A message that tells somebody to list `pickle.loads` or `os.system` tells them to open the worker to all its callers. Of
-what gives a process away the commonest is known here; that others are not is no promise that they are harmless.
+A message that advises listing `pickle.loads` or `os.system` would open the worker to all its callers. Only the most
+common dangerous names are known here; others are not necessarily harmless.
 """
 
 _LAMBDA = frozenset(("_pickle.loads", "pickle.loads", "pickle._loads"))

@@ -41,8 +41,8 @@ class Found(NamedTuple):
         is_class: whether instances may be made without their constructor, and be given state.
     """
 
-    thing: Any  # Any: of any type
-    make: Callable[..., Any] | None = None  # Any: what it makes
+    thing: Any
+    make: Callable[..., Any] | None = None
     is_target: bool = False
     is_class: bool = False
 
@@ -52,7 +52,7 @@ class Policy(Protocol):
 
     def resolve(self, module: str, name: str) -> Found: ...
 
-    def attribute(self, of: Any, name: str) -> Found:  # Any: of any type
+    def attribute(self, of: Any, name: str) -> Found:
         """An attribute of a class, or of an instance that was made here; of any other thing it is refused."""
 
 
@@ -90,12 +90,12 @@ class Reader:
         self._view = memoryview(data)
         self._at = 0
         self._buffers = iter(buffers)
-        self._stack: list[Any] = []  # Any: the values
-        self._memo: dict[int, Any] = {}  # Any: as above
+        self._stack: list[Any] = []
+        self._memo: dict[int, Any] = {}
         self._found: dict[int, Found] = {}  # by the thing's id; holds the thing
         self._made: dict[int, Any] = {}  # instances, by their ids
 
-    def load(self) -> Any:  # Any: the peer's value
+    def load(self) -> Any:
         """The value. Raises WireError for what is refused or no pickle; what the code of a type of it raises."""
         view, steps = self._view, _STEPS
         try:
@@ -125,7 +125,7 @@ class Reader:
             raise WireError(f"a pickle of {len(self._view)} bytes is cut short.")
         return self._view[self._at - size : self._at]
 
-    def _number(self, form: struct.Struct) -> Any:  # Any: int or float
+    def _number(self, form: struct.Struct) -> Any:
         (number,) = form.unpack(self._bytes(form.size))
         return number
 
@@ -135,7 +135,7 @@ class Reader:
             end += 1
         return str(self._bytes(end + 1 - self._at)[:-1], "utf-8")
 
-    def _pop_to_mark(self) -> list[Any]:  # Any: the values
+    def _pop_to_mark(self) -> list[Any]:
         for at in range(len(self._stack) - 1, -1, -1):
             if self._stack[at] is _MARK:
                 values = self._stack[at + 1 :]
@@ -169,12 +169,12 @@ class Reader:
             raise _not_called(function)
         self._push_made(found, _theirs(found.make, *args))
 
-    def _may_have_methods(self, of: Any) -> Any:  # Any: a name's thing, or an instance
+    def _may_have_methods(self, of: Any) -> Any:
         if id(of) not in self._found and id(of) not in self._made:
             raise WireError(f"a pickle takes an attribute of a {type(of).__name__} that it has not made.")
         return of
 
-    def _new(self, args: object, kwargs: Mapping[str, Any]) -> None:  # Any: the value's
+    def _new(self, args: object, kwargs: Mapping[str, Any]) -> None:
         kind = self._stack.pop()
         found = self._found.get(id(kind))
         if found is None or not isinstance(kind, type) or type(args) is not tuple:
@@ -186,7 +186,7 @@ class Reader:
         else:
             raise _not_called(kind)
 
-    def _push_made(self, found: Found, made: Any) -> None:  # Any: of any type
+    def _push_made(self, found: Found, made: Any) -> None:
         if found.is_class and type(made) is found.thing:
             self._made[id(made)] = made
         self._stack.append(made)
@@ -199,7 +199,7 @@ class Reader:
 
     # -- containers ------------------------------------------------------------------------------------------------
 
-    def _extend(self, values: Sequence[Any]) -> None:  # Any: the values
+    def _extend(self, values: Sequence[Any]) -> None:
         target = self._stack[-1]
         if type(target) in (list, deque):
             target.extend(values)
@@ -209,7 +209,7 @@ class Reader:
         else:
             raise WireError(f"a pickle appends to a {type(target).__name__} that it has not made.")
 
-    def _set_items(self, items: Sequence[Any]) -> None:  # Any: keys and values, in turn
+    def _set_items(self, items: Sequence[Any]) -> None:
         target = self._stack[-1]
         if type(target) not in (dict, OrderedDict) and id(target) not in self._made:
             raise WireError(f"a pickle sets items of a {type(target).__name__} that it has not made.")
@@ -217,7 +217,7 @@ class Reader:
             check_key(key)
             _theirs(type(target).__setitem__, target, key, value)
 
-    def _set_of(self, kind: type, values: Sequence[Any]) -> Any:  # Any: set or frozenset
+    def _set_of(self, kind: type, values: Sequence[Any]) -> Any:
         for value in values:
             check_key(value)
         return _theirs(kind, values)
@@ -232,7 +232,7 @@ class Reader:
         self._memo[place] = self._stack[-1]
 
 
-def give_state(instance: Any, state: Any) -> None:  # Any: an instance, and what its class makes its state of
+def give_state(instance: Any, state: Any) -> None:
     """As unpickling does, but methods and what Python itself keeps of an object cannot be replaced.
 
     Raises WireError for such a state.
@@ -255,7 +255,7 @@ def give_state(instance: Any, state: Any) -> None:  # Any: an instance, and what
         found.__set__(instance, value)
 
 
-def _named_values(state: Any) -> list[tuple[str, Any]]:  # Any: a dictionary, if it is as it should be
+def _named_values(state: Any) -> list[tuple[str, Any]]:
     if state is None:
         return []
     if type(state) is not dict or not all(type(name) is str for name in state):
@@ -266,11 +266,11 @@ def _named_values(state: Any) -> list[tuple[str, Any]]:  # Any: a dictionary, if
     return list(state.items())
 
 
-def _in_class(kind: type, name: str) -> Any:  # Any: of any type
+def _in_class(kind: type, name: str) -> Any:
     return next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), None)
 
 
-def _theirs(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:  # Any: the type's own
+def _theirs(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Call what is not ours, and keep apart what it raises."""
     try:
         return function(*args, **kwargs)
@@ -278,7 +278,7 @@ def _theirs(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:  # 
         raise _Theirs(error) from None
 
 
-def _not_called(thing: Any) -> WireError:  # Any: a function or a type
+def _not_called(thing: Any) -> WireError:
     return refused(f"{getattr(thing, '__module__', '')}.{getattr(thing, '__qualname__', type(thing).__name__)}")
 
 
@@ -310,11 +310,11 @@ def _constant(value: object) -> Callable[[Reader], None]:
     return lambda reader: reader._stack.append(value)
 
 
-def _push(make: Callable[[Reader], Any]) -> Callable[[Reader], None]:  # Any: a value
+def _push(make: Callable[[Reader], Any]) -> Callable[[Reader], None]:
     return lambda reader: reader._stack.append(make(reader))
 
 
-def _sized(form: struct.Struct, make: Callable[[memoryview], Any]) -> Callable[[Reader], None]:  # Any: a value
+def _sized(form: struct.Struct, make: Callable[[memoryview], Any]) -> Callable[[Reader], None]:
     return lambda reader: reader._stack.append(make(reader._bytes(reader._number(form))))
 
 

@@ -28,24 +28,24 @@ class RecvNode(Protocol):
 
 class _Send(Function):
     @staticmethod
-    def forward(_ctx: Any, devices: list[torch.device], *tensors: torch.Tensor) -> torch.Tensor:  # Any: torch's own
+    def forward(_ctx: Any, devices: list[torch.device], *tensors: torch.Tensor) -> torch.Tensor:
         devices.extend(tensor.device for tensor in tensors)
         return torch.empty(0)
 
     @staticmethod
-    def backward(_ctx: Any, *_grads: Any) -> Any:  # Any: torch's own
+    def backward(_ctx: Any, *_grads: Any) -> Any:
         raise AssertionError("a Send is passed over")
 
 
 class _Recv(Function):
     @staticmethod
-    def forward(ctx: Any, _anchor: torch.Tensor, tensors: list[torch.Tensor]) -> Grads:  # Any: torch's own
+    def forward(ctx: Any, _anchor: torch.Tensor, tensors: list[torch.Tensor]) -> Grads:
         ctx.set_materialize_grads(False)
         ctx.is_expected = False
         return tuple(tensors)
 
     @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[None, None]:  # Any: torch's own
+    def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[None, None]:
         if not ctx.is_expected:
             raise RuntimeError(
                 "loss.backward() reached a tensor that another worker sent in a context of distributed autograd, and "
@@ -58,7 +58,6 @@ class _Recv(Function):
 
 
 # A node has the name of its Function with "Backward" behind it; only `type` makes a class with such a name.
-# Any: classes made so have no members that readers of types know.
 _NAMED_SEND: Any = type("torch::distributed::autograd::SendRpc", (_Send,), {})
 _NAMED_RECV: Any = type("torch::distributed::autograd::RecvRpc", (_Recv,), {})
 

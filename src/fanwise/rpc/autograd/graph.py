@@ -241,7 +241,7 @@ class Graph:
                 caught.append(given)
                 raise _Stop
 
-        stopping = node.register_hook(cast(Any, stop))  # Any: torch's stub says that gradients are never None
+        stopping = node.register_hook(cast(Any, stop))
         # A node computes only what somebody wants; that some of these lie behind others does not matter, as it stops.
         wanted = [GradientEdge(*child) for child in children if child is not None]
         try:
@@ -296,7 +296,7 @@ class _Taking:
         self._leaves = leaves
         self._taken: dict[Node, torch.Tensor] = {}
         self._grads: list[tuple[Node, torch.Tensor | None]] = []
-        self._handles: list[Any] = []  # Any: torch's handles
+        self._handles: list[Any] = []
 
     def __enter__(self) -> "_Taking":
         hooked = [leaf for leaf in self._leaves if _shows(leaf)]
@@ -335,11 +335,11 @@ class _Taking:
 _NOTHING = (None,)
 
 
-def _prehooks(leaves: Iterable[Node], take: Callable[[Node, torch.Tensor], None]) -> list[Any]:  # Any: torch's handles
+def _prehooks(leaves: Iterable[Node], take: Callable[[Node, torch.Tensor], None]) -> list[Any]:
     """In the run that this thread is about to start, `take` gets a leaf's gradient as it comes; `.grad` does not."""
     mine = _this_run()
 
-    def of(leaf: Node) -> Any:  # Any: torch's stub says that gradients are never None
+    def of(leaf: Node) -> Any:
         def hook(grads: Grads) -> tuple[None] | None:
             if not mine():
                 return None  # another thread runs backward over the same leaf
@@ -365,7 +365,7 @@ def _run_engine(
     Before that these two compare shapes by symbols of torch's compiler, which loads sympy: half a second of processor
     time in each worker, and once each call. The engine compares them too.
     """
-    run: Any = _engine_run_backward  # Any: annotated as if every input got a gradient
+    run: Any = _engine_run_backward
     found: tuple[torch.Tensor | None, ...] = run(
         tuple(outputs), tuple(grads), retain_graph, False, tuple(inputs), True, accumulate_grad=into_leaves
     )

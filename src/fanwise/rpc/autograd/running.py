@@ -252,7 +252,7 @@ class Running:
         told = self._agent.request(peer, method, self._context.id, self._id, *args)
         told.add_done_callback(partial(self._told, peer))
 
-    def _told(self, peer: int, told: "Future[Any]") -> None:  # Any: the handler returns nothing
+    def _told(self, peer: int, told: "Future[Any]") -> None:
         try:
             told.value()
         except WorkerLostError:
@@ -274,7 +274,7 @@ class Running:
         )
         begun.add_done_callback(partial(self._begun, order.peer))
 
-    def _begun(self, peer: int, begun: "Future[Any]") -> None:  # Any: an Answer
+    def _begun(self, peer: int, begun: "Future[Any]") -> None:
         try:
             answer: Answer | Exception = begun.value()
         except Exception as error:
@@ -336,7 +336,7 @@ class Running:
         told = self._agent.request(peer, "autograd.abort", self._context.id, self._id, failure)
         told.add_done_callback(partial(self._told_abort, peer, failure))
 
-    def _told_abort(self, peer: int, failure: Failure, told: "Future[Any]") -> None:  # Any: the handler returns nothing
+    def _told_abort(self, peer: int, failure: Failure, told: "Future[Any]") -> None:
         try:
             told.value()
         except LinkLostError:  # it may still wait for us, and it lives

@@ -20,7 +20,7 @@ from torch.futures import Future
 from ...base.errors import DeadlineExceeded, LinkLostError
 from ...links.codec import load_error
 from ..agent_protocol import Agent
-from ..calling.outcomes import wait_for
+from ..calling.futures import wait_for
 from ..worker_info import WorkerInfo
 from .contexts import WORKER_SHIFT, BackwardPass, Context, Contexts, PassId
 from .failures import Failure
@@ -42,7 +42,7 @@ class Service:
     def __init__(self, agent: Agent) -> None:
         self.contexts = Contexts()
         self._agent = agent
-        self.load_error: Callable[[bytes], Any] = load_error  # Any: what was raised on another worker
+        self.load_error: Callable[[bytes], Any] = load_error
         self._here = _Here()
         self._messages = itertools.count(1)
         self._passes = itertools.count(1)
@@ -230,7 +230,7 @@ class Service:
         for peer in peers:
             self._agent.request(peer, "autograd.release", id).add_done_callback(partial(self._released, peer, id))
 
-    def _released(self, peer: int, id: int, told: "Future[Any]") -> None:  # Any: the handler returns nothing
+    def _released(self, peer: int, id: int, told: "Future[Any]") -> None:
         try:
             told.value()
         except (DeadlineExceeded, LinkLostError):  # it may not know, and it lives

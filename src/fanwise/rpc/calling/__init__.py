@@ -1,13 +1,14 @@
-"""One call, on both sides: sent by the caller, served by the callee, and what came of it.
+"""One call, on the caller and on the callee.
 
-    sending       calls are sent: which link, the message, room at the other end
-    call          what users get of `rpc_async`: a future that can be cancelled and awaited
-    call_future   a call that has left: whoever waits reads its own answer
-    queued_call   a call that waits for its link; queued_request: the same for book-keeping
-    serving       calls of others: opened, run and answered; coroutines: the loop of those that are such
-    sendable_errors  what callers are told of a function that failed
-    outcomes      errors that hold nothing alive, and waits that hear Ctrl-C
-    torch_futures  wait_all, Ctrl-C and places of torch's own futures, changed while this process is a worker
+    sender           sends calls: link, message, flow control
+    call             `Call`, the future that `rpc_async` returns: can be canceled and awaited
+    call_future      the future of a call that was sent
+    queued_call      the future of a call that waits for a link; queued_request: the same for internal requests
+    server           deserializes received calls, runs and answers them; coroutines: the asyncio loop that they run on
+    cancellation     tells a running function that its call was canceled
+    sendable_errors  errors in a form that can be sent to the caller
+    futures          waiting for futures, and copying their errors
+    torch_futures    changes to torch's own futures while this process is a worker
 
-Knows no reference and no gradient. What users call is in `calls`, a level above.
+The functions that users call are in `calls`, a level above.
 """

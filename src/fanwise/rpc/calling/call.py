@@ -1,7 +1,4 @@
-"""What `rpc_async` returns: a `torch.futures.Future` that can be cancelled, and awaited in asyncio.
-
-Knows no link and no agent; who makes one says how it is cancelled.
-"""
+"""`Call`, the future that `rpc_async` returns: a `torch.futures.Future` that can be canceled and awaited."""
 
 import asyncio
 import contextlib
@@ -11,23 +8,23 @@ from typing import Any, TypeVar
 from torch.futures import Future
 
 from ...base.errors import CancelledError
-from .outcomes import hand_on, outcome_of
+from .futures import copy_result, unwrap
 
 T = TypeVar("T")
-Function = TypeVar("Function", bound=Callable[..., Any])  # Any: the user's
+Function = TypeVar("Function", bound=Callable[..., Any])
 
-# What is called: a function, its arguments, and those that have names.
-Invocation = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]  # Any: the user's
+# A function, its positional arguments and its keyword arguments.
+Invocation = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
 
 def calls_method(function: Function) -> Function:
-    """Mark a function of ours, of (target, name, args, kwargs): what is told of its calls is told of that method."""
-    function._calls_method = True  # type: ignore[attr-defined]  # the mark
+    """Mark a function (target, name, args, kwargs) that calls a method: messages name that method instead."""
+    function._calls_method = True  # type: ignore[attr-defined]
     return function
 
 
 def method_called(call: Invocation) -> tuple[str, Invocation] | None:
-    """Of a call of such a function the method's name, and the call without the rest; None: it is of another one."""
+    """Return the method name, and the call without target and name, if the function is marked by `calls_method`."""
     function, args, kwargs = call
     if getattr(function, "_calls_method", None) is not True or len(args) != 4 or kwargs:
         return None
@@ -36,80 +33,79 @@ def method_called(call: Invocation) -> tuple[str, Invocation] | None:
 
 
 class Call(Future[T]):
-    """A call that was made with `rpc_async`.
+    """The future of a call, returned by `rpc_async`.
 
-    `wait`, `then`, `done`, `value` and `add_done_callback` are those of a `torch.futures.Future`. In a coroutine,
-    `await call` waits without blocking the loop, whatever thread that is on; when the awaiting task is cancelled,
-    so is the call.
+    `wait`, `then`, `done`, `value` and `add_done_callback` are those of `torch.futures.Future`. In a coroutine,
+    `await call` waits without blocking the loop; canceling the awaiting task cancels the call.
 
     >>> rpc_async("worker1", max, args=(1, 2)).wait()
     2
     """
 
     def cancel(self) -> bool:
-        """Do not wait for it any more. Does not block.
+        """Cancel the call. Does not block.
 
-        A call that has not begun never begins. The function of one that runs hears of it at its next wait, with
-        `fanwise.errors.CallCancelled`, and can ask `cancelled()`; a coroutine gets `asyncio.CancelledError`. What the
-        function has asked of other workers is cancelled with it.
+        A call that has not started never starts. A running function gets `fanwise.errors.CallCancelled` at its next
+        wait, and can check `cancelled()`; a coroutine gets `asyncio.CancelledError`. The calls that the function made
+        are canceled too.
 
         Returns:
-            True: `wait()` raises `fanwise.errors.CancelledError` from now on. False: it was answered, or has failed.
+            True if `wait()` raises `fanwise.errors.CancelledError` from now on; False if the call is already done.
         """
         raise NotImplementedError
 
-    def __await__(self) -> Generator[Any, None, T]:  # Any: what the loop is told
+    def __await__(self) -> Generator[Any, None, T]:
         if not self.done():
             loop = asyncio.get_running_loop()
-            woken = loop.create_future()
+            waker = loop.create_future()
 
             def wake(_: object) -> None:
-                with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits there
-                    loop.call_soon_threadsafe(_set, woken)
+                with contextlib.suppress(RuntimeError):  # the loop is closed
+                    loop.call_soon_threadsafe(_set, waker)
 
             self.add_done_callback(wake)
             try:
-                yield from woken
+                yield from waker
             except asyncio.CancelledError:
                 self.cancel()
                 raise
         return self.wait()
 
 
-def _set(woken: "asyncio.Future[None]") -> None:
-    if not woken.done():
-        woken.set_result(None)
+def _set(waker: "asyncio.Future[None]") -> None:
+    if not waker.done():
+        waker.set_result(None)
 
 
-class Following(Call[Any]):  # Any: of any type
-    """A call that ends as another one does, which is not made yet; or that has failed before it was made."""
+class ChainedCall(Call[Any]):
+    """A call that completes like another one, which is made later; or that failed before it was made."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._followed: Call[Any] | None = None  # Any: as above
-        self._unsettled = [True]
+        self._followed: Call[Any] | None = None
+        self._unclaimed = [True]
 
     @classmethod
-    def failed(cls, error: Exception) -> "Following":
-        """One that was never made."""
+    def failed(cls, error: Exception) -> "ChainedCall":
+        """Return a call that failed before it was made."""
         call = cls()
         call.fail(error)
         return call
 
-    def wait(self) -> Any:  # Any: of any type
-        """Block until it is done. Raises a copy of its error, which would hold the caller's frames."""
-        return outcome_of(super().wait)
+    def wait(self) -> Any:
+        """Block until the call is done. Raises a copy of its error."""
+        return unwrap(super().wait)
 
-    def follow(self, call: "Call[Any]") -> None:  # Any: as above
-        """It ends as `call` does."""
+    def follow(self, call: "Call[Any]") -> None:
+        """Complete like `call`."""
         self._followed = call
-        if not self._unsettled:  # it was cancelled just now
+        if not self._unclaimed:  # canceled meanwhile
             call.cancel()
-        call.add_done_callback(self._end_as)
+        call.add_done_callback(self._on_followed_done)
 
     def fail(self, error: Exception) -> bool:
-        """There will be none to follow. False: it has ended already."""
-        if not self._is_first():
+        """Fail before a call was made. Return False if already done."""
+        if not self._claim():
             return False
         self.set_exception(error.with_traceback(None))
         return True
@@ -117,15 +113,15 @@ class Following(Call[Any]):  # Any: of any type
     def cancel(self) -> bool:
         if self._followed is not None:
             return self._followed.cancel()
-        return self.fail(CancelledError("the call was cancelled before it was made."))
+        return self.fail(CancelledError("the call was canceled before it was made."))
 
-    def _end_as(self, call: "Future[Any]") -> None:  # Any: as above
-        if self._is_first():
-            hand_on(self, call)
+    def _on_followed_done(self, call: "Future[Any]") -> None:
+        if self._claim():
+            copy_result(self, call)
 
-    def _is_first(self) -> bool:
+    def _claim(self) -> bool:
         try:
-            self._unsettled.pop()
+            self._unclaimed.pop()
         except IndexError:
             return False
         return True

@@ -1,7 +1,7 @@
-"""The future of a call: a `torch.futures.Future`, whose waiting thread reads its own answer.
+"""The future of a call that was sent: a `torch.futures.Future` whose waiting thread reads the reply itself.
 
-The answer is opened - unpickled, which is the user's code - by whoever waits, or outside the reading threads when
-nobody does; once. Callbacks run where it was opened.
+Deserializing a reply runs user code. It is done once, by the waiting thread or, if there is none, outside the reading
+threads. Callbacks run on the thread that deserializes the reply.
 """
 
 from typing import Any, NamedTuple, Protocol
@@ -20,23 +20,21 @@ from .. import agent_protocol
 from ..messages.serializer import Serializer
 from ..worker_info import WorkerInfo
 from .call import Call
-from .cancelling import here
-from .outcomes import outcome_of, raise_afresh, wait_for
+from .cancellation import current_scope
+from .futures import raise_copy, unwrap, wait_for
 
 
 class Agent(agent_protocol.Agent, Protocol):
-    """What is asked of the agent."""
-
     @property
     def serializer(self) -> Serializer: ...
 
 
-class CallFuture(Call[Any]):  # Any: what the function returns
-    """See the module. Made by `Sender.call`."""
+class CallFuture(Call[Any]):
+    """See the module. Created by `Sender.call`."""
 
-    # Thousands may be open: the fewer objects each is, the less the garbage collector has to look at.
-    __slots__ = ("_agent", "_limit_s", "_reply", "_to", "_unopened", "_waited")
-    has_left = True  # it was sent
+    # Thousands may be pending, so keep the number of objects for the garbage collector small.
+    __slots__ = ("_agent", "_has_waiter", "_limit_s", "_reply", "_to", "_unread")
+    was_sent = True
 
     def __init__(self, agent: Agent, reply: Reply, to: WorkerInfo, limit_s: float | None) -> None:
         super().__init__()
@@ -44,78 +42,78 @@ class CallFuture(Call[Any]):  # Any: what the function returns
         self._reply = reply
         self._to = to
         self._limit_s = limit_s
-        self._waited = False
-        self._unopened = True  # deleted by the one thread that opens it
-        reply.add_done_callback(self._answered)
+        self._has_waiter = False
+        self._unread = True  # deleted by the thread that reads the reply
+        reply.add_done_callback(self._on_reply)
 
-    def wait(self) -> Any:  # Any: what the function returned
-        """Block until the call is answered.
+    def wait(self) -> Any:
+        """Block until the reply arrives.
 
-        Raises what the function raised; `WorkerLostError`, `DeadlineExceeded`; `CancelledError` after `cancel()`.
+        Raises the error of the function; `WorkerLostError`, `DeadlineExceeded`; `CancelledError` after `cancel()`.
         """
         agent = self._agent
-        scope = here()
+        scope = current_scope()
         if scope is not None:
             scope.check()
-        # A call that the one which waits has not made itself goes on when that is cancelled, and its wait must not.
-        if hasattr(self, "_unopened") and (scope is None or scope.has(self._reply)):
-            self._waited = True
+        # Cancellation does not cancel a call that the waiting function did not make, but must interrupt its wait.
+        if hasattr(self, "_unread") and (scope is None or scope.contains(self._reply)):
+            self._has_waiter = True
             released = agent.begin_waiting()
             try:
                 self._reply.wait()
-            except BaseException:  # Ctrl-C: others may wait, or have callbacks
-                self._waited = False
+            except BaseException:  # Ctrl-C: other threads may wait, or have added callbacks
+                self._has_waiter = False
                 if self._reply.done():
-                    agent.answer(self._open_outside)
+                    agent.answer(self._read_reply_as_job)
                 raise
             finally:
                 if released:
                     agent.end_waiting()
-            opened = self._open()
-            if opened is not None:  # by this thread: what it has at hand need not come out of torch's future
-                if opened.error is not None:
-                    raise_afresh(opened.error)
-                return opened.value
+            outcome = self._read_reply()
+            if outcome is not None:  # read by this thread, so torch's future is not needed
+                if outcome.error is not None:
+                    raise_copy(outcome.error)
+                return outcome.value
         if not self.done():
             with agent.waiting():
                 wait_for(self)
-        return outcome_of(super().wait)
+        return unwrap(super().wait)
 
     def cancel(self) -> bool:
-        waited, self._waited = self._waited, True  # so that it is this thread which opens it, at once
+        had_waiter, self._has_waiter = self._has_waiter, True  # so that this thread reads the reply
         if self._reply.cancel():
-            self._open()
+            self._read_reply()
             return True
-        self._waited = waited
-        if not waited and self._reply.done():  # answered meanwhile
-            self._agent.answer(self._open_outside)
+        self._has_waiter = had_waiter
+        if not had_waiter and self._reply.done():  # the reply arrived meanwhile
+            self._agent.answer(self._read_reply_as_job)
         return False
 
-    def _answered(self, _reply: Reply) -> None:
-        """On a reading thread."""
-        if not self._waited:
-            self._agent.answer(self._open_outside)
+    def _on_reply(self, _reply: Reply) -> None:
+        """Handle the reply, on a reading thread."""
+        if not self._has_waiter:
+            self._agent.answer(self._read_reply_as_job)
 
-    def _open_outside(self) -> None:
-        self._open()
+    def _read_reply_as_job(self) -> None:
+        self._read_reply()
 
-    def _open(self) -> "_Outcome | None":
-        """Open the answer and be done. None: another thread does, or did."""
+    def _read_reply(self) -> "_Outcome | None":
+        """Deserialize the reply and complete. Return None if another thread does so."""
         try:
-            del self._unopened
+            del self._unread
         except AttributeError:
             return None
         try:
-            answer, link = self._reply.result(), self._reply.link
-            outcome = _Outcome(self._agent.serializer.deserialize(answer, self._to.id, link).value, None)
+            reply, link = self._reply.result(), self._reply.link
+            outcome = _Outcome(self._agent.serializer.deserialize(reply, self._to.id, link).value, None)
         except Exception as error:
             outcome = _Outcome(
-                None, failed(error, self._to, self._limit_s, closed=self._agent.is_closed).with_traceback(None)
+                None, call_error(error, self._to, self._limit_s, closed=self._agent.is_closed).with_traceback(None)
             )
             self.set_exception(outcome.error)
-        except BaseException as error:  # Ctrl-C, or the value's own type: the others who wait must hear of it too
+        except BaseException as error:  # Ctrl-C, or user code: wake the other waiting threads
             self.set_exception(
-                RemoteError(f"an answer of worker {self._to.name} was not read: {type(error).__name__} was raised.")
+                RemoteError(f"reading a reply of worker {self._to.name} was interrupted by {type(error).__name__}.")
             )
             raise
         else:
@@ -124,17 +122,15 @@ class CallFuture(Call[Any]):  # Any: what the function returns
 
 
 class _Outcome(NamedTuple):
-    """What a call came to."""
-
-    value: Any  # Any: what the function returned
+    value: Any
     error: Exception | None
 
 
-def failed(error: Exception, to: WorkerInfo, limit_s: float | None, *, closed: bool) -> Exception:
-    """The error of a call, for its caller: what the link says, said of a worker. `closed`: this process shut down."""
+def call_error(error: Exception, to: WorkerInfo, limit_s: float | None, *, closed: bool) -> Exception:
+    """Return the error of a call in terms of the worker instead of the link. `closed`: this process shut down."""
     if hasattr(error, "__notes__"):
-        return error  # raised there: a note has its traceback
-    if isinstance(error, DeadlineExceeded) and limit_s is not None:  # before an answer came, or a link was there
+        return error  # raised by the callee: a note has its traceback
+    if isinstance(error, DeadlineExceeded) and limit_s is not None:
         limit_ms = round(limit_s * 1000)
         return DeadlineExceeded(
             f"RPC ran for more than set timeout ({limit_ms} ms) and will now be marked with an error: "
@@ -142,8 +138,8 @@ def failed(error: Exception, to: WorkerInfo, limit_s: float | None, *, closed: b
         )
     if isinstance(error, CancelledError):
         return CancelledError(
-            f"the call on worker {to.name} was cancelled here before it was answered. "
-            f"If its function has begun, it hears of that at its next wait."
+            f"the call on worker {to.name} was canceled here before it was answered. "
+            f"If its function has started, its next wait raises CallCancelled."
         )
     if isinstance(error, ClosedError):
         if closed:
@@ -154,13 +150,13 @@ def failed(error: Exception, to: WorkerInfo, limit_s: float | None, *, closed: b
     return error
 
 
-def not_sent(to: WorkerInfo) -> LinkLostError:
-    """Of a call whose link ended before any of it left."""
+def not_sent_error(to: WorkerInfo) -> LinkLostError:
+    """Return the error of a call whose link ended before anything was sent."""
     return LinkLostError(
-        f"the link to worker {to.name} (rank {to.id}) was cut just before the call left: it did not run; the worker "
-        f"lives.\nCall again: the next call makes a new link."
+        f"the link to worker {to.name} (rank {to.id}) was lost just before the call was sent: it did not run. The "
+        f"worker is alive.\nCall again: the next call opens a new link."
     )
 
 
-def until_answered(_: object, __: Reply) -> None:
-    """A callback that keeps what it is made with: the references of a call, until it is answered or given up."""
+def keep_until_reply(_: object, __: Reply) -> None:
+    """A callback that keeps its first argument, the references in a call, alive until the reply."""

@@ -1,6 +1,6 @@
-"""The asyncio loop of a worker, where the functions of others that are coroutines run: one thread, made when needed.
+"""The asyncio loop of a worker: one thread, created on demand, that runs the called functions that are coroutines.
 
-A coroutine is cancelled with the call that runs it. Whatever it raises, the loop goes on. Knows no call but its scope.
+A coroutine is canceled with the call that runs it. No error of a coroutine ends the loop.
 """
 
 import asyncio
@@ -11,8 +11,8 @@ from typing import Any
 
 from torch.futures import Future
 
-from .cancelling import cancel_once, here
-from .sendable_errors import harmless
+from .cancellation import cancel_once, current_scope
+from .sendable_errors import as_exception
 from .torch_state import with_own_grad_mode
 
 _CANCEL_S = 1.0
@@ -24,54 +24,53 @@ class Coroutines:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._looping: threading.Thread | None = None
+        self._thread: threading.Thread | None = None
 
-    def run(self, coroutine: Coroutine[Any, Any, Any]) -> "Future[Any]":  # Any: the user's
-        """Run a coroutine on the loop of this worker. It is cancelled with the call that runs here, if one does."""
+    def run(self, coroutine: Coroutine[Any, Any, Any]) -> "Future[Any]":
+        """Run a coroutine on the loop. It is canceled with the call that runs the current function."""
         future: Future[Any] = Future()
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
-                self._looping = threading.Thread(
+                self._thread = threading.Thread(
                     target=_run_loop, args=(self._loop,), name="fanwise-asyncio", daemon=True
                 )
-                self._looping.start()
+                self._thread.start()
         task = _Task(self._loop, coroutine, future)
-        scope = here()
-        if scope is not None:  # before it begins: what it asks of others when it cleans up is not to be cancelled
+        scope = current_scope()
+        if scope is not None:  # before it starts: calls made by its cleanup code must not be canceled
             scope.add(task)
-            scope.told()  # by asyncio.CancelledError
+            scope.mark_delivered()  # by asyncio.CancelledError
         self._loop.call_soon_threadsafe(task.begin)
         return future
 
     def close(self) -> None:
-        """End the loop; what runs there is cancelled, and waited for only a moment. A second call does nothing."""
-        looping, self._looping = self._looping, None
-        if self._loop is not None and looping is not None:
+        """Cancel all coroutines, wait briefly for them, and stop the loop. Idempotent."""
+        thread, self._thread = self._thread, None
+        if self._loop is not None and thread is not None:
             self._loop.call_soon_threadsafe(self._loop.stop)
-            if looping is not threading.current_thread():
-                looping.join(_CANCEL_S)
+            if thread is not threading.current_thread():
+                thread.join(_CANCEL_S)
 
 
 def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
-    """The thread of the coroutines, until the loop is stopped."""
     loop.run_forever()
-    loop.run_until_complete(_end(asyncio.all_tasks(loop)))
+    loop.run_until_complete(_cancel_all(asyncio.all_tasks(loop)))
     loop.close()
 
 
-async def _end(tasks: set[asyncio.Task[Any]]) -> None:  # Any: the user's
+async def _cancel_all(tasks: set[asyncio.Task[Any]]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class _Task:
-    """A coroutine on the loop, from other threads."""
+    """Thread-safe handle of a coroutine on the loop."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Any], future: "Future[Any]"
-    ) -> None:  # Any: the user's
+    ) -> None:
         self._loop = loop
         self._coroutine = coroutine
         self._future = future
@@ -79,15 +78,15 @@ class _Task:
         self._is_cancelled = False
 
     def begin(self) -> None:
-        """On the loop's thread."""
+        """Create the task, on the loop's thread."""
         self._task = self._loop.create_task(self._run())
-        self._task.add_done_callback(self._ended)
+        self._task.add_done_callback(self._on_done)
         if self._is_cancelled:
             self._cancel()
 
     def cancel(self) -> None:
-        """By any thread."""
-        with contextlib.suppress(RuntimeError):  # the loop is closed, and has cancelled it
+        """Cancel the task. Thread-safe."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed and has canceled it
             self._loop.call_soon_threadsafe(self._cancel)
 
     def _cancel(self) -> None:
@@ -98,10 +97,10 @@ class _Task:
     async def _run(self) -> None:
         try:
             self._future.set_result(await with_own_grad_mode(self._coroutine))
-        except BaseException as error:  # cancelled too; whatever it is, the loop goes on
-            self._future.set_exception(harmless(error))
+        except BaseException as error:  # includes CancelledError; no error ends the loop
+            self._future.set_exception(as_exception(error))
 
-    def _ended(self, _task: object) -> None:
-        if not self._future.done():  # cancelled before it began
+    def _on_done(self, _task: object) -> None:
+        if not self._future.done():  # canceled before it started
             self._coroutine.close()
-            self._future.set_exception(harmless(asyncio.CancelledError()))
+            self._future.set_exception(as_exception(asyncio.CancelledError()))

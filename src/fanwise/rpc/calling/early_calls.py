@@ -1,9 +1,9 @@
-"""Calls that come before this worker has joined: the callers have learnt earlier that the group is complete.
+"""Buffer of calls received before this worker has joined. Their callers learned earlier that the group is complete.
 
-    came --not joined--> kept --joined--> served, in the order in which they came
-      +-------joined, none is kept------> served at once, on the thread that read it
+    receive --not joined---------> buffered --serve_buffered--> served, in order of arrival
+       +-----joined, buffer empty------------> served at once, on the thread that read it
 
-While what was kept is served, what comes is kept behind it: no call passes another.
+Calls received while the buffer is served are appended to it, so no call overtakes another.
 """
 
 import contextlib
@@ -16,35 +16,35 @@ from ..worker_info import WorkerInfo
 
 
 class EarlyCalls:
-    """See the module. `serve`: runs a call; its last argument says that its caller gave it up since it came."""
+    """See the module. `serve(sender, request, was_cancelled)` starts a call."""
 
     def __init__(self, serve: Callable[[WorkerInfo, Request, bool], None]) -> None:
         self._serve = serve
         self._lock = threading.Lock()
-        self._kept: list[tuple[WorkerInfo, Request]] | None = []  # None: nothing is kept any more
+        self._buffer: list[tuple[WorkerInfo, Request]] | None = []  # None: calls are served at once
 
-    def came(self, sender: WorkerInfo, request: Request) -> None:
-        """A call came in. On a reading thread."""
-        if self._kept is not None:
+    def receive(self, sender: WorkerInfo, request: Request) -> None:
+        """Buffer or serve a call, on a reading thread."""
+        if self._buffer is not None:
             with self._lock:
-                if self._kept is not None:
-                    self._kept.append((sender, request))
+                if self._buffer is not None:
+                    self._buffer.append((sender, request))
                     return
         self._serve(sender, request, False)
 
-    def joined(self) -> None:
-        """Serve what was kept. Does not wait for a call to end."""
-        while kept := self._take():
-            for sender, request in kept:
+    def serve_buffered(self) -> None:
+        """Serve the buffered calls. Does not wait for their replies."""
+        while buffered := self._take():
+            for sender, request in buffered:
                 try:
                     self._serve(sender, request, not request.is_open)
-                except Exception as error:  # as a link does that reads one
+                except Exception as error:  # as the reader of a link does
                     with contextlib.suppress(FanwiseError):
                         request.fail(error)
 
     def _take(self) -> list[tuple[WorkerInfo, Request]]:
-        """What was kept since the last time; nothing: from now on calls are served at once."""
+        """Take the buffered calls. If there are none, stop buffering."""
         with self._lock:
-            kept = self._kept or []
-            self._kept = [] if kept else None
-            return kept
+            buffered = self._buffer or []
+            self._buffer = [] if buffered else None
+            return buffered

@@ -1,10 +1,10 @@
-"""The future of a call that waits for its link: the call is closed already, and leaves when there is one.
+"""The future of a call that waits for its link. The call is already serialized and is sent when the link is open.
 
-    made --> send(link) --> a `CallFuture`, which this one follows
-        +--> fail(error)    no link could be made, or not in time: what was closed is taken back
+    created --> send(link) --> a `CallFuture`, which this one follows
+           +--> fail(error)    no link could be opened, or not in time: the message is rolled back
 
-What was closed is kept as copies: the caller may change its arrays at once. Who waits for this future wakes when the
-call has left, and then reads its own answer; user code runs there or outside the reading threads, as with `CallFuture`.
+Buffers are copied, because the caller may change its arrays at once. A thread blocked on this future wakes when the
+call is sent and then reads the reply itself. User code runs there or outside the reading threads, as with `CallFuture`.
 """
 
 import threading
@@ -21,131 +21,128 @@ from ..messages.messages import Message
 from ..worker_info import WorkerInfo
 from . import call_future
 from .call import Call
-from .call_future import CallFuture, failed, not_sent, until_answered
-from .outcomes import hand_on, outcome_of, wait_for, wait_for_event
+from .call_future import CallFuture, call_error, keep_until_reply, not_sent_error
+from .futures import copy_result, unwrap, wait_for, wait_for_event
 
 
 class Queues(Protocol):
-    """What is asked of the connections."""
-
     @property
-    def withdraw(self) -> Callable[[int, Any], bool]: ...  # Any: a call that waits
+    def withdraw(self) -> Callable[[int, Any], bool]: ...
 
 
 class Agent(call_future.Agent, Protocol):
-    """What is asked of the agent."""
-
     @property
     def connections(self) -> "Queues": ...
-    def is_leaving(self, message: Message, link: Link) -> bool: ...
+    def record_sent(self, message: Message, link: Link) -> bool: ...
 
 
-class QueuedCall(Call[Any]):  # Any: what the function returns
-    """See the module. Made by `Sender.call`; `routes.Routes` sends it or lets it fail, once.
+class QueuedCall(Call[Any]):
+    """See the module. Created by `Sender.call`; `routes.Routes` calls `send` or `fail` once.
 
     Args:
-        message: the call.
+        message: the serialized call.
         now_s: the hub's clock.
-        limit_s: seconds that it may take, waiting for the link included; None: any.
+        limit_s: time limit in seconds, including the wait for the link; None: no limit.
     """
 
     def __init__(
         self, agent: Agent, message: Message, to: WorkerInfo, *, now_s: Callable[[], float], limit_s: float | None
     ) -> None:
         super().__init__()
-        self.due_s = None if limit_s is None else now_s() + limit_s
+        self.deadline_s = None if limit_s is None else now_s() + limit_s
         self._now_s = now_s
         self._agent = agent
         self._message = message._replace(buffers=[memoryview(bytes(buffer)) for buffer in message.buffers])
         self.num_bytes = cost_of(message.head, message.buffers)
         self._to = to
         self._limit_s = limit_s
-        self._decided = threading.Event()
-        self._inner: CallFuture | None = None
+        self._resolved = threading.Event()
+        self._sent_call: CallFuture | None = None
         self._error: Exception | None = None
-        self._unfinished = [True]
+        self._unclaimed = [True]
 
     @property
-    def has_left(self) -> bool:
-        """Whether it comes to the other worker, or that is lost."""
-        return self._inner is not None
+    def was_sent(self) -> bool:
+        """Return True if the call was sent: it arrives unless the callee is lost."""
+        return self._sent_call is not None
 
     def send(self, link: Link) -> None:
-        """The link is there: leave."""
-        left_s = None if self.due_s is None else max(0.0, self.due_s - self._now_s())
+        """Send the call over `link`."""
+        remaining_s = None if self.deadline_s is None else max(0.0, self.deadline_s - self._now_s())
         try:
-            if (self._message.carries or self._message.loans) and not self._agent.is_leaving(self._message, link):
-                raise NeverSent("the link has just ended")
+            if (self._message.fork_ids or self._message.loans) and not self._agent.record_sent(self._message, link):
+                raise NeverSent("the link has ended")
             reply = link.call_on_credit(
-                cast(str, self._message), deadline_s=left_s, waiting=self._agent.waiting, overdraws=True
+                cast(str, self._message), deadline_s=remaining_s, waiting=self._agent.waiting, overdraws=True
             )  # `dumps` knows it
         except NeverSent:
-            self.fail(not_sent(self._to))
+            self.fail(not_sent_error(self._to))
             return
         except FanwiseError as error:
             self.fail(error)
             return
-        if self._message.keeps:
-            reply.add_done_callback(partial(until_answered, self._message.keeps))
-        self._message = self._message._replace(keeps=())
-        self._inner = inner = CallFuture(self._agent, reply, self._to, self._limit_s)
-        self._decided.set()
-        self._agent.answer(partial(inner.add_done_callback, self._finish))  # it may be done: callbacks are the user's
+        if self._message.keep_alive:
+            reply.add_done_callback(partial(keep_until_reply, self._message.keep_alive))
+        self._message = self._message._replace(keep_alive=())
+        self._sent_call = sent_call = CallFuture(self._agent, reply, self._to, self._limit_s)
+        self._resolved.set()
+        # In a job: the call may be done already, and callbacks are user code.
+        self._agent.answer(partial(sent_call.add_done_callback, self._finish))
 
     def fail(self, error: FanwiseError) -> None:
-        """There will be no link."""
-        self._error = failed(error, self._to, self._limit_s, closed=self._agent.is_closed).with_traceback(None)
-        self._decided.set()
+        """Fail because there is no link."""
+        self._error = call_error(error, self._to, self._limit_s, closed=self._agent.is_closed).with_traceback(None)
+        self._resolved.set()
         self._agent.answer(self._finish)
 
     def cancel(self) -> bool:
         if self._agent.connections.withdraw(self._to.id, self):
-            self.fail(CancelledError("it waited for its link"))
+            self.fail(CancelledError("canceled while waiting for its link"))
             self._finish_now()
             return True
-        wait_for_event(self._decided)  # for a moment: it is just leaving, or has left
-        if self._inner is None or not self._inner.cancel():
+        wait_for_event(self._resolved)  # briefly: it is being sent, or was sent
+        if self._sent_call is None or not self._sent_call.cancel():
             return False
-        self._finish_now(self._inner)
+        self._finish_now(self._sent_call)
         return True
 
-    def _finish_now(self, inner: "Future[Any] | None" = None) -> None:
-        """Finish before returning, even if another thread has just begun to. A reading thread does not wait."""
+    def _finish_now(self, sent_call: "Future[Any] | None" = None) -> None:
+        """Complete before returning, even if another thread has started to. A reading thread does not wait."""
         if self._agent.may_wait():
-            self._finish(inner)
+            self._finish(sent_call)
             wait_for(self)
 
-    def _finish(self, inner: "Future[Any] | None" = None) -> None:  # Any: as this
-        """Become as the call that left, or fail."""
+    def _finish(self, sent_call: "Future[Any] | None" = None) -> None:
+        """Complete like the sent call, or fail."""
         try:
-            self._unfinished.pop()
+            self._unclaimed.pop()
         except IndexError:
-            return  # another thread does, or did
-        if inner is not None:
-            hand_on(self, inner)
+            return  # done by another thread
+        if sent_call is not None:
+            copy_result(self, sent_call)
             return
-        assert self._error is not None, "set before it was decided"
+        assert self._error is not None, "set before `_resolved`"
         try:
-            self._agent.serializer.take_back(self._message, self._to.id)
+            self._agent.serializer.roll_back(self._message, self._to.id)
         finally:
             self.set_exception(self._error)
 
-    def wait(self) -> Any:  # Any: what the function returned
-        """Block until the call is answered. Raises as `CallFuture.wait` does."""
+    def wait(self) -> Any:
+        """Block until the reply arrives. Raises as `CallFuture.wait` does."""
         if not self.done():
             with self._agent.waiting():
-                wait_for_event(self._decided)
+                wait_for_event(self._resolved)
                 self._wait_on()
-        return outcome_of(super().wait)
+        return unwrap(super().wait)
 
     def _wait_on(self) -> None:
-        """It has left, or never will."""
-        if self._inner is None:
+        """Wait for the reply after `_resolved`."""
+        if self._sent_call is None:
             self._finish()
             return
         try:
-            self._inner.wait()
+            self._sent_call.wait()
         except Exception:
-            if not self._inner.done():  # this thread must not wait
+            if not self._sent_call.done():  # this thread must not wait
                 raise
-        self._finish(self._inner)
+        self._finish(self._sent_call)

@@ -1,4 +1,4 @@
-"""Book-keeping for another worker that waits for a link, if there is none, and never makes its teller wait."""
+"""An internal request to another worker that waits for a link if there is none. The sender does not wait."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -11,18 +11,18 @@ from ...links.link import Link, NeverSent, Reply
 
 
 class QueuedRequest:
-    """Made by `Agent.request`. `future`: done with what the other side's handler returns."""
+    """Created by `Agent.request`. `future` is completed with the result of the peer's handler."""
 
-    due_s: float | None = None
-    num_bytes = 0  # there is always room for it
+    deadline_s: float | None = None
+    num_bytes = 0  # not counted against the queue limit
 
-    def __init__(self, future: "Future[Any]", method: str, args: Sequence[object]) -> None:  # Any: as above
+    def __init__(self, future: "Future[Any]", method: str, args: Sequence[object]) -> None:
         self._future = future
         self._method = method
         self._args = args
 
-    def left_by(self, link: Link) -> bool:
-        """Leave over `link`. False: that has ended."""
+    def try_send(self, link: Link) -> bool:
+        """Send over `link`. Return False if it has ended."""
         try:
             reply = link.call(self._method, *self._args)
         except NeverSent:
@@ -31,21 +31,21 @@ class QueuedRequest:
         return True
 
     def send(self, link: Link) -> None:
-        """As `left_by`, for `routes`: once."""
+        """Send, or fail. Called once, by `routes`."""
         try:
-            if self.left_by(link):
+            if self.try_send(link):
                 return
-            error: Exception = NeverSent(f"{self._method!r} was not sent: the link has just ended.")
-        except Exception as raised:
-            error = raised
+            error: Exception = NeverSent(f"{self._method!r} was not sent: the link has ended.")
+        except Exception as reason:
+            error = reason
         self._future.set_exception(error)
 
     def fail(self, error: FanwiseError) -> None:
-        """There will be no link."""
+        """Fail because there is no link."""
         self._future.set_exception(error)
 
 
-def _settle(future: "Future[Any]", reply: Reply) -> None:  # Any: what the handler returned
+def _settle(future: "Future[Any]", reply: Reply) -> None:
     try:
         future.set_result(reply.result())
     except Exception as error:

@@ -1,11 +1,9 @@
-"""What the caller of a function that failed is told: its error, if that can be made again there, or one that says it.
+"""Errors in a form that can be sent to the caller of a failed function.
 
-    harmless                   no error that would end the program it reaches
-    that_can_be_raised_there   none that cannot travel
-    about_result               of a result that cannot be pickled: names it
-    instead_of                 of one whose own type fails
-
-Knows no call.
+as_exception       replaces SystemExit and others that would end the process of the caller
+sendable_error     replaces an error that cannot be pickled
+result_error       explains that a result cannot be pickled
+replacement_error  replaces an error whose own methods fail
 """
 
 import pickle
@@ -16,44 +14,44 @@ import torch
 
 from ...base.errors import NotSendableError, RemoteError
 from ...links.codec import pack_error, unpack_error
-from ..messages.pickling import is_of_future, says_all, too_deep
+from ..messages.pickling import is_future_error, is_self_explanatory, recursion_hint
 
 
-def about_result(error: BaseException, value: object, what: str) -> BaseException:
-    """The error to answer with when a result cannot be pickled: its own when it says all, else one that names that.
+def result_error(error: BaseException, value: object, description: str) -> BaseException:
+    """Return the error to send when `value` cannot be pickled: `error` if it explains that, otherwise one that does.
 
-    `what`: the result in words, such as "what f returned".
+    `description` names the value in the message, such as "the result of f".
     """
-    if is_of_future(error):
+    if is_future_error(error):
         return RuntimeError(
-            f"{error}: {what} is one, or holds one.\n"
+            f"{error}: {description} is one, or holds one.\n"
             f"Return its value, future.wait(), or mark the function with rpc.functions.async_execution: then the call "
             f"is answered when the future is done. Of a proxy's methods send those of rref.rpc_sync()."
         )
     is_known = isinstance(error, (TypeError, AttributeError, RuntimeError, pickle.PicklingError))
-    if not is_known or says_all(error):
+    if not is_known or is_self_explanatory(error):
         return error
     why = (
         error.message
         if isinstance(error, NotSendableError)
-        else too_deep()
+        else recursion_hint()
         if isinstance(error, RecursionError)
         else f"{type(error).__name__}: {error}"
     )
-    told = NotSendableError(
-        f"{what} (a {type(value).__module__}.{type(value).__qualname__}) cannot be sent: {why}\n"
-        f"Return plain values or tensors; or leave it where it is, with rpc.remote, and call its methods there."
+    mark_delivered = NotSendableError(
+        f"{description} (a {type(value).__module__}.{type(value).__qualname__}) cannot be sent: {why}\n"
+        f"Return plain values or tensors; or keep it on its worker with rpc.remote, and call its methods there."
     )
-    told.__cause__ = error
-    return told
+    mark_delivered.__cause__ = error
+    return mark_delivered
 
 
 def traceback_of(error: BaseException) -> str:
     return "".join(traceback.format_exception(error)).rstrip()
 
 
-def harmless(error: BaseException) -> Exception:
-    """The error; in the place of one that would end the program that it reaches, such as SystemExit, its text."""
+def as_exception(error: BaseException) -> Exception:
+    """Return the error, or a RemoteError with its text if it is no Exception, such as SystemExit."""
     if isinstance(error, Exception):
         return error
     text = RemoteError(f"the function raised {type(error).__name__}: {error}")
@@ -61,21 +59,21 @@ def harmless(error: BaseException) -> Exception:
     return text
 
 
-def that_can_be_raised_there(error: BaseException) -> BaseException:
-    """Return the error, or one that holds its text if it cannot be sent. It loses attributes that cannot be pickled.
+def sendable_error(error: BaseException) -> BaseException:
+    """Return the error, or one with its text if it cannot be sent. Attributes that cannot be pickled are dropped.
 
-    An error whose constructor takes other arguments than it passes on travels, and is made again without it. Not so one
-    that says itself how it is pickled, by a `__reduce__` that fails.
+    An error whose constructor takes other arguments than `args` is recreated without calling it, unless the error
+    defines a `__reduce__` that fails.
     """
-    error = harmless(error)
-    if isinstance(error, torch.jit.Error):  # not of our making; torch's own calls raise a RuntimeError too
+    error = as_exception(error)
+    if isinstance(error, torch.jit.Error):  # torch.distributed.rpc also raises a RuntimeError
         return RuntimeError(str(error))
-    why = _why_not_again(error)
+    why = _pickling_failure(error)
     if why is None or (not _has_own_reduce(error) and type(unpack_error(pack_error(error))) is type(error)):
         return error
-    in_text = _in_text(error)
-    if in_text is not None:
-        return in_text
+    substitute = _with_text_args(error)
+    if substitute is not None:
+        return substitute
     text = traceback_of(error)
     return RuntimeError(
         f"Failed to create original exception type {type(error).__qualname__}. Error msg was {why}. "
@@ -87,36 +85,31 @@ def _has_own_reduce(error: Exception) -> bool:
     return any(isinstance(getattr(type(error), name), FunctionType) for name in ("__reduce__", "__reduce_ex__"))
 
 
-def _why_not_again(error: object) -> object:
-    """Why an error or an argument of one cannot be made again from its pickle; None: it can be."""
+def _pickling_failure(error: object) -> object:
+    """Return why an error or an argument of one cannot be pickled and unpickled, or None if it can."""
     try:
-        again = pickle.loads(pickle.dumps(error))
+        copied = pickle.loads(pickle.dumps(error))
     except BaseException as broken:
         return broken
-    return None if type(again) is type(error) else f"it came back as a {type(again).__name__}"
+    return None if type(copied) is type(error) else f"unpickling returned a {type(copied).__name__}"
 
 
-def _in_text(error: Exception) -> Exception | None:
-    """The error with the text of those arguments that cannot travel; None: that is none either.
-
-    Such as a reference: it travels in calls and answers only, where its owner learns of it.
-    """
-    args = [arg if _why_not_again(arg) is None else repr(arg) for arg in error.args]
-    if not any(now is not before for now, before in zip(args, error.args, strict=True)):
+def _with_text_args(error: Exception) -> Exception | None:
+    """Replace arguments that cannot be sent, such as RRefs, by their text. Return None if that does not help."""
+    args = [arg if _pickling_failure(arg) is None else repr(arg) for arg in error.args]
+    if not any(sent is not original for sent, original in zip(args, error.args, strict=True)):
         return None
     try:
-        again = type(error)(*args)
-        if _why_not_again(again) is not None:
+        copied = type(error)(*args)
+        if _pickling_failure(copied) is not None:
             return None
     except Exception:
         return None
-    again.add_note(
-        "Some of its arguments came as text, as they cannot travel with an error. A reference travels in a result."
-    )
-    return again.with_traceback(error.__traceback__)
+    copied.add_note("Arguments that cannot be sent in an error are shown as text. Return an RRef as a result instead.")
+    return copied.with_traceback(error.__traceback__)
 
 
-def instead_of(error: BaseException, broken: BaseException) -> RemoteError:
+def replacement_error(error: BaseException, broken: BaseException) -> RemoteError:
     return RemoteError(
         f"the function raised {type(error).__name__}, which could not be sent: its text or its pickling raised "
         f"{type(broken).__name__}.\n{traceback_of(error)}"

@@ -1,14 +1,11 @@
-"""What torch's own futures do otherwise while this process is a worker.
+"""Changes to torch's own futures while this process is a worker.
 
-* `torch.futures.wait_all` leaves at the first error, as it does with torch's own calls. To torch's C++ code an error
-  that Python sets on a future is a value: its `wait_all` waits for all futures before it looks. The one here looks as
-  each future is done. For futures without errors the two are the same.
-* Ctrl-C ends the wait for any future, also for what `then` and `collect_all` made; so does the end of the call that
-  waits. Torch's own `wait` sleeps in C++ until the future is done, whatever signals come; so the main thread, which
-  alone gets signals, sleeps in Python.
-* Whoever waits for any future inside a called function gives its place to another call: also for what `then` and
-  `collect_all` made, which are objects of C++, and for a future that the program made itself. So `wait` of the class
-  that all of them have in common is the one here.
+* `torch.futures.wait_all` raises the first error at once, as with torch's own calls. For torch's C++ code an error set
+  by Python is a value, so the original waits for all futures before it looks. Without errors both are the same.
+* Ctrl-C and cancellation of the running call interrupt every wait, including futures of `then` and `collect_all`.
+  torch's `wait` sleeps in C++ regardless of signals, so the main thread, which alone gets signals, sleeps in Python.
+* A called function that waits for any future releases its thread slot to another call. `then` and `collect_all` return
+  C++ objects, so `wait` of the common base class of all futures is replaced.
 """
 
 import threading
@@ -20,70 +17,70 @@ from torch.futures import Future
 
 from ...base.errors import CancelledError
 from ..current import waiting
-from .cancelling import check, here
-from .outcomes import error_of, raise_afresh, wait_for, wait_for_event
+from .cancellation import check, current_scope
+from .futures import error_of, raise_copy, wait_for, wait_for_event
 
-_torchs = torch.futures.wait_all
-_torchs_wait = torch._C.Future.wait
+_torch_wait_all = torch.futures.wait_all
+_torch_wait = torch._C.Future.wait
 
 
 class _Progress:
-    """What is known of some futures; callbacks tell it."""
+    """Counts completed futures and keeps the first error."""
 
     def __init__(self, count: int) -> None:
-        self._left = count
+        self._num_pending = count
         self._lock = threading.Lock()
-        self.over = threading.Event()
+        self.finished = threading.Event()
         self.error: Exception | None = None
         if not count:
-            self.over.set()
+            self.finished.set()
 
-    def tell(self, future: "Future[Any]") -> None:  # Any: the user's
+    def on_done(self, future: "Future[Any]") -> None:
         error = error_of(future)
         with self._lock:
-            self._left -= 1
+            self._num_pending -= 1
             self.error = self.error or error
-            if error is not None or not self._left:
-                self.over.set()
+            if error is not None or not self._num_pending:
+                self.finished.set()
 
 
-def wait_all(futures: "Sequence[Future[Any]]") -> list[Any]:  # Any: the user's
-    """The results of all; blocks until all are done, or until one has failed, and raises its error."""
+def wait_all(futures: "Sequence[Future[Any]]") -> list[Any]:
+    """Block until all are done and return their results, or raise the first error at once."""
     if len(futures) == 1:
-        return [futures[0].wait()]  # this thread reads the answer itself
+        return [futures[0].wait()]  # this thread reads the reply itself
     progress = _Progress(len(futures))
     for future in futures:
-        future.add_done_callback(progress.tell)
+        future.add_done_callback(progress.on_done)
     with waiting():
-        wait_for_event(progress.over)
+        wait_for_event(progress.finished)
     if progress.error is not None:
-        raise_afresh(progress.error)
+        raise_copy(progress.error)
     return [future.wait() for future in futures]
 
 
-def _wait(future: Any) -> Any:  # Any: a future of torch's, and what it is done with
+def _wait(future: Any) -> Any:
     if not future.done():
         with waiting():
-            if threading.current_thread() is threading.main_thread() or here() is not None:
+            if threading.current_thread() is threading.main_thread() or current_scope() is not None:
                 wait_for(future)
             else:
-                return _torchs_wait(future)
+                return _torch_wait(future)
     try:
-        return _torchs_wait(future)
+        return _torch_wait(future)
     except CancelledError:
-        check()  # as `raise_afresh`
+        check()  # canceled with the running call: raise CallCancelled instead
         raise
 
 
 def install() -> None:
-    """From now on, torch's are ours."""
+    """Replace torch's functions."""
     torch.futures.wait_all = wait_all
     torch._C.Future.wait = _wait  # type: ignore[method-assign,assignment]
 
 
-def remove() -> None:
-    """As they were."""
+def uninstall() -> None:
+    """Restore torch's functions."""
     if torch.futures.wait_all is wait_all:
-        torch.futures.wait_all = _torchs
+        torch.futures.wait_all = _torch_wait_all
     if torch._C.Future.wait is _wait:
-        torch._C.Future.wait = _torchs_wait  # type: ignore[method-assign]
+        torch._C.Future.wait = _torch_wait  # type: ignore[method-assign]

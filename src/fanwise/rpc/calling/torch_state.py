@@ -1,7 +1,7 @@
-"""The state that torch keeps for each thread: gradients on or off, inference mode, autocast.
+"""The thread-local state of torch: grad mode, inference mode, autocast.
 
-A function that switches gradients off leaves them off in its thread, which runs other calls later; and a coroutine in
-its loop, which runs others meanwhile. Calls begin with torch's defaults, whatever earlier ones have left.
+A function that changes it would affect later calls on its thread, and a coroutine the others on its loop. Every call
+therefore starts with torch's defaults.
 """
 
 import types
@@ -13,7 +13,7 @@ import torch
 
 
 def call_in_default_state(job: Callable[..., None], *args: object) -> None:
-    """Call `job(*args)` with torch's defaults for a thread. Takes 0.1 us where nothing has changed them."""
+    """Call `job(*args)` with torch's default state. Takes 0.1 us if it is unchanged."""
     if torch.is_grad_enabled() and not torch.is_inference_mode_enabled() and not torch._C._is_any_autocast_enabled():
         job(*args)
         return
@@ -27,11 +27,11 @@ def call_in_default_state(job: Callable[..., None], *args: object) -> None:
 
 
 @types.coroutine
-def with_own_grad_mode(coroutine: Coroutine[Any, Any, Any]) -> Generator[Any, Any, Any]:  # Any: the user's
-    """As `coroutine`, which begins with gradients on; those that run between its steps keep theirs."""
+def with_own_grad_mode(coroutine: Coroutine[Any, Any, Any]) -> Generator[Any, Any, Any]:
+    """Wrap `coroutine` so that it starts with gradients enabled and keeps its own grad mode between its steps."""
     is_enabled, value, error = True, None, None
     while True:
-        before = torch.is_grad_enabled()
+        previous = torch.is_grad_enabled()
         torch._C._set_grad_enabled(is_enabled)
         try:
             step = coroutine.send(value) if error is None else coroutine.throw(error)
@@ -39,8 +39,8 @@ def with_own_grad_mode(coroutine: Coroutine[Any, Any, Any]) -> Generator[Any, An
             return end.value
         finally:
             is_enabled = torch.is_grad_enabled()
-            torch._C._set_grad_enabled(before)
+            torch._C._set_grad_enabled(previous)
         try:
             value, error = (yield step), None
-        except BaseException as raised:  # cancelled
+        except BaseException as raised:  # canceled
             value, error = None, raised

@@ -1,9 +1,7 @@
-"""The links of this worker to the others: made when first needed, mended when cut.
+"""The links of this worker to its peers, opened on first use and reopened when lost.
 
-    connections  which links there are; dialling, mending
-    routes       over which link calls go, and which calls wait for one
-    traffic      what has gone over the links, by worker
-    link_loss    what calls are told whose link was lost: the worker is lost, or only the link was cut
-
-Knows no call but as something that can be sent, or fail.
+connections  the links: dial, accept, reconnect
+routes       the link for calls to each worker, and the queue of calls that wait for it
+traffic      counters by peer
+link_loss    the errors of calls whose link was lost: the worker is lost, or only the link
 """

@@ -1,22 +1,20 @@
-"""The links of this worker to the agents of the others, made when they are first needed.
+"""The links of this worker to the agents of its peers, opened on first use.
 
-    to(id) --> the link there is, or: dial --> hello --> adopted; both sides use it for their calls
-               between hosts, who cannot be dialled, as behind NAT, is asked through the coordinator to dial us
-    ready(id), at_once(id)  for who does not wait: the link there is, or the one to this worker itself
-    queue(id, call)         the call leaves when a link has been made, elsewhere
+    to(id)          the open link, or: dial --> hello --> adopt; both sides use it for their calls
+                    a peer on another host that we cannot reach (NAT) is asked, through the coordinator, to dial us
+    get_open(id), get_without_waiting(id)   the open link, or the loopback link
+    queue(id, call) send the call when a link was opened by another thread
 
-A link that was cut is mended at once: both sides dial again, each tells the other over the new link which ones have
-ended ("over"), and the other answers when nothing that came over those is read any more. Only then calls go over the
-new link; and whoever keeps books (`on_cut`) knows that what has not come by then never will. Calls that were open are
-told what became of the worker (`link_loss`): that it is lost, or that it lives and the link was cut. What is said while
-a link is made ("hello", "over") does not wait to hear it: that comes over the next link, which nobody would make.
+A lost link is reopened at once: both sides dial, report their lost links over the new one ("over"), and reply when they
+have read everything that arrived over those. Only then is the new link used for calls, and subscribers of `on_cut` may
+assume that unreceived messages are lost. `link_loss` decides the error of pending calls. Handshake requests ("hello",
+"over") do not wait for that decision: it would need the very link they open.
 
-Where two dial each other at the same time there are two links: calls of one worker stay on one, which keeps their
-order, and both end with the member. Somebody who is there and does not answer is dialled again as long as it is a
-member: then it lives, and something that it does keeps it from answering. Where nobody listens any more, the group is
-about to say who is lost, and whether it has come back as another life, which is dialled then.
+If two workers dial each other at the same time there are two links. The calls of a worker stay on one, which keeps
+their order, and both end with the member. A peer that accepts but does not reply is busy and is dialed again while it
+is a member. If nothing listens, the group is about to report the peer as lost or as restarted.
 
-Knows no call: what comes in goes to `handle`.
+Received messages are passed to `handle`.
 """
 
 import contextlib
@@ -41,28 +39,28 @@ from ...links.transports.wires import Buffer
 from ..devices.lending import ReceivedLoans
 from ..membership.group import Group
 from ..membership.members import Member, no_member
-from ..messages.messages import Message, loads, speak
+from ..messages.messages import Message, install_codec, loads
 from ..worker_info import WorkerInfo
-from .link_loss import LinkLosses
-from .routes import Routes, Waiting
+from .link_loss import LinkLossResolver
+from .routes import QueuedItem, Routes
 from .traffic import Traffic
 
 _log = logging.getLogger("fanwise.rpc")
 
 _CONNECT_S = 10.0
-# Between hosts a worker whose host has not answered so soon is asked to dial us instead.
+# A peer on another host that does not accept in this time is asked to dial us.
 _DIRECT_S = 2.0
-_LOOK_AGAIN_S = 0.5
-_ASK_AGAIN_S = 2.0
-# Where nobody listens any more: for so long the group's word on that is waited for.
-_NEXT_VIEW_S = 2.0
+_RETRY_S = 0.5
+_REPEAT_REQUEST_S = 2.0
+# Time to wait for a membership change when nothing listens at the address of a peer.
+_INCARNATION_WAIT_S = 2.0
 _PAUSE_S = 0.002
-# Who refuses, and whose process still lives after so long, is dialled again: the connection was cut, it did not end.
-_CUT_OFF_S = 0.05
+# A peer that refuses the connection but whose process still runs after this time is dialed again.
+_UNREACHABLE_S = 0.05
 _TRIES = 10
-# So many lives of workers may be known here before those that are no members, or not yet, are forgotten.
-_KNOWN_MAX = 4096
-OVER = "links.over"
+# Maximum number of tracked incarnations before those that are not members are removed.
+_MAX_TRACKED = 4096
+LINKS_LOST = "links.over"
 
 
 class Connections:
@@ -70,13 +68,13 @@ class Connections:
 
     Args:
         info: this worker.
-        hub: whose links these are.
-        handle: what comes in, with its sender; on a reading thread.
-        waiting: around what a thread waits for.
+        hub: event loop of the links.
+        handle: handles a message (sender, request), on a reading thread.
+        waiting: context manager for blocking waits.
         outside: runs a job on a thread that may wait.
-        load_error: makes the errors that functions raised on other workers.
-        arrived: makes `ReceivedLoans` of a message that came with loans.
-        unwanted: gives back what came with an answer that nobody waits for any more; on a reading thread.
+        load_error: deserializes errors of remote functions.
+        arrived: creates the `ReceivedLoans` of a message with loans.
+        unwanted: releases the contents of a late reply, on a reading thread.
     """
 
     def __init__(
@@ -87,7 +85,7 @@ class Connections:
         handle: Callable[[WorkerInfo, Request], None],
         waiting: Callable[[], AbstractContextManager[None]],
         outside: Callable[[Callable[[], None]], None],
-        load_error: Callable[[bytes], Any] = load_error,  # Any: an error
+        load_error: Callable[[bytes], Any] = load_error,
         arrived: Callable[[WorkerInfo, tuple[int, ...]], ReceivedLoans] | None = None,
         unwanted: Callable[[Message, Link], None] = lambda answer, link: None,
     ) -> None:
@@ -102,60 +100,60 @@ class Connections:
         self._group: Group | None = None
         self._closing = threading.Event()
         self._routes = Routes(hub)
-        self._links = self._routes.links  # by id: over which calls go
-        self.ready = self._routes.ready
+        self._links = self._routes.links  # by id: the links for calls
+        self.get_open = self._routes.get_open
         self.withdraw = self._routes.withdraw
         self.open_calls = self._routes.open_calls
-        self._kept: dict[int, list[Link]] = {}  # by incarnation: all
+        self._links_of_incarnation: dict[int, list[Link]] = {}
         self._connecting: dict[int, threading.Lock] = {}
-        self._awaited: dict[int, threading.Event] = {}
+        self._dial_back_events: dict[int, threading.Event] = {}
         self._lock = threading.Lock()
         self.traffic = Traffic()
-        # Each link of another worker has a number that both sides know; and which of them that worker must be told of.
+        # Number of each link, known to both sides; and the lost links that were not reported to the peer.
         self._numbers: weakref.WeakKeyDictionary[Link, int] = weakref.WeakKeyDictionary()
-        self._owed: dict[int, set[int]] = {}  # by incarnation
-        self._losses = LinkLosses(hub, self)
-        # Called with a member and the number of a link: nothing that we sent over it will come there any more.
+        self._unreported_losses: dict[int, set[int]] = {}  # by incarnation
+        self._link_losses = LinkLossResolver(hub, self)
+        # Called with a member and the number of a link over which nothing will arrive there any more.
         self.on_cut: list[Callable[[Member, int], None]] = []
-        # Called so: nothing that it sent over this link will come here any more.
+        # Called with a member and the number of a link over which nothing will arrive here any more.
         self.on_over: list[Callable[[Member, int], None]] = []
 
     @property
     def group(self) -> Group:
-        """The group; set by `joined`."""
-        assert self._group is not None, "set before anything is called"
+        """The group, set by `joined`."""
+        assert self._group is not None, "set before the first call"
         return self._group
 
     def joined(self, group: Group) -> None:
-        """The group is there: from now on others may be dialled."""
+        """Set the group, which allows dialing its members."""
         self._group = group
 
     @property
     def closed(self) -> bool:
-        """Whether this worker has ended."""
         return self._closing.is_set()
 
     @property
     def num_open(self) -> int:
-        """How many calls of ours wait for their answers, or to leave."""
-        return self._routes.num_open + self._losses.num_open
+        """Number of calls of this worker that are queued or wait for a reply."""
+        return self._routes.num_open + self._link_losses.num_open
 
     def calls_waiting_for_links(self) -> dict[str, int]:
-        """How many calls to each worker, by name, have not left as there is no link."""
-        known = self.group.former | self.group.members()
-        return {known[id].name: number for id, number in self._routes.num_queued().items() if id in known}
+        """Return the number of calls to each worker, by name, that wait for a link."""
+        peers = self.group.former | self.group.members()
+        return {peers[id].name: number for id, number in self._routes.num_queued().items() if id in peers}
 
-    # -- dialling --------------------------------------------------------------------------------------------------
+    # -- dialing ---------------------------------------------------------------------------------------------------
 
-    def to(self, id: int, *, asked: bool = False, within_s: float | None = None) -> Link:
-        """The link for calls to worker `id`. Blocks where one must be made first, for `within_s` seconds at most.
+    def to(self, id: int, *, by_request: bool = False, within_s: float | None = None) -> Link:
+        """Return the link for calls to worker `id`, opening one if necessary. Blocks for at most `within_s` seconds.
 
-        `asked`: by the other side, which cannot dial us. Raises WorkerLostError, DeadlineExceeded, ClosedError.
+        `by_request`: the peer cannot dial us and has asked for a link. Raises WorkerLostError, DeadlineExceeded,
+        ClosedError.
         """
         link = self._links.get(id)
         if link is not None and link.ending is None:
             return link
-        until_s = None if within_s is None else self._hub.clock.now_s() + within_s
+        deadline_s = None if within_s is None else self._hub.clock.now_s() + within_s
         with self._lock:
             connecting = self._connecting.setdefault(id, threading.Lock())
         if not connecting.acquire(blocking=False):
@@ -164,24 +162,23 @@ class Connections:
             if not acquired:
                 raise DeadlineExceeded(f"the link to worker {id} was not made within {within_s} s.")
         try:
-            link = self._routes.link_to(id) or self._connect(id, asked, until_s)
-            return self._routes.let_out(id, link)
+            link = self._routes.link_to(id) or self._connect(id, by_request, deadline_s)
+            return self._routes.flush(id, link)
         finally:
             connecting.release()
 
-    def at_once(self, id: int) -> Link | None:
-        """The link for calls to worker `id` when there is one, or nobody has to be dialled for it: this worker itself.
+    def get_without_waiting(self, id: int) -> Link | None:
+        """Return the loopback link if `id` is this worker, otherwise None. Does not block.
 
-        Does not block. Raises what is known without a try: WorkerLostError, ClosedError.
+        Raises WorkerLostError or ClosedError if no link can be opened.
         """
         self._member(id)
         return self.to(id) if id == self._info.id else None
 
-    def queue(self, id: int, call: Waiting) -> bool:
-        """`call` leaves over the link to worker `id`, after all that was queued before, when there is one.
+    def queue(self, id: int, call: QueuedItem) -> bool:
+        """Send `call` over the link to worker `id`, after all calls queued before. Return False if the queue is full.
 
-        Does not block: if need be the link is made elsewhere. When that fails, as `to` does, so does `call`. False: as
-        many as may wait for that link already do; `call` does not.
+        Does not block: another thread opens the link if necessary, and `call` fails if that fails.
         """
         queued = self._routes.queue(id, call)
         if queued == "first":
@@ -193,7 +190,7 @@ class Connections:
             try:
                 self.to(id)
             except FanwiseError as error:
-                self._routes.give_up(id, error, unless_linked=True)
+                self._routes.fail_all(id, error, unless_linked=True)
 
     def _member(self, id: int) -> Member:
         if self.closed:
@@ -204,137 +201,141 @@ class Connections:
             raise no_member(id, members, self.group.former)
         return member
 
-    def _connect(self, id: int, asked: bool, until_s: float | None) -> Link:
+    def _connect(self, id: int, by_request: bool, deadline_s: float | None) -> Link:
         member = self._member(id)
         if id == self._info.id:
-            return self._to_oneself()
+            return self._open_loopback()
         with self._waiting():
             for _ in range(_TRIES):
                 try:
-                    return self._connect_to(member, asked, self._left_s(until_s))
+                    return self._connect_to(member, by_request, self._remaining_s(deadline_s))
                 except WorkerLostError as error:
-                    lost, newer = error, None if asked else self._next_life(member, until_s)
+                    lost, newer = error, None if by_request else self._await_new_incarnation(member, deadline_s)
                     if newer is None:
                         raise
                     member = newer
             raise LinkLostError(
-                f"no link to worker {member.name} (rank {member.id}) could be made in {_TRIES} tries, and its process "
-                f"lives: {lost.message}\nWhat was to be sent did not leave. Try again."
+                f"no link to worker {member.name} (rank {member.id}) could be opened in {_TRIES} tries, although its "
+                f"process runs: {lost.message}\nNothing was sent. Try again."
             ) from lost
 
-    def _left_s(self, until_s: float | None) -> float | None:
-        return None if until_s is None else max(0.0, until_s - self._hub.clock.now_s())
+    def _remaining_s(self, deadline_s: float | None) -> float | None:
+        return None if deadline_s is None else max(0.0, deadline_s - self._hub.clock.now_s())
 
-    def _connect_to(self, member: Member, asked: bool, within_s: float | None) -> Link:
-        link = self._second_link(member)
+    def _connect_to(self, member: Member, by_request: bool, within_s: float | None) -> Link:
+        link = self._adopt_inbound(member)
         if link is not None:
             return link
         if member.host == self.group.me.host:
-            return self._dial_patiently(member, within_s)
+            return self._dial_with_retries(member, within_s)
         now_s = self._hub.clock.now_s
-        begun_s = now_s()
+        start_s = now_s()
         while True:
-            dialled_s = now_s()
+            dial_start_s = now_s()
             try:
                 return self.dial(member, _DIRECT_S)
-            except DeadlineExceeded:  # its host is there, and it is busy
-                return self._dial_patiently(member, within_s)
+            except DeadlineExceeded:  # the host is reachable and the peer is busy
+                return self._dial_with_retries(member, within_s)
             except WorkerLostError as error:
-                failed = error
-            if self.closed or now_s() - begun_s > _CUT_OFF_S:
+                last_error = error
+            if self.closed or now_s() - start_s > _UNREACHABLE_S:
                 break
-            self._closing.wait(_PAUSE_S)  # the connection may have been cut before we had greeted each other
-        if asked:
-            raise failed
-        return self._be_dialled(member, failed, within_s, dial_as_well=now_s() - dialled_s < _LOOK_AGAIN_S)
+            self._closing.wait(_PAUSE_S)  # the connection may have been lost during the handshake
+        if by_request:
+            raise last_error
+        return self._request_dial_back(member, last_error, within_s, dial_as_well=now_s() - dial_start_s < _RETRY_S)
 
-    def _second_link(self, member: Member) -> Link | None:
-        """One that it made and calls with, where ours was cut: it would not dial again, as it has one."""
+    def _adopt_inbound(self, member: Member) -> Link | None:
+        """Return an open link that the peer uses, after ours was lost: the peer would not dial again."""
         with self._lock:
-            links = [link for link in self._kept.get(member.incarnation, ()) if link.ending is None]
+            links = [link for link in self._links_of_incarnation.get(member.incarnation, ()) if link.ending is None]
         for link in links:
-            with contextlib.suppress(FanwiseError):  # it has just been cut too
-                self._settle_up(link, member)
+            with contextlib.suppress(FanwiseError):  # lost meanwhile
+                self._reconcile(link, member)
                 return self._adopt(link, member)
         return None
 
-    def _next_life(self, member: Member, until_s: float | None) -> Member | None:
-        """It cannot be reached. Wait for what the group says of it: who has its id now, if anybody has.
+    def _await_new_incarnation(self, member: Member, deadline_s: float | None) -> Member | None:
+        """Wait for the group to report an unreachable member. Return its successor or None.
 
-        One of this host whose process lives may just have been cut off: it is returned itself, to be dialled again.
+        A running process on this host is returned itself, to be dialed again.
         """
         now_s = self._hub.clock.now_s
-        begun_s = now_s()
-        until_s = begun_s + _NEXT_VIEW_S if until_s is None else min(until_s, begun_s + _NEXT_VIEW_S)
-        while now_s() < until_s and not (self.group.ending.is_full or self.group.has_left):
-            now = self.group.members().get(member.id)
-            if now != member or (now_s() - begun_s > _CUT_OFF_S and self._lives_here(member)):
-                return now
+        start_s = now_s()
+        deadline_s = (
+            start_s + _INCARNATION_WAIT_S if deadline_s is None else min(deadline_s, start_s + _INCARNATION_WAIT_S)
+        )
+        while now_s() < deadline_s and not (self.group.ending.is_set or self.group.has_left):
+            current = self.group.members().get(member.id)
+            if current != member or (now_s() - start_s > _UNREACHABLE_S and self._is_running_here(member)):
+                return current
             self._closing.wait(_PAUSE_S)
         return None
 
-    def _lives_here(self, member: Member) -> bool:
+    def _is_running_here(self, member: Member) -> bool:
         return member.host == self.group.me.host and not has_ended(member.pid, member.started_ticks)
 
-    def _to_oneself(self) -> Link:
-        link, other = memory_links(self._hub, self._hub)
-        self._serve_on(other, self._info)
+    def _open_loopback(self) -> Link:
+        link, far_end = memory_links(self._hub, self._hub)
+        self._serve_on(far_end, self._info)
         self._serve_on(link, self._info)
-        self._kept[self.group.me.incarnation] = [link]
-        for end in (link, other):
-            self.traffic.keep(self._info.name, end)
-        return self._routes.place(self._info.id, link)
+        self._links_of_incarnation[self.group.me.incarnation] = [link]
+        for end in (link, far_end):
+            self.traffic.add_link(self._info.name, end)
+        return self._routes.add(self._info.id, link)
 
-    def _dial_patiently(self, member: Member, within_s: float | None) -> Link:
-        until_s = None if within_s is None else self._hub.clock.now_s() + within_s
+    def _dial_with_retries(self, member: Member, within_s: float | None) -> Link:
+        deadline_s = None if within_s is None else self._hub.clock.now_s() + within_s
         while True:
-            left_s = _CONNECT_S if until_s is None else min(_CONNECT_S, until_s - self._hub.clock.now_s())
+            remaining_s = _CONNECT_S if deadline_s is None else min(_CONNECT_S, deadline_s - self._hub.clock.now_s())
             try:
-                return self.dial(member, max(0.0, left_s))
+                return self.dial(member, max(0.0, remaining_s))
             except DeadlineExceeded:
                 is_member = self.group.fenced is None and self.group.members().get(member.id) == member
-                if self.closed or not is_member or left_s < _CONNECT_S:
+                if self.closed or not is_member or remaining_s < _CONNECT_S:
                     raise
 
     def dial(self, member: Member, within_s: float) -> Link:
-        """Make a link to `member`. The one to use is returned: where there was one already, that."""
+        """Open a link to `member`. Return the link to use: an existing one takes precedence."""
         link = self.group.dial(member, within_s=within_s)
         try:
             if self.closed:
                 raise ClosedError("RPC was shut down in this process.")
             self._serve_on(link, member.info)
-            self._keep(link, member)
+            self._track(link, member)
             number = self._number(link, secrets.randbits(62))
-            mine = self.group.me, member.incarnation, number, link.frame_bytes, self.group.knows
-            link.peer_takes(link.ask("hello", *mine, within_s=_CONNECT_S, judged=False))
-            self._settle_up(link, member)
+            hello = self.group.me, member.incarnation, number, link.frame_bytes, self.group.knows
+            link.peer_takes(link.ask("hello", *hello, within_s=_CONNECT_S, judged=False))
+            self._reconcile(link, member)
         except BaseException:
             link.close("not welcome")
             raise
-        return self._adopt(link, member)  # not before: another thread would use it before the hello
+        return self._adopt(link, member)  # after the hello, because other threads use it at once
 
-    def _be_dialled(self, member: Member, error: FanwiseError, within_s: float | None, *, dial_as_well: bool) -> Link:
-        """Ask `member` to dial us, and wait until it has.
+    def _request_dial_back(
+        self, member: Member, error: FanwiseError, within_s: float | None, *, dial_as_well: bool
+    ) -> Link:
+        """Ask `member` to dial us and wait for its link.
 
-        Where connections are cut it may wait for us in the same way, and the link to the coordinator may just be gone:
-        so both ask again, and who was refused at once dials again itself (`dial_as_well`).
+        The peer may be waiting for us in the same way, and the link to the coordinator may be lost. Therefore requests
+        are repeated, and a worker that was refused at once also dials (`dial_as_well`).
         """
         now_s = self._hub.clock.now_s
-        again_s = now_s()
-        until_s = again_s + (_CONNECT_S if within_s is None else min(_CONNECT_S, within_s))
-        while now_s() < until_s:
-            came = self._awaited[member.id] = threading.Event()
-            if now_s() >= again_s:
+        request_at_s = now_s()
+        deadline_s = request_at_s + (_CONNECT_S if within_s is None else min(_CONNECT_S, within_s))
+        while now_s() < deadline_s:
+            event = self._dial_back_events[member.id] = threading.Event()
+            if now_s() >= request_at_s:
                 self.group.ask_to_dial(member)
-                again_s = now_s() + _ASK_AGAIN_S
-            came.wait(min(_LOOK_AGAIN_S, max(0.0, until_s - now_s())))
-            link = self._routes.link_to(member.id) or self._second_link(member)
+                request_at_s = now_s() + _REPEAT_REQUEST_S
+            event.wait(min(_RETRY_S, max(0.0, deadline_s - now_s())))
+            link = self._routes.link_to(member.id) or self._adopt_inbound(member)
             if link is not None:
                 return link
             if dial_as_well:
                 with contextlib.suppress(DeadlineExceeded, WorkerLostError):
                     return self.dial(member, _DIRECT_S)
-            if self.closed or self.group.ending.is_full or self.group.members().get(member.id) != member:
+            if self.closed or self.group.ending.is_set or self.group.members().get(member.id) != member:
                 raise error
         if within_s is not None and within_s < _CONNECT_S:
             raise DeadlineExceeded(f"the link to worker {member.name} was not made within {within_s:.3g} s.")
@@ -342,80 +343,80 @@ class Connections:
         raise WorkerLostError(
             f"this worker, {self.group.me}, and {member} cannot reach each other. Here: {error.message.rstrip('.')}; "
             f"and when asked to, it did not dial {address} within {_CONNECT_S:.0f} s.\n"
-            f"One of the two must be able to open a TCP connection to the other: look at their firewalls."
+            f"One of the two must be able to open a TCP connection to the other: check their firewalls."
         ) from error
 
     def dial_back(self, member: Member) -> None:
-        """`member` wants to reach us and cannot. Blocks."""
+        """Dial `member`, which cannot reach us. Blocks."""
         try:
-            self.to(member.id, asked=True)
+            self.to(member.id, by_request=True)
         except FanwiseError as error:
-            _log.info("%s asked to be dialled, in vain: %s", member, error)
+            _log.info("%s asked to be dialed, which failed: %s", member, error)
 
-    # -- being dialled ---------------------------------------------------------------------------------------------
+    # -- accepting -------------------------------------------------------------------------------------------------
 
     def accept(self, link: Link) -> None:
-        """Somebody who holds the key has dialled; says first who it is."""
-        speak(link)
-        link.handler = partial(self._greet, link)
+        """Handle an authenticated connection. Its first request must be `hello`."""
+        install_codec(link)
+        link.handler = partial(self._on_first_request, link)
 
-    def _greet(self, link: Link, request: Request) -> None:
+    def _on_first_request(self, link: Link, request: Request) -> None:
         if request.method == "join" and self._group is not None:
             self._group.on_probe(request)
             return
         if request.method != "hello":
-            link.close("say hello first")
+            link.close("protocol error: the first request on a link must be `hello`")
             return
         member, incarnation, number, frame_bytes, knows = request.args
         refusal = self._group.refusal(member, incarnation, knows) if self._group is not None else None
         if refusal is not None:
-            self.traffic.refused(member.name, "not_welcome")
+            self.traffic.count_refusal(member.name, "not_welcome")
             request.fail(WorkerLostError(refusal))
             return
         self._serve_on(link, member.info)
         self._number(link, number)
-        self._keep(link, member)
+        self._track(link, member)
         link.peer_takes(frame_bytes)
         request.answer(link.frame_bytes)
-        self._settle_up_inline(link, member)
+        self._reconcile_inline(link, member)
 
     def _serve_on(self, link: Link, peer: WorkerInfo) -> None:
-        speak(link, self._load_error)
+        install_codec(link, self._load_error)
         if self._arrived is not None:
             link.loads = partial(loads, arrived=partial(self._arrived, peer))
         link.handler = partial(self._handle, peer)
-        link.on_late = partial(self._came_late, weakref.ref(link))
+        link.on_late = partial(self._on_late_reply, weakref.ref(link))
         link.open()
 
-    def _came_late(self, of: "weakref.ref[Link]", head: Buffer, buffers: Sequence[memoryview]) -> None:
-        """An answer that nobody waits for any more. On a reading thread."""
+    def _on_late_reply(self, of: "weakref.ref[Link]", head: Buffer, buffers: Sequence[memoryview]) -> None:
+        """Release the contents of a late reply, on a reading thread."""
         link = of()
-        assert link is not None, "it is being read"
+        assert link is not None, "the link is being read"
         answer = link.loads(head, buffers)
         if type(answer) is Message:
             self._unwanted(answer, link)
 
-    def _keep(self, link: Link, member: Member) -> None:
-        """It ends when the member does, also when no call of ours goes over it."""
+    def _track(self, link: Link, member: Member) -> None:
+        """Register a link, so that it is closed when the member is removed."""
         with self._lock:
-            self._kept.setdefault(member.incarnation, []).append(link)
-        self.traffic.keep(member.name, link)
-        link.judge = partial(self._judge, member)
+            self._links_of_incarnation.setdefault(member.incarnation, []).append(link)
+        self.traffic.add_link(member.name, link)
+        link.judge = partial(self._on_failed_link, member)
         link.on_ended(partial(self._link_ended, member))
 
     def _adopt(self, link: Link, member: Member) -> Link:
-        """Calls go over it from now on. Where there is one already, that stays, and keeps their order."""
-        link = self._routes.place(member.id, link)
-        awaited = self._awaited.pop(member.id, None)
-        if awaited is not None:
-            awaited.set()
-        self._losses.answered(member)
+        """Use a link for calls. An existing one takes precedence and keeps their order."""
+        link = self._routes.add(member.id, link)
+        event = self._dial_back_events.pop(member.id, None)
+        if event is not None:
+            event.set()
+        self._link_losses.on_reply(member)
         return link
 
-    # -- links that were cut ---------------------------------------------------------------------------------------
+    # -- lost links ------------------------------------------------------------------------------------------------
 
     def number_of(self, link: Link) -> int:
-        """The number of a link, which both sides know it by; 0 for that to oneself."""
+        """Return the number of a link, equal on both sides; 0 for the loopback link."""
         return self._numbers.get(link, 0)
 
     def _number(self, link: Link, number: int) -> int:
@@ -423,75 +424,75 @@ class Connections:
             self._numbers[link] = number
         return number
 
-    def _judge(self, member: Member, link: Link, fail: Fail) -> None:
-        self._losses.ask(member, link, fail)
+    def _on_failed_link(self, member: Member, link: Link, fail: Fail) -> None:
+        self._link_losses.add(member, link, fail)
 
-    def _mend(self, member: Member) -> None:
-        """Make a new link in the place of one that was cut, and tell of that. Tries again as long as it is a member."""
-        if self.closed or self.group.members().get(member.id) != member or not self._owed_to(member):
+    def _reconnect(self, member: Member) -> None:
+        """Replace a lost link and report the loss to the peer. Retries while the peer is a member."""
+        if self.closed or self.group.members().get(member.id) != member or not self._losses_to_report(member):
             return
         try:
-            self._settle_up(self.to(member.id, within_s=_DIRECT_S), member)
+            self._reconcile(self.to(member.id, within_s=_DIRECT_S), member)
         except FanwiseError as error:
-            _log.info("the link to %s was cut, and is not mended yet: %s", member, error)
-            when_s = self._hub.clock.now_s() + _LOOK_AGAIN_S
-            self._hub.call_soon(lambda: self._later(when_s, partial(self._mend, member)))
+            _log.info("the link to %s was lost and not reopened yet: %s", member, error)
+            when_s = self._hub.clock.now_s() + _RETRY_S
+            self._hub.call_soon(lambda: self._outside_at(when_s, partial(self._reconnect, member)))
 
-    def _later(self, when_s: float, job: Callable[[], None]) -> None:
+    def _outside_at(self, when_s: float, job: Callable[[], None]) -> None:
         self._hub.call_at(when_s, lambda: self._outside(job))
 
-    def _owed_to(self, member: Member) -> tuple[int, ...]:
-        """The links that have ended here, and the other side has not been told."""
+    def _losses_to_report(self, member: Member) -> tuple[int, ...]:
+        """Return the numbers of lost links that were not reported to the peer."""
         with self._lock:
-            return tuple(sorted(self._owed.get(member.incarnation, ())))
+            return tuple(sorted(self._unreported_losses.get(member.incarnation, ())))
 
-    def _settle_up(self, link: Link, member: Member) -> None:
-        """Tell the other side which links have ended here, and wait until it has read all that came over them."""
-        while numbers := self._owed_to(member):
-            link.ask(OVER, numbers, within_s=_CONNECT_S, judged=False)
-            self._settled(member, numbers)
+    def _reconcile(self, link: Link, member: Member) -> None:
+        """Report lost links to the peer, and wait until it has read everything that arrived over them."""
+        while numbers := self._losses_to_report(member):
+            link.ask(LINKS_LOST, numbers, within_s=_CONNECT_S, judged=False)
+            self._on_reported(member, numbers)
 
-    def _settle_up_inline(self, link: Link, member: Member) -> None:
-        """The same on a reading thread: adopt the link when it is done. When it fails, that link has ended too."""
-        numbers = self._owed_to(member)
+    def _reconcile_inline(self, link: Link, member: Member) -> None:
+        """As `_reconcile`, without blocking; then adopt the link. If it fails, this link has ended too."""
+        numbers = self._losses_to_report(member)
         if not numbers:
             self._adopt(link, member)
             return
 
-        def told(reply: Reply) -> None:
+        def on_reply(reply: Reply) -> None:
             try:
                 reply.result()
             except FanwiseError:
                 return
-            self._settled(member, numbers)
-            self._settle_up_inline(link, member)
+            self._on_reported(member, numbers)
+            self._reconcile_inline(link, member)
 
         with contextlib.suppress(FanwiseError):
-            link.call(OVER, numbers, judged=False).add_done_callback(told)
+            link.call(LINKS_LOST, numbers, judged=False).add_done_callback(on_reply)
 
-    def _settled(self, member: Member, numbers: Sequence[int]) -> None:
+    def _on_reported(self, member: Member, numbers: Sequence[int]) -> None:
         with self._lock:
-            owed = self._owed.get(member.incarnation)
-            if owed is not None:
-                owed.difference_update(numbers)
-                if not owed:
-                    del self._owed[member.incarnation]
-        self._losses.answered(member)
+            unreported = self._unreported_losses.get(member.incarnation)
+            if unreported is not None:
+                unreported.difference_update(numbers)
+                if not unreported:
+                    del self._unreported_losses[member.incarnation]
+        self._link_losses.on_reply(member)
         for callback in self.on_cut:
             for number in numbers:
                 callback(member, number)
 
-    def on_told_over(self, sender: WorkerInfo, numbers: Sequence[int]) -> "Future[None]":
-        """`sender` has lost these links. Done when nothing that came over them is being read here any more."""
+    def on_peer_lost_links(self, sender: WorkerInfo, numbers: Sequence[int]) -> "Future[None]":
+        """Handle a report of lost links. The future is done when everything that arrived over them was read."""
         member, done = self.group.members().get(sender.id), Future[None]()
         with self._lock:
             links = [link for link, number in self._numbers.items() if number in numbers]
         for link in links:
-            link.lose("the other side has lost it")
+            link.lose("lost by the other side")
 
-        def look() -> None:
+        def check() -> None:
             if not all(link.is_read_out for link in links):
-                self._hub.call_at(self._hub.clock.now_s() + _PAUSE_S, look)
+                self._hub.call_at(self._hub.clock.now_s() + _PAUSE_S, check)
                 return
             if member is not None:
                 for callback in self.on_over:
@@ -499,72 +500,76 @@ class Connections:
                         callback(member, number)
             done.set_result(None)
 
-        self._hub.call_soon(look)
+        self._hub.call_soon(check)
         return done
 
-    # -- ends ------------------------------------------------------------------------------------------------------
+    # -- closing ---------------------------------------------------------------------------------------------------
 
-    def _link_ended(self, member: Member, link: Link, ending: Any) -> None:  # Any: links' Ending
-        self._routes.forget(member.id, link)
+    def _link_ended(self, member: Member, link: Link, ending: Any) -> None:
+        self._routes.remove(member.id, link)
         with self._lock:
-            kept = self._kept.get(member.incarnation, [])
-            if link in kept:
-                kept.remove(link)
-            cut = not ending.clean and not self.closed
-            if cut:
-                self._owed.setdefault(member.incarnation, set()).add(self._numbers.get(link, 0))
-            if len(self._kept) > _KNOWN_MAX:
-                self._forget_strangers()
-        if cut:
+            links = self._links_of_incarnation.get(member.incarnation, [])
+            if link in links:
+                links.remove(link)
+            is_lost = not ending.clean and not self.closed
+            if is_lost:
+                self._unreported_losses.setdefault(member.incarnation, set()).add(self._numbers.get(link, 0))
+            if len(self._links_of_incarnation) > _MAX_TRACKED:
+                self._prune()
+        if is_lost:
             self.group.suspect(member, ending.reason)
-            self._outside(partial(self._mend, member))
+            self._outside(partial(self._reconnect, member))
 
-    def _forget_strangers(self) -> None:
-        """With the lock: what is known of those who said hello and never became members is kept for the newest only."""
+    def _prune(self) -> None:
+        """Remove the older half of incarnations that sent a hello and are not members. Called with the lock."""
         members = {member.incarnation for member in self.group.members().values()}
-        gone = [life for life, links in self._kept.items() if not links and life not in members]
-        for life in gone[: len(gone) // 2 + 1]:  # the oldest
-            for known in (self._kept, self._owed):
-                known.pop(life, None)
+        stale = [
+            incarnation
+            for incarnation, links in self._links_of_incarnation.items()
+            if not links and incarnation not in members
+        ]
+        for incarnation in stale[: len(stale) // 2 + 1]:
+            for mapping in (self._links_of_incarnation, self._unreported_losses):
+                mapping.pop(incarnation, None)
 
     def lost(self, member: Member) -> None:
-        """All that waits for `member` fails."""
+        """Fail everything that waits for a lost member."""
         links = self._links_of(member)
-        self._routes.give_up(member.id, WorkerLostError(f"worker {member.name} was lost."))
+        self._routes.fail_all(member.id, WorkerLostError(f"worker {member.name} was lost."))
         for link in links:
             link.lose(f"worker {member.name} was lost")
-        self._losses.look()
+        self._link_losses.resolve()
 
     def left(self, member: Member) -> None:
-        """`member` has said goodbye to the group."""
+        """Close the links to a member that has left the group."""
         links = self._links_of(member)
-        self._routes.give_up(member.id, ClosedError(f"worker {member.name} has left."))
+        self._routes.fail_all(member.id, ClosedError(f"worker {member.name} has left."))
         for link in links:
             link.close(f"worker {member.name} has left")
 
     def _links_of(self, member: Member) -> list[Link]:
-        """All links of one that is gone. They are forgotten."""
+        """Remove and return all links of a former member."""
         with self._lock:
-            self._owed.pop(member.incarnation, None)
-            links = self._kept.pop(member.incarnation, [])
+            self._unreported_losses.pop(member.incarnation, None)
+            links = self._links_of_incarnation.pop(member.incarnation, [])
         for link in links:
-            self._routes.forget(member.id, link)
+            self._routes.remove(member.id, link)
         return links
 
     def fenced(self, why: str) -> None:
-        """The others have declared this worker lost: all that waits here fails, with the reason."""
+        """Fail all pending calls because the group has declared this worker lost."""
         with self._lock:
-            links = [link for kept in self._kept.values() for link in kept]
+            links = [link for links in self._links_of_incarnation.values() for link in links]
         self._routes.close(lambda: WorkerLostError(why), for_good=False)
         for link in links:
             link.lose(why)
 
     def close(self) -> None:
-        """This worker ends: no link is made from now on; what waits for one, or for an answer, fails."""
+        """Close all links, refuse new ones and fail all pending calls."""
         self._closing.set()
         self._routes.close(lambda: ClosedError("RPC was shut down in this process."))
         with self._lock:
-            links = [link for kept in self._kept.values() for link in kept]
+            links = [link for links in self._links_of_incarnation.values() for link in links]
         for link in links:
             link.close()
-        self._losses.close()
+        self._link_losses.close()

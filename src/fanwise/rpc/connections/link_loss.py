@@ -1,11 +1,10 @@
-"""Why calls fail whose link was lost: the worker is lost, or it lives and only the link was cut.
+"""Decides the error of calls whose link was lost: the worker is lost, or only the link.
 
-    ask(member, link, fail)  --> looks until a fact decides --> fail(how to make the error of each call)
+    add(member, link, fail)  --> checked until a fact decides --> fail(function that creates the error of each call)
 
-Facts: the group says that it is lost, or has left; its process, on this host, has ended; it has answered over a new
-link. When nothing of this is known in 2 s, a worker of this host lives, for its process is there. Of another host the
-group has more time to decide, as it hears of a cut when we do; then it is out of reach.
-Looks on the hub's thread, and never blocks.
+Facts: the group reports the worker as lost or left; its process, on this host, has ended; it has replied over a new
+link. Without any of these within 2 s, a worker of this host is alive, because its process runs. For a worker of another
+host the group has more time to decide; then it is unreachable. Runs on the hub's thread and does not block.
 """
 
 import threading
@@ -21,119 +20,119 @@ from ..membership.members import Member
 if TYPE_CHECKING:
     from ..membership.group import Group
 
-# A process that ends closes its sockets a moment before it counts as ended.
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.001, 0.02
-_DECIDED_S, _DECIDED_FAR_S = 2.0, 10.0
+# A terminating process closes its sockets shortly before it counts as ended.
+_MIN_PAUSE_S, _MAX_PAUSE_S = 0.001, 0.02
+_DECISION_S, _REMOTE_DECISION_S = 2.0, 10.0
 
 
-class Links(Protocol):
-    """What is asked of the links of this worker."""
-
+class Connections(Protocol):
     @property
     def closed(self) -> bool: ...
     @property
     def group(self) -> "Group": ...
 
 
-class _Case(NamedTuple):
+class _PendingFailure(NamedTuple):
     member: Member
     reason: str
-    until_s: float
+    deadline_s: float
     fail: Fail
-    has_answered: bool = False  # since, over a new link
+    has_replied: bool = False  # over a new link
 
 
-class LinkLosses:
+class LinkLossResolver:
     """See the module."""
 
-    def __init__(self, hub: Hub, links: Links) -> None:
+    def __init__(self, hub: Hub, links: Connections) -> None:
         self._hub = hub
         self._links = links
         self._lock = threading.Lock()
-        self._cases: list[_Case] = []
+        self._pending: list[_PendingFailure] = []
         self._is_due = False
-        self._pause_s = _FIRST_PAUSE_S
+        self._pause_s = _MIN_PAUSE_S
 
     @property
     def num_open(self) -> int:
-        """Links whose calls wait to hear what became of it."""
-        return len(self._cases)
+        """Number of links whose pending calls wait for a decision."""
+        return len(self._pending)
 
-    def ask(self, member: Member, link: Link, fail: Fail) -> None:
-        """The link to `member` was lost, with calls open. By any thread."""
+    def add(self, member: Member, link: Link, fail: Fail) -> None:
+        """Decide about the pending calls of a lost link. Thread-safe."""
         reason = link.ending.reason if link.ending is not None else ""
-        is_here = member.host == self._links.group.me.host
-        until_s = self._hub.clock.now_s() + (_DECIDED_S if is_here else _DECIDED_FAR_S)
+        is_local = member.host == self._links.group.me.host
+        deadline_s = self._hub.clock.now_s() + (_DECISION_S if is_local else _REMOTE_DECISION_S)
         with self._lock:
-            self._cases.append(_Case(member, reason, until_s, fail))
-            self._pause_s = _FIRST_PAUSE_S
-        self._hub.call_soon(self.look)
+            self._pending.append(_PendingFailure(member, reason, deadline_s, fail))
+            self._pause_s = _MIN_PAUSE_S
+        self._hub.call_soon(self.resolve)
 
-    def answered(self, member: Member) -> None:
-        """`member` has answered just now, over a new link or about one that had ended. By any thread."""
+    def on_reply(self, member: Member) -> None:
+        """Record that `member` has replied over a new link. Thread-safe."""
         with self._lock:
-            self._cases = [case._replace(has_answered=True) if case.member == member else case for case in self._cases]
-        if self._cases:
-            self._hub.call_soon(self.look)
+            self._pending = [
+                failure._replace(has_replied=True) if failure.member == member else failure for failure in self._pending
+            ]
+        if self._pending:
+            self._hub.call_soon(self.resolve)
 
-    def look(self) -> None:
-        """Decide what can be decided. On the hub's thread."""
-        decided = []
+    def resolve(self) -> None:
+        """Decide all failures that can be decided, on the hub's thread."""
+        resolved = []
         with self._lock:
-            cases, self._cases = self._cases, []
-            for case in cases:
-                error = self._cause_of(case)
+            pending, self._pending = self._pending, []
+            for failure in pending:
+                error = self._decide(failure)
                 if error is None:
-                    self._cases.append(case)
+                    self._pending.append(failure)
                 else:
-                    decided.append((case, error))
-            again = bool(self._cases) and not self._is_due
-            self._is_due = self._is_due or again
-        for case, error in decided:
-            case.fail(error)
-        if again:
-            self._hub.call_at(self._hub.clock.now_s() + self._pause_s, self._look_again)
-            self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
+                    resolved.append((failure, error))
+            needs_timer = bool(self._pending) and not self._is_due
+            self._is_due = self._is_due or needs_timer
+        for failure, error in resolved:
+            failure.fail(error)
+        if needs_timer:
+            self._hub.call_at(self._hub.clock.now_s() + self._pause_s, self._resolve_again)
+            self._pause_s = min(2 * self._pause_s, _MAX_PAUSE_S)
 
-    def _look_again(self) -> None:
+    def _resolve_again(self) -> None:
         self._is_due = False
-        self.look()
+        self.resolve()
 
     def close(self) -> None:
-        """This worker ends. By any thread."""
+        """Fail all pending calls. Thread-safe."""
         with self._lock:
-            cases, self._cases = self._cases, []
-        for case in cases:
-            case.fail(lambda _: ClosedError("RPC was shut down in this process."))
+            pending, self._pending = self._pending, []
+        for failure in pending:
+            failure.fail(lambda _: ClosedError("RPC was shut down in this process."))
 
-    def _cause_of(self, case: _Case) -> Callable[[str], FanwiseError] | None:
-        member, group = case.member, self._links.group
+    def _decide(self, failure: _PendingFailure) -> Callable[[str], FanwiseError] | None:
+        member, group = failure.member, self._links.group
         if self._links.closed:
             return lambda _: ClosedError("RPC was shut down in this process.")
         if group.fenced is not None:
-            return _lost(case, f"this worker was declared lost by the others: {group.fenced}")
+            return _worker_lost(failure, f"this worker was declared lost by the others: {group.fenced}")
         if group.members().get(member.id) != member:
-            return _lost(case, "it was lost, as the group says")
-        is_here = member.host == group.me.host
-        if is_here and has_ended(member.pid, member.started_ticks):
-            return _lost(case, "its process has ended")
-        if case.has_answered:
-            return _cut(case)
-        if self._hub.clock.now_s() < case.until_s:
+            return _worker_lost(failure, "the group has declared it lost")
+        is_local = member.host == group.me.host
+        if is_local and has_ended(member.pid, member.started_ticks):
+            return _worker_lost(failure, "its process has ended")
+        if failure.has_replied:
+            return _link_lost(failure)
+        if self._hub.clock.now_s() < failure.deadline_s:
             return None
-        return _cut(case) if is_here else _lost(case, "it is out of reach")
+        return _link_lost(failure) if is_local else _worker_lost(failure, "it is unreachable")
 
 
-def _lost(case: _Case, why: str) -> Callable[[str], FanwiseError]:
+def _worker_lost(failure: _PendingFailure, why: str) -> Callable[[str], FanwiseError]:
     return lambda method: WorkerLostError(
-        f"{method!r} was not answered: the link has ended ({case.reason}), and {why}."
+        f"{method!r} was not answered: the link has ended ({failure.reason}), and {why}."
     )
 
 
-def _cut(case: _Case) -> Callable[[str], FanwiseError]:
-    member = case.member
+def _link_lost(failure: _PendingFailure) -> Callable[[str], FanwiseError]:
+    member = failure.member
     return lambda method: LinkLostError(
-        f"the link to worker {member.name} (rank {member.id}) was cut before {method!r} was answered ({case.reason}); "
-        f"the worker lives.\nThe call may have run there, or not. The next call makes a new link: repeat this one if "
-        f"it does no harm to run it twice."
+        f"the link to worker {member.name} (rank {member.id}) was cut before {method!r} was answered "
+        f"({failure.reason}); the worker is alive.\nThe call may have run there. The next call opens a new link: "
+        f"repeat this one if it is harmless to run it twice."
     )

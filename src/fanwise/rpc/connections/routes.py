@@ -1,12 +1,12 @@
-"""Over which link the calls to each worker go, and which calls wait because there is none yet.
+"""The link for calls to each worker, and the queue of calls that wait for it.
 
-    place(id, link)    from now on calls go over it; where there is one already, that stays, and keeps their order
-    queue(id, call)    a call that waits; from now on the link to `id`, when it is made, is kept back
-    let_out(id, link)  all that wait leave, in their order; then the link is there for everybody
-    give_up(id, error) all that wait fail
+    add(id, link)      use the link for calls, unless there is an older one, which keeps their order
+    queue(id, call)    queue a call; the link to `id` is withheld from now on
+    flush(id, link)    send all queued calls in order, then make the link available
+    fail_all(id, error) fail all queued calls
 
-So a call never passes one that was queued before it: while one waits, `links` has no link to that worker. Calls whose
-time runs out fail where they wait. Makes no link and knows no worker; by any thread, and nothing here blocks.
+No call overtakes a queued one: while a call is queued, `links` has no link to that worker. Queued calls fail when they
+time out. Thread-safe; nothing here blocks.
 """
 
 import threading
@@ -20,47 +20,46 @@ from ...links.flow_control.credits import OVERDRAFT
 from ...links.hub import Alarm, Hub
 from ...links.link import Link
 
-# Calls that were made one after another fail together.
+# Calls with similar deadlines fail together.
 _SLACK_S = 0.01
 
 
-class Waiting(Protocol):
-    """A call that waits for its link.
+class QueuedItem(Protocol):
+    """A call or request that waits for a link.
 
     Attributes:
-        due_s: when it fails, on the hub's clock; None: never.
-        num_bytes: how much it keeps.
+        deadline_s: deadline on the hub's clock; None for no limit.
+        num_bytes: size of the message.
     """
 
-    due_s: float | None
+    deadline_s: float | None
     num_bytes: int
 
     def send(self, link: Link) -> None:
-        """Leave over `link`. Once. Does not raise, and runs no code of the user."""
+        """Send over `link`. Called once. Does not raise and runs no user code."""
 
     def fail(self, error: FanwiseError) -> None:
-        """It will not leave. As `send`."""
+        """Fail without sending. As `send`."""
 
 
 @dataclass(slots=True)
 class _Queue:
-    """Calls to one worker, in their order; the link that is kept back; how many are just leaving.
+    """Queued calls to one worker, the withheld link, and the number of calls being sent.
 
-    `num_bytes`: of all that wait, and of all that have left. They leave without waiting for credit, so that they delay
-    nobody who waits for the link; so no more may come while they leave.
+    `num_bytes` includes calls that were sent: they do not wait for credit, so the queue must not refill meanwhile.
     """
 
-    calls: deque[Waiting] = field(default_factory=deque)
+    calls: deque[QueuedItem] = field(default_factory=deque)
     num_bytes: int = 0
     link: Link | None = None
-    num_leaving: int = 0
+    num_sending: int = 0
 
 
 class Routes:
     """See the module.
 
     Attributes:
-        links: by worker id. Whoever calls looks here first; a link may have ended.
+        links: links for calls by worker id, for a fast lookup. A link may have ended.
     """
 
     def __init__(self, hub: Hub) -> None:
@@ -68,37 +67,37 @@ class Routes:
         self._queues: dict[int, _Queue] = {}
         self._lock = threading.Lock()
         self._hub = hub
-        self._alarm = Alarm(hub, self._expire)
+        self._timer = Alarm(hub, self._expire)
         self._closed = False
 
     @property
     def num_open(self) -> int:
-        """How many calls wait for their links, or for their answers; not those for an answer in parts."""
+        """Number of calls that are queued or wait for a reply, without streams."""
         with self._lock:
             queues = list(self._queues.values())
-            # In this order: a call that leaves meanwhile is counted twice, and never not at all.
-            num_queued = sum(len(queue.calls) + queue.num_leaving for queue in queues)
+            # In this order, so that a call sent meanwhile is counted twice rather than not at all.
+            num_queued = sum(len(queue.calls) + queue.num_sending for queue in queues)
             links = [*self.links.values(), *(queue.link for queue in queues if queue.link is not None)]
         return num_queued + sum(link.num_open_whole for link in links)
 
     def open_calls(self) -> dict[int, list[str]]:
-        """The names of calls whose answers are waited for, by worker."""
+        """Return the names of the calls that wait for a reply, by worker."""
         with self._lock:
             links = list(self.links.items())
         return {id: names for id, link in links if (names := link.open_calls())}
 
     def num_queued(self) -> dict[int, int]:
-        """How many calls wait for their links, by worker."""
+        """Return the number of queued calls, by worker."""
         with self._lock:
             return {id: len(queue.calls) for id, queue in self._queues.items()}
 
-    def ready(self, id: int) -> Link | None:
-        """The link for calls to worker `id`; None: one must be made first, or others wait for it."""
+    def get_open(self, id: int) -> Link | None:
+        """Return the link for calls to worker `id`; None if it must be opened or calls are queued."""
         link = self.links.get(id)
         return link if link is not None and link.ending is None else None
 
     def link_to(self, id: int) -> Link | None:
-        """The open link to worker `id`, also one that is kept back."""
+        """Return the open link to worker `id`, even if it is withheld."""
         with self._lock:
             return self._link_to(id)
 
@@ -107,20 +106,20 @@ class Routes:
         link = self.links.get(id) if queue is None else queue.link
         return link if link is not None and link.ending is None else None
 
-    def place(self, id: int, link: Link) -> Link:
-        """`link` leads to worker `id`. The one to use is returned: where there is one already, that."""
+    def add(self, id: int, link: Link) -> Link:
+        """Add a link to worker `id`. Return the link to use: an existing one takes precedence."""
         with self._lock:
-            before = self._link_to(id)
-            if before is not None:
-                return before
+            existing = self._link_to(id)
+            if existing is not None:
+                return existing
             if id in self._queues:
                 self._queues[id].link = link
             else:
                 self.links[id] = link
             return link
 
-    def forget(self, id: int, link: Link) -> None:
-        """It has ended, or is about to."""
+    def remove(self, id: int, link: Link) -> None:
+        """Remove a link that has ended or is about to."""
         with self._lock:
             if self.links.get(id) is link:
                 del self.links[id]
@@ -128,12 +127,12 @@ class Routes:
             if queue is not None and queue.link is link:
                 queue.link = None
 
-    # -- calls that wait -------------------------------------------------------------------------------------------
+    # -- queued calls ----------------------------------------------------------------------------------------------
 
-    def queue(self, id: int, call: Waiting) -> Literal["first", "queued", "full"]:
-        """`call` leaves when there is a link to worker `id`. The first that waits: a link is to be made.
+    def queue(self, id: int, call: QueuedItem) -> Literal["first", "queued", "full"]:
+        """Queue `call` until there is a link to worker `id`. After "first", the caller must open a link.
 
-        "full": too many bytes of calls wait for that link; this one does not.
+        "full" means that `call` was not queued, because too many bytes are.
         """
         with self._lock:
             is_closed, is_first = self._closed, id not in self._queues
@@ -148,12 +147,12 @@ class Routes:
         if is_closed:
             call.fail(ClosedError("RPC has been shut down in this process."))
             return "queued"
-        if call.due_s is not None:
-            self._alarm.set(call.due_s + _SLACK_S)
+        if call.deadline_s is not None:
+            self._timer.set(call.deadline_s + _SLACK_S)
         return "first" if is_first else "queued"
 
-    def withdraw(self, id: int, call: Waiting) -> bool:
-        """`call` does not wait any more. False: it did not; it is leaving, has left or has failed."""
+    def withdraw(self, id: int, call: QueuedItem) -> bool:
+        """Remove a queued call. Return False if it was sent, is being sent or has failed."""
         with self._lock:
             queue = self._queues.get(id)
             if queue is None or call not in queue.calls:
@@ -163,11 +162,11 @@ class Routes:
             return True
 
     def is_awaited(self, id: int) -> bool:
-        """Whether the link to worker `id` is kept back, or to be made, for calls that wait."""
+        """Return True if calls to worker `id` are queued."""
         return id in self._queues
 
-    def let_out(self, id: int, link: Link) -> Link:
-        """What waits for `link` leaves. One thread at a time for each worker."""
+    def flush(self, id: int, link: Link) -> Link:
+        """Send the queued calls over `link`. One thread at a time per worker."""
         while True:
             with self._lock:
                 queue = self._queues.get(id)
@@ -178,16 +177,16 @@ class Routes:
                     if link.ending is None:
                         self.links[id] = link
                     return link
-                if link.ending is not None:  # they wait for the next
+                if link.ending is not None:  # the rest waits for the next link
                     return link
                 call = queue.calls.popleft()
-                queue.num_leaving += 1
+                queue.num_sending += 1
             call.send(link)
             with self._lock:
-                queue.num_leaving -= 1
+                queue.num_sending -= 1
 
-    def give_up(self, id: int, error: FanwiseError, *, unless_linked: bool = False) -> None:
-        """What waits for a link to worker `id` fails. `unless_linked`: not if there is one meanwhile."""
+    def fail_all(self, id: int, error: FanwiseError, *, unless_linked: bool = False) -> None:
+        """Fail the queued calls to worker `id`, or with `unless_linked` only if there is no link."""
         with self._lock:
             if unless_linked and self._link_to(id) is not None:
                 return
@@ -197,26 +196,26 @@ class Routes:
 
     def _expire(self) -> None:
         now_s = self._hub.clock.now_s()
-        late: list[Waiting] = []
-        due_s: list[float] = []
+        overdue: list[QueuedItem] = []
+        deadlines_s: list[float] = []
         with self._lock:
             for queue in self._queues.values():
-                expired = [call for call in queue.calls if call.due_s is not None and call.due_s <= now_s]
-                late += expired
+                expired = [call for call in queue.calls if call.deadline_s is not None and call.deadline_s <= now_s]
+                overdue += expired
                 queue.num_bytes -= sum(call.num_bytes for call in expired)
-                queue.calls = deque(call for call in queue.calls if call.due_s is None or call.due_s > now_s)
-                due_s += (call.due_s for call in queue.calls if call.due_s is not None)
-        for call in late:
-            call.fail(DeadlineExceeded("the call still waited for its link when its time ran out."))
-        if due_s:
-            self._alarm.set(min(due_s) + _SLACK_S)
+                queue.calls = deque(call for call in queue.calls if call.deadline_s is None or call.deadline_s > now_s)
+                deadlines_s += (call.deadline_s for call in queue.calls if call.deadline_s is not None)
+        for call in overdue:
+            call.fail(DeadlineExceeded("the call timed out while it waited for its link."))
+        if deadlines_s:
+            self._timer.set(min(deadlines_s) + _SLACK_S)
 
     def close(self, error: Callable[[], FanwiseError], *, for_good: bool = True) -> None:
-        """All that waits fails, each with an `error()`. `for_good`: and whatever comes later."""
+        """Fail all queued calls with a new `error()`, and with `for_good` all later ones."""
         with self._lock:
             self._closed = self._closed or for_good
             queues, self._queues = list(self._queues.values()), {}
-        self._alarm.cancel()
+        self._timer.cancel()
         for queue in queues:
             for call in queue.calls:
                 call.fail(error())

@@ -1,8 +1,7 @@
-"""What has gone over the links of this worker, by the name of the other one.
+"""Traffic counters of this worker, by the name of the peer.
 
-A link counts for itself (`links.counts`). What has ended is added up for each worker, so the numbers of a worker never
-go down when its link is cut, or when it comes back as another life. Of workers that have no link any more the newest
-GONE_MAX are remembered. Knows no call and no member.
+A link has its own counters (`links.counts`). Those of ended links are summed up per worker, so the counters of a worker
+never decrease when its link is lost or it restarts. The newest MAX_FORMER_PEERS workers without a link are kept.
 """
 
 import threading
@@ -13,37 +12,37 @@ from ...links.counts import LinkCounts
 from ...links.link import Link
 from ...links.peers import Ending
 
-GONE_MAX = 1024
+MAX_FORMER_PEERS = 1024
 
 
 class Traffic:
-    """See the module. By any thread."""
+    """See the module. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._links: defaultdict[str, list[Link]] = defaultdict(list)
         self._ended: dict[str, LinkCounts] = {}
 
-    def keep(self, worker: str, link: Link) -> None:
-        """`link` leads to `worker`."""
+    def add_link(self, worker: str, link: Link) -> None:
+        """Add a link to `worker`."""
         with self._lock:
             self._links[worker].append(link)
         link.on_ended(partial(self._link_ended, worker))
 
-    def refused(self, worker: str, why: str) -> None:
-        """Something was not done for, or with, `worker`, where no link can count it."""
+    def count_refusal(self, worker: str, why: str) -> None:
+        """Count a refusal that no link can count."""
         with self._lock:
             self._add(worker, LinkCounts(refused={why: 1}))
 
     def by_worker(self) -> dict[str, tuple[LinkCounts, list[Link]]]:
-        """Of all that there ever was something to tell of, by name: what went so far, and the links that are open."""
+        """Return the counters and open links of each worker, by name."""
         with self._lock:
             ended, links = dict(self._ended), {worker: links.copy() for worker, links in self._links.items()}
-        found: dict[str, tuple[LinkCounts, list[Link]]] = {}
+        result: dict[str, tuple[LinkCounts, list[Link]]] = {}
         for worker in sorted({*ended, *links}):
-            its = links.get(worker, [])
-            found[worker] = sum((link.counts() for link in its), ended.get(worker, LinkCounts())), its
-        return found
+            open_links = links.get(worker, [])
+            result[worker] = sum((link.counts() for link in open_links), ended.get(worker, LinkCounts())), open_links
+        return result
 
     def _link_ended(self, worker: str, link: Link, _ending: Ending) -> None:
         with self._lock:
@@ -54,8 +53,8 @@ class Traffic:
             self._add(worker, link.counts())
 
     def _add(self, worker: str, counts: LinkCounts) -> None:
-        self._ended[worker] = self._ended.pop(worker, LinkCounts()) + counts  # at the end: the newest
-        if len(self._ended) > GONE_MAX:
-            oldest = next((gone for gone in self._ended if gone not in self._links), None)
+        self._ended[worker] = self._ended.pop(worker, LinkCounts()) + counts  # moved to the end: the newest
+        if len(self._ended) > MAX_FORMER_PEERS:
+            oldest = next((name for name in self._ended if name not in self._links), None)
             if oldest is not None:
                 del self._ended[oldest]

@@ -1,8 +1,6 @@
-"""Tensors in the memory of devices: where they arrive, and how they get there without main memory.
+"""Tensors in device memory: their target devices, and transfers without main memory.
 
-    device_maps    on which device of the other worker a tensor arrives
-    loans (quiet)  which way a tensor goes, and what is lent meanwhile; lending carries it out
-    device_memory  what is asked of a device; cuda_memory: CUDA
-
-Knows no call: messages carry what is said of a tensor.
+device_maps    target device of a tensor on the callee
+loans          decides between lending and staging, and tracks loans. Pure; lending executes it
+device_memory  interface of a device; cuda_memory: CUDA
 """

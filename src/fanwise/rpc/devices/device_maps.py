@@ -1,11 +1,11 @@
-"""Device maps: on which GPU of the other worker a tensor of mine arrives, and where its answers come back to.
+"""Device maps: the target device of a tensor on the callee, and the device of its result on the caller.
 
-    mine --map_to(callee)--> theirs     in calls: the sender names the target in the tensor's header
-    mine <--its inverse----- theirs     in answers: the receiver looks it up
+    local --map_to(callee)--> remote     in calls: the sender names the target in the tensor's header
+    local <--its inverse----- remote     in replies: the receiver looks it up
 
-Without a map devices keep their names, so `cuda:1` arrives on `cuda:1`; with one, a device that it leaves out cannot be
-sent. A map is checked when the group has formed: against this worker's devices and the names of the group at once, and
-against the callee's devices by asking it. The texts are torch's.
+Without a map devices keep their names, so `cuda:1` arrives on `cuda:1`. With a map, tensors on other devices cannot be
+sent. When the group has formed, a map is checked against the devices of this worker, the names of the group, and the
+devices of the callee. The messages are torch's.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -109,5 +109,5 @@ def _valid(devices: Iterable[torch.device], num_devices: int) -> bool:
     return all(device == _CPU or (device.type == "cuda" and device.index < num_devices) for device in devices)
 
 
-def _shown(device_map: Mapping[Any, Any]) -> dict[str, str]:  # Any: devices
+def _shown(device_map: Mapping[Any, Any]) -> dict[str, str]:
     return {str(mine): str(theirs) for mine, theirs in device_map.items()}

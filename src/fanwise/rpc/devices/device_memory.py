@@ -14,7 +14,7 @@ import torch
 
 from .loans import Sight
 
-Handle = tuple[Any, ...]  # Any: plain values of the memory's own
+Handle = tuple[Any, ...]
 
 
 class DeviceMemory(Protocol):

@@ -32,7 +32,7 @@ from ...links.hub import Alarm, Hub
 from ...links.link import Link
 from ...links.plain import Plain
 from .. import agent_protocol
-from ..calling.outcomes import error_of, result_of
+from ..calling.futures import error_of, result_of
 from ..membership.members import Member
 from ..worker_info import WorkerInfo, WorkerKey
 from .device_memory import DeviceMemory, Handle
@@ -52,7 +52,7 @@ SIGHT, RETURNED, STAGED, HELD = "loans.sight", "loans.returned", "loans.staged",
 class Links(Protocol):
     """What is asked of the links to other workers."""
 
-    def ready(self, id: int) -> Link | None: ...
+    def get_open(self, id: int) -> Link | None: ...
 
 
 class Agent(agent_protocol.Agent, Protocol):
@@ -148,12 +148,12 @@ class Lending:
     def _ask_sight(self, key: WorkerKey) -> None:
         """Ask that worker what it sees, until it has said so. Nobody waits for it, and no link is made for it."""
         with self._lock:
-            if key in self._sights or self._agent.connections.ready(key.id) is None:
+            if key in self._sights or self._agent.connections.get_open(key.id) is None:
                 return
             self._sights[key] = None
         self._agent.request(key.id, SIGHT).add_done_callback(partial(self._seen, key))
 
-    def _seen(self, key: WorkerKey, future: "Future[Any]") -> None:  # Any: a Sight
+    def _seen(self, key: WorkerKey, future: "Future[Any]") -> None:
         error = error_of(future)
         if error is None:
             self._sights[key] = future.value()
@@ -169,7 +169,7 @@ class Lending:
         if not known:
             _log.warning("tensors go through main memory from now on: %s", why)
 
-    def take_back(self, loans: Sequence[int], to: int) -> None:
+    def roll_back(self, loans: Sequence[int], to: int) -> None:
         """A message with these never left."""
         with self._lock:
             ended = self._loans.give_back(loans, self._key_of(to))
@@ -213,7 +213,7 @@ class Lending:
             self._ask_held(member.key, loans)
 
     def _ask_held(self, key: WorkerKey, loans: Sequence[int]) -> None:
-        def told(future: "Future[Any]") -> None:  # Any: numbers
+        def told(future: "Future[Any]") -> None:
             error = error_of(future)
             if error is None:
                 self._not_held(key, [loan for loan in loans if loan not in future.value()])
@@ -263,7 +263,7 @@ class Lending:
 
         return self._outside(staged)
 
-    def _outside(self, make: Callable[[], Any]) -> "Future[Any]":  # Any: what it makes
+    def _outside(self, make: Callable[[], Any]) -> "Future[Any]":
         future: Future[Any] = Future()
 
         def run() -> None:
@@ -324,7 +324,7 @@ class Lending:
         if self._key_of(key.id) == key and not self._closed:
             told = self._agent.request(key.id, RETURNED, loans, were_opened)
 
-            def again(future: "Future[Any]") -> None:  # Any: of nothing
+            def again(future: "Future[Any]") -> None:
                 if isinstance(error_of(future), LinkLostError):
                     self._return(key, loans, were_opened=were_opened)
 
@@ -379,9 +379,9 @@ class Lender:
         self.loans.append(lent[0])
         return lent[1]
 
-    def take_back(self) -> None:
+    def roll_back(self) -> None:
         """The message was not finished."""
-        self._lending.take_back(self.loans, self._to)
+        self._lending.roll_back(self.loans, self._to)
 
 
 class ReceivedLoans:

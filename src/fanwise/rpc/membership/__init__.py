@@ -1,13 +1,11 @@
-"""Who is in the group: joining, leaving, the coordinator, and when a worker counts as dead.
+"""Membership of the group: join, leave, coordinator, failure detection.
 
-    members (quiet)           what is said about members, and what one of them knows
-    coordinator (quiet)       what the coordinator decides; quorum (quiet): which side of a cut may go on
-    failure_detector (quiet)  when a member without a link counts as lost
-    coordinator_server        carries that out, in one process of the group
-    group                     this worker's membership; seeking, peer_probing: finding the coordinator, or becoming it
-    coordinator_watch         whether the coordinator still answers
-    leaving                   the end, alone or of all
-    worker_events             what programs hear of all this, on threads of their own
-
-Knows no call and no reference: they ask `group`.
+members              records of members and views. Pure
+coordinator          decisions of the coordinator, a pure state machine; quorum: majority of a partition. Pure
+failure_detector     decides when a disconnected member counts as lost. Pure
+coordinator_server   executes the decisions, in one process of the group
+group                the membership of this worker; seeking, peer_probing: find or replace the coordinator
+coordinator_watch    detects that the coordinator no longer answers
+leaving              leave alone, or shut down the group
+worker_events        callbacks of programs, on threads of their own
 """

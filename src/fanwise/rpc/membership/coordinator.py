@@ -1,4 +1,4 @@
-"""What the coordinator of a group decides. Quiet: takes facts, returns orders; no link, thread or clock.
+"""The decisions of the coordinator of a group. A pure state machine: takes facts, returns orders.
 
     hello ----> Admit | Refuse          once all who are present have seen the view with the newcomer
     leave ----> Dismiss                 once all members have come, and seen the view without it
@@ -26,7 +26,7 @@ this coordinator has taken over from another.
 from dataclasses import dataclass, field
 from typing import Literal
 
-from ..worker_info import wrong_name
+from ..worker_info import name_error
 from .members import FORGOTTEN, REASONS_KEPT, Change, Hello, Member, Version, View
 from .quorum import Quorum
 
@@ -365,7 +365,7 @@ class Coordinator:
 
     def _wrong(self, hello: Hello) -> str | None:
         member = hello.member
-        wrong = wrong_name(member.name)
+        wrong = name_error(member.name)
         if wrong is not None:
             return wrong
         if (hello.world_size is None) != (self.world_size is None):

@@ -1,4 +1,4 @@
-"""The coordinator's server: the loud half of `coordinator.py`, in the process that holds the entrance.
+"""The coordinator's server: executes the decisions of `coordinator.py`, in the process that holds the entrance.
 
     links of members --join, leave, seen, arrive, counted, suspect--> Coordinator --orders--> links, or `here`
 
@@ -23,7 +23,7 @@ from ...links.link import Link, Reply, Request
 from ...links.peers import Ending
 from ...links.process_state import FROZEN_AFTER_S, LOOK_EVERY_S, FrozenWatch, has_ended
 from ..constants import HEARTBEAT_S
-from ..messages.messages import speak
+from ..messages.messages import install_codec
 from ..rendezvous.entrance import Entrance, Meeting
 from ..rendezvous.port_probe import PortProbe
 from .coordinator import Admit, Coordinator, Count, Dismiss, Fence, Order, Over, Refuse, Rest, Show
@@ -144,7 +144,7 @@ class CoordinatorServer:
 
     def accept(self, link: Link) -> None:
         """Somebody who holds the key has come; it must say `join` first."""
-        speak(link)
+        install_codec(link)
         link.handler = self.first_words
 
     def first_words(self, request: Request) -> None:

@@ -1,11 +1,11 @@
-"""Members that have no link to the coordinator, and when that means that they are lost. Quiet: no link or clock.
+"""Decides when members without a link to the coordinator count as lost. Pure: no link or clock.
 
-    its link was reset   --> it may come back: for RETURN_S; for `heartbeat_s` while its process is seen to live
-    it never came here   --> another coordinator died before: for `heartbeat_s`, or while its process is seen to live
+    its link was reset        --> may reconnect for RETURN_S; for `heartbeat_s` while its process is seen to run
+    it never connected here   --> the previous coordinator died: wait for `heartbeat_s`, or while its process runs
 
-A reset is what the end of a process looks like to another host, and what a device on the way may do to a process that
-lives. Of its own host the coordinator can see the process. On another it knows that the process lives while its host
-takes connections at the process's own port; where nothing can be said of that, only its coming back shows it.
+On another host, a reset may mean that the process has ended, or that a device on the way has cut the connection. The
+coordinator sees the processes of its own host. A process of another host runs while its host accepts connections at the
+process's own port; if that is unknown, only a reconnect shows that it runs.
 """
 
 from dataclasses import dataclass, field

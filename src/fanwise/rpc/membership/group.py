@@ -24,10 +24,10 @@ from ...links.link import Link, Reply, Request
 from ...links.peers import Ending
 from ...links.process_state import look_at, this_host
 from ..constants import HEARTBEAT_S
-from ..messages.messages import speak
+from ..hub_thread import OneShot, run_on_hub
+from ..messages.messages import install_codec
 from ..rendezvous.entrance import Meeting
-from ..waiting import Mailbox, on_hub
-from ..worker_info import wrong_name
+from ..worker_info import name_error
 from .coordinator import Admit, Coordinator, Count, Dismiss, Fence, Order, Over, Refuse, Rest, Show
 from .coordinator_server import PROTOCOL, CoordinatorServer
 from .coordinator_watch import CoordinatorWatch
@@ -67,9 +67,9 @@ class Group:
         self._state = MemberState(me, world_size)
         self._coordinator: CoordinatorServer | None = None
         self._link: Link | None = None
-        self._answer = Mailbox()
-        self.ending = Mailbox()  # of the shutdown
-        self._dismissed = Mailbox()
+        self._answer = OneShot()
+        self.ending = OneShot()  # of the shutdown
+        self._dismissed = OneShot()
         self._open_calls: Callable[[], tuple[int, int]] = lambda: (0, 0)
         self._joined = False
         self._seeking = True
@@ -108,7 +108,7 @@ class Group:
             JoinError: (a RuntimeError) this worker does not fit: its name, rank, world size or version.
             DeadlineExceeded: nobody opened the entrance, or somebody is missing; says who.
         """
-        wrong = wrong_name(name)
+        wrong = name_error(name)
         if wrong is not None:
             raise JoinError(f"{wrong}.")
         process = look_at(pid := os.getpid())
@@ -123,14 +123,14 @@ class Group:
 
     # -- what the seeker asks for, on the hub's thread -------------------------------------------------------------
 
-    def say_hello(self, link: Link, answer: Mailbox) -> None:
+    def say_hello(self, link: Link, answer: OneShot) -> None:
         """Say hello at the entrance, at the other end of `link`."""
         if self._closed.is_set():
             link.close("closed")
-            answer.put("again", "closed")
+            answer.set("again", "closed")
             return
         self._link = link
-        speak(link)
+        install_codec(link)
         link.handler = self._from_coordinator
         link.on_ended(self._link_ended)
         link.watch_peer()
@@ -138,12 +138,12 @@ class Group:
         try:
             reply = link.call("join", PROTOCOL, VERSION, self._state.hello())
         except FanwiseError as error:
-            answer.put("again", error.message)
+            answer.set("again", error.message)
             return
         reply.add_done_callback(lambda reply: self._answered(answer, *answer_of(reply)))
         self._watch.begin()
 
-    def become_coordinator(self, gone: FormerCoordinator | None, answer: Mailbox) -> bool:
+    def become_coordinator(self, gone: FormerCoordinator | None, answer: OneShot) -> bool:
         """Open the entrance, and be the coordinator. False: somebody else is."""
         if self._closed.is_set():
             return False
@@ -205,17 +205,17 @@ class Group:
     def who_is_missing(self) -> str:
         """Ask the coordinator, for a message. Blocks; not on the hub's thread."""
         if self._coordinator is not None:
-            return on_hub(self._hub, self._coordinator.whom_it_waits_for)
-        link, said = self._link, Mailbox()
+            return run_on_hub(self._hub, self._coordinator.whom_it_waits_for)
+        link, said = self._link, OneShot()
         if link is not None:
             with contextlib.suppress(FanwiseError):
-                link.call("who").add_done_callback(lambda reply: said.put(*text_of(reply)))
+                link.call("who").add_done_callback(lambda reply: said.set(*text_of(reply)))
         return (said.wait(_ASK_S) or ("", "the coordinator does not answer"))[1]
 
-    def _answered(self, answer: Mailbox, kind: str, text: str = "") -> None:
+    def _answered(self, answer: OneShot, kind: str, text: str = "") -> None:
         if kind == "done":
             self._seeking, self._joined = False, True
-        answer.put(kind, text)
+        answer.set(kind, text)
 
     # -- who is there ----------------------------------------------------------------------------------------------
 
@@ -330,9 +330,9 @@ class Group:
         elif isinstance(order, Admit):
             self._answered(self._answer, "done")
         elif isinstance(order, Refuse):
-            self._answer.put(order.kind, order.text)
+            self._answer.set(order.kind, order.text)
         elif isinstance(order, Dismiss):
-            self._dismissed.put("done")
+            self._dismissed.set("done")
         else:
             assert not isinstance(order, Rest), "the server keeps that to itself"
 
@@ -367,7 +367,7 @@ class Group:
 
     def _over(self) -> None:
         self._answered(self._answer, "done")
-        self.ending.put("over")
+        self.ending.set("over")
 
     def _tell(self, method: str, *args: object) -> None:
         """To the coordinator. While there is none, nothing: whoever is next learns all from our hello."""
@@ -418,11 +418,11 @@ class Group:
         link.close("declared lost")
 
     def _fence(self, why: str) -> None:
-        first, self._state.fenced = not self._closed.is_set() and not self.ending.is_full, why
+        first, self._state.fenced = not self._closed.is_set() and not self.ending.is_set, why
         self._joined = False
-        self.ending.put("fenced", why)
-        self._answer.put("fenced", why)
-        self._dismissed.put("done")
+        self.ending.set("fenced", why)
+        self._answer.set("fenced", why)
+        self._dismissed.set("done")
         self._watch.end()
         if self._coordinator is not None:
             self._coordinator.close("declared lost")
@@ -494,7 +494,7 @@ class Group:
 
     def _heard_goodbye(self, reply: Reply) -> None:
         if answer_of(reply)[0] == "done":
-            self._dismissed.put("done")
+            self._dismissed.set("done")
 
     def close(self) -> None:
         """Be a member no more, at once: the others see that this worker has left. A second call does nothing."""
@@ -502,7 +502,7 @@ class Group:
             return
         self._closed.set()
         with contextlib.suppress(FanwiseError):
-            on_hub(self._hub, self._close)
+            run_on_hub(self._hub, self._close)
         if self._succession is not None and not self._hub.is_loop_thread:
             self._succession.join(GOODBYE_S)
 

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from ...base.errors import DeadlineExceeded
 from ...links.hub import Hub
-from ..waiting import Mailbox, on_hub
+from ..hub_thread import OneShot, run_on_hub
 
 _PAUSE_S = 0.002
 GOODBYE_S = 5.0
@@ -42,7 +42,7 @@ class Leaving:
         closed: is set when the group is closed.
     """
 
-    def __init__(self, hub: Hub, host: Host, ending: Mailbox, dismissed: Mailbox, closed: threading.Event) -> None:
+    def __init__(self, hub: Hub, host: Host, ending: OneShot, dismissed: OneShot, closed: threading.Event) -> None:
         self._hub = hub
         self._host = host
         self._ending = ending
@@ -52,12 +52,12 @@ class Leaving:
     def settle(self, within_s: float | None, until_s: float | None, open_calls: Callable[[], tuple[int, int]]) -> None:
         """Raises `DeadlineExceeded`, which says who is missing, at `until_s`; then this member has left."""
         if self._host.world_size is None:
-            while open_calls()[0] and not self._ending.is_full:
+            while open_calls()[0] and not self._ending.is_set:
                 self._check_time(within_s, until_s)
                 self._closed.wait(_PAUSE_S)
             return
-        on_hub(self._hub, self._host.arrive)
-        while not self._ending.is_full:
+        run_on_hub(self._hub, self._host.arrive)
+        while not self._ending.is_set:
             self._check_time(within_s, until_s)
             left_s = _ASK_S if until_s is None else min(_ASK_S, until_s - self._hub.clock.now_s())
             self._ending.wait(left_s)
@@ -76,8 +76,8 @@ class Leaving:
             while self._host.has_guests and self._hub.clock.now_s() < until_s:
                 self._closed.wait(_PAUSE_S)
             return
-        while not self._dismissed.is_full and (left_s := until_s - self._hub.clock.now_s()) > 0:
+        while not self._dismissed.is_set and (left_s := until_s - self._hub.clock.now_s()) > 0:
             # Again, for the coordinator may leave too, and not have heard us. Then its successor must: where a group
             # cannot look for itself whether a member is still there, it would miss us for long.
-            on_hub(self._hub, self._host.say_goodbye)
+            run_on_hub(self._hub, self._host.say_goodbye)
             self._dismissed.wait(min(_AGAIN_S, left_s))

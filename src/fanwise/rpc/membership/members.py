@@ -1,4 +1,4 @@
-"""Who is in the group: what is said about members, and what one member knows. Quiet: no link, thread or clock.
+"""Records of members and views, and the state of one member. Pure: no link, thread or clock.
 
     Member       one life of a worker; `incarnation` is unique for each life, `id` is the rank
     View         who is alive, and who was declared lost, under a version that only grows

@@ -1,15 +1,15 @@
-"""Whether one side of a cut may go on: who counts, and what is a majority. Quiet: no link, thread or clock.
+"""Decides whether one side of a partition may continue. Pure: no link, thread or clock.
 
-    V    all members of a view          R    V without those that are dead for certain, or have left
-    S    those who have come to this coordinator: this side
+    V    all members of a view          R    V without members that are certainly dead or have left
+    S    the members connected to this coordinator: this side
 
-S may go on when it is more than half of R, or exactly half and has the lowest rank of R. Two sides of a cut have no
-member in common, so at most one of them may, whatever each of them knows of the dead, as long as nobody counts as dead
-who lives. The lowest rank is where the coordinator is, as a rule: of two hosts with one worker each that one goes on.
+S may continue if it is more than half of R, or exactly half and contains the lowest rank of R. Two sides have no member
+in common, so at most one may continue, whatever each knows about deaths, as long as no live member counts as dead. The
+coordinator usually has the lowest rank: of two hosts with one worker each, its host continues.
 
-A view may be judged by only when all of its members have seen it; until then those before it count too, each for
-itself. Otherwise a coordinator that is cut off in the middle of a change would count by a view that the others do not
-have. Who takes over judges by the newest view of all who have come: whoever has seen it brings it along.
+A view alone decides only after all its members have seen it; until then each earlier view must also have a majority.
+Otherwise a coordinator that is cut off during a change would count by a view that the others do not have. A new
+coordinator uses the newest view of all connected members.
 """
 
 from collections.abc import Iterable, Mapping, Set

@@ -23,9 +23,9 @@ from typing import NamedTuple, Protocol
 from ...base.errors import ClosedError, DeadlineExceeded, FanwiseError, JoinError, WorkerLostError
 from ...links.hub import Hub
 from ...links.link import Link, Reply
+from ..hub_thread import OneShot, run_on_hub
 from ..rendezvous.addresses import Rendezvous
 from ..rendezvous.entrance import Meeting
-from ..waiting import Mailbox, on_hub
 from .members import Member, MemberState
 from .peer_probing import ENTRANCE, PROBE_S, PeerProber
 
@@ -61,8 +61,8 @@ class FormerCoordinator(NamedTuple):
 class Host(Protocol):
     """What the group does for its seeker, on the hub's thread. Answers go to the mailbox."""
 
-    def say_hello(self, link: Link, answer: Mailbox) -> None: ...
-    def become_coordinator(self, gone: FormerCoordinator | None, answer: Mailbox) -> bool: ...
+    def say_hello(self, link: Link, answer: OneShot) -> None: ...
+    def become_coordinator(self, gone: FormerCoordinator | None, answer: OneShot) -> bool: ...
     def resign(self) -> bool: ...
     def dial(self, member: Member, *, within_s: float) -> Link: ...
     def drop_link(self) -> None: ...
@@ -81,13 +81,13 @@ class Seeker:
         self._state = state
         self._host = host
         self._closed = closed
-        self._answer = Mailbox()
+        self._answer = OneShot()
         self._prober = PeerProber(hub, state, lambda member, within_s: host.dial(member, within_s=within_s))
         self.why_fenced = ""
 
     def stop(self) -> None:
         """Wake it; `closed` has been set."""
-        self._answer.put("again", "closed")
+        self._answer.set("again", "closed")
 
     def seek(self, within_s: float, gone: FormerCoordinator | None = None) -> None:
         """Block until this member is admitted.
@@ -100,7 +100,7 @@ class Seeker:
         until_s = began_s + within_s
         self._prober.is_busy = False
         while True:
-            self._answer = answer = Mailbox()
+            self._answer = answer = OneShot()
             if self._closed.is_set():
                 raise ClosedError("the group was closed while it looked for its coordinator.")
             if gone is not None and self._prober.is_busy:
@@ -111,18 +111,18 @@ class Seeker:
                 reason = self._outcome(answer, until_s, within_s, gone)
                 if not reason:
                     return
-                on_hub(self._hub, self._host.drop_link)
+                run_on_hub(self._hub, self._host.drop_link)
             if now_s() >= until_s:
                 raise DeadlineExceeded(self._nobody(within_s, reason))
             self._closed.wait(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
-    def _outcome(self, answer: Mailbox, until_s: float, within_s: float, gone: FormerCoordinator | None) -> str:
+    def _outcome(self, answer: OneShot, until_s: float, within_s: float, gone: FormerCoordinator | None) -> str:
         """Empty when admitted, else why it has to be tried again."""
         now_s = self._hub.clock.now_s
         wait_s = _PRECEDED_S if gone is not None and self._prober.any_below(gone.incarnation) else _CANDIDACY_S
         while (came := answer.wait(min(until_s - now_s(), wait_s))) is None and now_s() < until_s:
-            if on_hub(self._hub, self._host.resign):
+            if run_on_hub(self._hub, self._host.resign):
                 return "too few of the group are in reach"
         if came is None:
             where, missing = self._meeting.where.url, self._host.who_is_missing()
@@ -152,7 +152,7 @@ class Seeker:
         away_s = 0.0 if self._meeting.is_exclusive or self._meeting.where.is_any_here else _AWAY_S
         return away_s + _TURN_S * (candidates.index(me.incarnation) if me.incarnation in candidates else 0)
 
-    def _enter(self, answer: Mailbox, until_s: float, gone: FormerCoordinator | None, *, my_turn: bool) -> bool:
+    def _enter(self, answer: OneShot, until_s: float, gone: FormerCoordinator | None, *, my_turn: bool) -> bool:
         """One try: say hello at the entrance, or open it. False: nothing could be done now."""
         was_busy = self._prober.is_busy
         if gone is None or self._meeting.is_exclusive:
@@ -160,11 +160,11 @@ class Seeker:
         else:
             link = self._among_hosts(until_s, gone, my_turn=my_turn)
         if link is not None:
-            on_hub(self._hub, lambda: self._host.say_hello(link, answer))
+            run_on_hub(self._hub, lambda: self._host.say_hello(link, answer))
             return True
         if self._prober.is_busy != was_busy:  # that changes whose turn it is
             return False
-        return my_turn and on_hub(self._hub, lambda: self._host.become_coordinator(gone, answer))
+        return my_turn and run_on_hub(self._hub, lambda: self._host.become_coordinator(gone, answer))
 
     def _at_the_entrance(self, within_s: float, until_s: float, gone: FormerCoordinator | None) -> Link | None:
         but_not = gone.incarnation if gone is not None and gone.frozen else None

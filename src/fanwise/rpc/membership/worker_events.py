@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from ...links.hub import Hub
-from ..waiting import on_hub
+from ..hub_thread import run_on_hub
 from .members import Event, Joined, Lost, Member
 
 _log = logging.getLogger("fanwise.rpc")
@@ -115,7 +115,7 @@ class WorkerEvents:
         if not callable(callback):
             raise TypeError(f"a callback should be callable, got {callback!r} of type {type(callback).__name__}.")
         subscription = Subscription(callback, kind)
-        on_hub(self._hub, lambda: self._begin(subscription))
+        run_on_hub(self._hub, lambda: self._begin(subscription))
         return subscription
 
     def members(self) -> list[Member]:

@@ -1,9 +1,7 @@
-"""What travels on the links of rpc, as bytes.
+"""The messages on the links of rpc.
 
-    serializer  values to messages and back, with what autograd, references and devices add
-    messages    the form of a message: calls, answers, book-keeping
-    pickling    the user's values                    metadata (quiet)  what goes along with a call
-    records     the book-keeping                     packing (quiet)   many pieces of memory in few
-
-Sends nothing, and runs nothing of a call.
+serializer  values to messages and back, with the metadata of autograd, references and devices
+messages    the format of calls, replies and control messages
+pickling    user values                          metadata  metadata of a call. Pure
+records     types of control messages            packing   packs many buffers into few. Pure
 """

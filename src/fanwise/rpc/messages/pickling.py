@@ -1,15 +1,13 @@
-"""Arguments and results as bytes and back, as rpc does it.
+"""Serializes arguments and results of calls.
 
-    encode:  value --> pickle, tensors in a table beside it, buffers of arrays; references are told to whom they go
-    decode:  the other way; with an allow-list only what it names
+    encode:  value --> pickle, tensor table, array buffers; references learn the receiver
+    decode:  the inverse; with an allow-list, only allowed names
 
-Exact tensors go to the table, where autograd finds them; everything else is pickle 5, in which the memory of arrays
-lies beside the pickle (of JAX's and TensorFlow's too: `tensor.wire`). A reference to a remote value
-can only be pickled here, because its owner must learn of each copy: `register` is how `rref` gets its say. Both ways
-nest: what is pickled may make calls of its own while it is. A function that has no name to travel by, such as a lambda,
-goes by value (`ByValue`); a scripted function goes by its name in the other worker's TorchScript.
-
-Knows no link and no agent.
+Exact tensors are moved to a table, where autograd finds them. Everything else is pickle 5 with out-of-band buffers for
+arrays (also of JAX and TensorFlow: `tensor.wire`). References can only be pickled here, because their owner must learn
+of each copy: `rref` hooks in through `register`. Encoding and decoding nest, because pickled objects may make calls. A
+function without an importable name, such as a lambda, is sent by value (`ByValue`), a scripted function by its name in
+the TorchScript of the receiver.
 """
 
 import contextlib
@@ -39,95 +37,93 @@ if TYPE_CHECKING:
 Buffer = bytes | bytearray | memoryview
 
 
-class Sending:
-    """What a thread pickles: for whom, and what goes beside the pickle.
+class EncodingState:
+    """The value that a thread pickles: its receiver and out-of-band data.
 
     Attributes:
-        forks: of the references that travel; None where it is only tried.
-        kept: references that whoever sends this keeps until it is answered; None: it is no call.
+        forks: forks of the references in the value; None if it is only tested.
+        keep_alive: references that the caller keeps until the reply; None if it is no call.
     """
 
-    __slots__ = ("forks", "kept", "tensors", "to")
+    __slots__ = ("forks", "keep_alive", "tensors", "to")
 
-    def __init__(self, to: int, forks: "list[Fork] | None", kept: list[Any] | None = None) -> None:  # Any: references
+    def __init__(self, to: int, forks: "list[Fork] | None", keep_alive: list[Any] | None = None) -> None:
         self.to = to
         self.forks = forks
-        self.kept = kept
+        self.keep_alive = keep_alive
         self.tensors: list[torch.Tensor] = []
 
 
-class _Now(threading.local):
-    """What this thread is encoding or decoding."""
-
-    sending: Sending | None = None
+class _PicklingContext(threading.local):
+    encoding: EncodingState | None = None
     received: "Sequence[torch.Tensor] | None" = None
 
 
-_now = _Now()
-# A pickler of the user's own, for calls made by this process; torch's programs set it.
-instead: Any = None  # Any: has serialize(object) -> (bytes, tensors)
+_context = _PicklingContext()
+# A pickler of the user for calls of this process, set through `torch_compat`.
+custom_pickler: Any = None
 _reducers: dict[type, Reducer] = {}
-# Of exactly these types values are pickled in one way, whatever the reducers, and have nothing beside the pickle.
+# Values of exactly these types are pickled independently of reducers, without out-of-band data.
 _SIMPLE = frozenset((type(None), bool, int, float, str))
 
 
 def register(kind: type, reducer: Reducer) -> None:
-    """Pickle objects of exactly this type by `reducer(object)`, in calls only. The first registration stays."""
+    """Pickle objects of exactly this type with `reducer(object)`, in calls only. Later registrations are ignored."""
     _reducers.setdefault(kind, reducer)
     _pickler.forget()
 
 
-def sending() -> Sending | None:
-    """What this thread pickles at the moment, by `encode` or `encode_call`."""
-    return _now.sending
+def encoding() -> EncodingState | None:
+    """Return the state of the current `encode` or `encode_call` of this thread."""
+    return _context.encoding
 
 
 def encode(
     value: object,
     to: int,
     forks: "list[Fork] | None" = None,
-    kept: list[Any] | None = None,  # Any: references
+    keep_alive: list[Any] | None = None,
 ) -> tuple[bytes, list[torch.Tensor], list[memoryview]]:
-    """The pickle of `value` for worker `to`, its tensors, and buffers that share the value's memory.
+    """Return the pickle of `value` for worker `to`, its tensors, and buffers that share the memory of the value.
 
-    `forks`: those of references in `value` are added to it; None: it is only tried whether this can be pickled. Raises
-    what pickling raises; then what was added has to be taken back. `kept`: see `Sending`.
+    Forks of references in `value` are added to `forks`; None only tests whether the value can be pickled. Raises the
+    error of pickle; then the caller must roll back the forks. `keep_alive`: see `EncodingState`.
     """
     if type(value) in _SIMPLE:
         return pickle.dumps(value, 5), [], []
-    mine = Sending(to, forks, kept)
-    outer, _now.sending = _now.sending, mine
+    state = EncodingState(to, forks, keep_alive)
+    previous, _context.encoding = _context.encoding, state
     try:
         data, buffers = _pickler.dumps(value)
-        return data, mine.tensors, buffers
+        return data, state.tensors, buffers
     finally:
-        _now.sending = outer
+        _context.encoding = previous
 
 
 def encode_call(
     call: Invocation,
     to: int,
     forks: "list[Fork] | None" = None,
-    kept: list[Any] | None = None,  # Any: as in `encode`
+    keep_alive: list[Any] | None = None,
 ) -> tuple[bytes, list[torch.Tensor], list[memoryview]]:
-    """As `encode`, for a function and its arguments: a function that has no name goes by value."""
-    if instead is not None:
-        with _sending(to, forks):
-            return *instead.serialize(call), []
+    """As `encode`, for a function and its arguments. A function without a name is sent by value."""
+    if custom_pickler is not None:
+        with _encoding_to(to, forks):
+            return *custom_pickler.serialize(call), []
     text = _text_of(call[0])
     if text is not None:
         if not call[2] and _SIMPLE.issuperset(map(type, call[1])):
             return pickle.dumps((text, call[1], {}), 5), [], []
-        return encode((text, call[1], call[2]), to, forks, kept)
+        return encode((text, call[1], call[2]), to, forks, keep_alive)
     try:
-        return encode(call, to, forks, kept)
+        return encode(call, to, forks, keep_alive)
     except Exception as error:
-        if says_all(error) or is_of_future(error) or _travels(call[0], to):
+        if is_self_explanatory(error) or is_future_error(error) or _is_picklable(call[0], to):
             raise
-    return encode((ByValue(call[0]), *call[1:]), to, forks, kept)
+    return encode((ByValue(call[0]), *call[1:]), to, forks, keep_alive)
 
 
-def _travels(function: object, to: int) -> bool:
+def _is_picklable(function: object, to: int) -> bool:
     try:
         encode(function, to)
     except Exception:
@@ -136,9 +132,9 @@ def _travels(function: object, to: int) -> bool:
 
 
 def encode_alone(value: object, reducers: Mapping[type, Reducer]) -> tuple[bytes, list[torch.Tensor]]:
-    """The pickle of a part of a message, by reducers of its own too, and its tensors."""
-    outer = _now.sending
-    with _sending(*((-1, None) if outer is None else (outer.to, outer.forks))) as tensors:
+    """Pickle a part of a message with additional reducers. Return the pickle and its tensors."""
+    previous = _context.encoding
+    with _encoding_to(*((-1, None) if previous is None else (previous.to, previous.forks))) as tensors:
         stream = io.BytesIO()
         pickler = pickle.Pickler(stream, protocol=5)
         pickler.dispatch_table = ChainMap({**reducers}, _pickler.table)
@@ -147,12 +143,12 @@ def encode_alone(value: object, reducers: Mapping[type, Reducer]) -> tuple[bytes
 
 
 @contextlib.contextmanager
-def _sending(to: int, forks: "list[Fork] | None") -> "Iterator[list[torch.Tensor]]":
-    outer, _now.sending = _now.sending, (mine := Sending(to, forks))
+def _encoding_to(to: int, forks: "list[Fork] | None") -> "Iterator[list[torch.Tensor]]":
+    previous, _context.encoding = _context.encoding, (state := EncodingState(to, forks))
     try:
-        yield mine.tensors
+        yield state.tensors
     finally:
-        _now.sending = outer
+        _context.encoding = previous
 
 
 def decode(
@@ -160,15 +156,15 @@ def decode(
     tensors: "Sequence[torch.Tensor]",
     buffers: Sequence[memoryview],
     allowed: "Allowed | None" = None,
-) -> Any:  # Any: the user's
-    """The value. Raises what unpickling raises; WireError for a name that is not allowed."""
+) -> Any:
+    """Return the value. Raises the error of unpickling; WireError for a name that is not allowed."""
     if allowed is None and not tensors:
         return pickle.loads(data, buffers=buffers)
-    outer, _now.received = _now.received, tensors
+    previous, _context.received = _context.received, tensors
     try:
         return pickle.loads(data, buffers=buffers) if allowed is None else allowed.loads(data, buffers)
     finally:
-        _now.received = outer
+        _context.received = previous
 
 
 def decode_call(
@@ -176,24 +172,24 @@ def decode_call(
     tensors: "Sequence[torch.Tensor]",
     buffers: Sequence[memoryview],
     allowed: "Allowed | None" = None,
-) -> Any:  # Any: the user's function and its arguments
-    """As `decode`, of what `encode_call` gave."""
+) -> Any:
+    """Inverse of `encode_call`, as `decode`."""
     if allowed is not None:
-        outer, _now.received = _now.received, tensors
+        previous, _context.received = _context.received, tensors
         try:
             return allowed.loads_call(data, buffers)
         finally:
-            _now.received = outer
+            _context.received = previous
     call = decode(data, tensors, buffers) if tensors else pickle.loads(data, buffers=buffers)
     return (_named(call[0]), call[1], call[2]) if type(call[0]) is str else call
 
 
-# A plain function of a module goes as text: pickle's own form takes 4 us, most of them to import the module once more,
-# and 17 for one of torch's. What is found is the same, and what is not found raises the same.
+# A plain function of a module is sent as text, because pickle takes 4 us, mostly to import the module again, and 17 us
+# for a function of torch. Result and errors are the same.
 
 
-def _text_of(function: Any) -> str | None:  # Any: what the user calls
-    """ "module:name" of a function that its module has under its name, such as `torch.add` too; None: pickle it."""
+def _text_of(function: Any) -> str | None:
+    """Return "module:name" of a function that is an attribute of its module, such as `torch.add`; None to pickle it."""
     kind = type(function)
     if kind is FunctionType:
         name = function.__qualname__
@@ -207,7 +203,7 @@ def _text_of(function: Any) -> str | None:  # Any: what the user calls
     return f"{function.__module__}:{name}"
 
 
-def _named(text: str) -> Any:  # Any: the user's
+def _named(text: str) -> Any:
     module, _, name = text.rpartition(":")
     try:
         return vars(sys.modules[module])[name]
@@ -223,64 +219,64 @@ def _text(text: str) -> bytes:
 
 
 class ByValue:
-    """In the place of a function that the other worker cannot import: pickled with its code (cloudpickle)."""
+    """Wraps a function that the receiver cannot import: pickled with its code by cloudpickle."""
 
     def __init__(self, function: object) -> None:
         self._function = function
 
     def __reduce__(self) -> tuple[Callable[[bytes], object], tuple[bytes]]:
         stream = io.BytesIO()
-        _pickler.by_value(stream, protocol=5).dump(self._function)  # its tensors go to the table of the message
+        _pickler.by_value(stream, protocol=5).dump(self._function)  # its tensors are in the table of the message
         return pickle.loads, (stream.getvalue(),)
 
 
-def culprit(call: Invocation, to: int) -> str | None:
-    """Which part of a call cannot be pickled, for a message; None: all parts can be."""
+def find_unpicklable(call: Invocation, to: int) -> str | None:
+    """Return a description of the part of a call that cannot be pickled, or None."""
     function, args, kwargs = call
     parts = [("the function", function), *((f"argument {i}", arg) for i, arg in enumerate(args))]
     parts += ((f"argument {name!r}", value) for name, value in kwargs.items())
-    for what, part in parts:
+    for part_name, part in parts:
         try:
             encode(part, to)
         except Exception:
-            return f"{what} (a {type(part).__module__}.{type(part).__qualname__})"
+            return f"{part_name} (a {type(part).__module__}.{type(part).__qualname__})"
     return None
 
 
-def explained(error: Exception, call: Invocation, name: str, to: WorkerInfo) -> Exception:
-    """The error to raise when a call cannot be pickled: its own when it says all, else one that names the part."""
+def explain_error(error: Exception, call: Invocation, name: str, to: WorkerInfo) -> Exception:
+    """Return the error to raise when a call cannot be pickled: `error` if it explains that, or one naming the part."""
     is_too_deep = isinstance(error, RecursionError)
-    if says_all(error):
+    if is_self_explanatory(error):
         return error
     name, call = method_called(call) or (name, call)
-    what = culprit(call, to.id) or "something"
-    if is_of_future(error):
+    part_name = find_unpicklable(call, to.id) or "something"
+    if is_future_error(error):
         return RuntimeError(
-            f"{error}: {what} of the call of {name} on {to.name} is one, or holds one.\n"
-            f"A future belongs to the process that waits for it. Send its value, future.wait(), or make the call when "
-            f"that is there: future.then(...). For a value that stays where it is made take rpc.remote."
+            f"{error}: {part_name} of the call of {name} on {to.name} is one, or holds one.\n"
+            f"A future belongs to the process that waits for it. Send its value, future.wait(), or make the call in "
+            f"future.then(...). For a value that stays on its worker, use rpc.remote."
         )
     why = (
-        error.message  # it says what to do
+        error.message
         if isinstance(error, NotSendableError)
-        else too_deep()
+        else recursion_hint()
         if is_too_deep
         else f"{type(error).__name__}: {error}\n"
-        f"Functions and classes travel by name: define them at the top of a module that both workers import."
+        f"Functions and classes are sent by name: define them at the top of a module that both workers import."
     )
-    return NotSendableError(f"{what} of the call of {name} on {to.name} cannot be sent: {why}")
+    return NotSendableError(f"{part_name} of the call of {name} on {to.name} cannot be sent: {why}")
 
 
-def says_all(error: BaseException) -> bool:
-    """Whether an error of pickling needs no explanation: one of a reference or a device map, with torch's own text."""
+def is_self_explanatory(error: BaseException) -> bool:
+    """Return True for an error that needs no explanation: of a reference or device map, with the text of torch."""
     if isinstance(error, FanwiseError):
         return isinstance(error, RuntimeError)
     has_texts_of_torch = "RRef" in str(error) or "in the device map" in str(error)
     return isinstance(error, RuntimeError) and not isinstance(error, RecursionError) and has_texts_of_torch
 
 
-def too_deep() -> str:
-    """Why a value cannot be pickled whose parts hold parts that hold parts, and so on; for a message."""
+def recursion_hint() -> str:
+    """Return the explanation for a value that is nested too deeply."""
     return (
         f"it is nested deeper than pickle can follow, within a recursion limit of {sys.getrecursionlimit()}.\n"
         f"Send it flat, as a list of its parts that names each part's parent; or raise the limit, "
@@ -288,31 +284,31 @@ def too_deep() -> str:
     )
 
 
-def is_of_future(error: BaseException) -> bool:
-    """Whether torch's future refused to be pickled: it says no more than that."""
+def is_future_error(error: BaseException) -> bool:
+    """Return True for the error of pickling a torch future."""
     return isinstance(error, RuntimeError) and str(error) == "Can not pickle torch.futures.Future"
 
 
-def _reduce_tensor(tensor: torch.Tensor) -> Any:  # Any: as copyreg has it
+def _reduce_tensor(tensor: torch.Tensor) -> Any:
     if tensor.dtype not in CODE_BY_DTYPE or tensor.is_nested or tensor.is_meta:
         return reduce_tensor(tensor)
-    assert _now.sending is not None, "only encode uses this table"
-    tensors = _now.sending.tensors
+    assert _context.encoding is not None, "only encode uses this table"
+    tensors = _context.encoding.tensors
     tensors.append(tensor)
     return _tensor, (len(tensors) - 1,)
 
 
 def _tensor(index: int) -> torch.Tensor:
-    if _now.received is None:
-        raise RuntimeError("the pickle of a call was read outside of a call")
-    return _now.received[index]
+    if _context.received is None:
+        raise RuntimeError("the pickle of a call was loaded outside of a call")
+    return _context.received[index]
 
 
-def _reduce_script_function(function: Any) -> tuple[Callable[[str], Any], tuple[str]]:  # Any: a function in TorchScript
+def _reduce_script_function(function: Any) -> tuple[Callable[[str], Any], tuple[str]]:
     return _script_function, (function.qualified_name,)
 
 
-def _script_function(name: str) -> Any:  # Any: a function in TorchScript
+def _script_function(name: str) -> Any:
     function = torch.jit._state._python_cu.find_function(name)
     if function is None:
         raise AttributeError(f"There is no scripted function {name!r} in this process")
@@ -321,14 +317,14 @@ def _script_function(name: str) -> Any:  # Any: a function in TorchScript
 
 def _refuse_storage(storage: torch.UntypedStorage) -> NoReturn:
     raise NotSendableError(
-        f"torch cannot read back a storage of {storage.nbytes()} bytes that has no tensor.\n"
-        f"Send a tensor in its place, and take its .untyped_storage() there."
+        f"torch cannot unpickle a storage of {storage.nbytes()} bytes without a tensor.\n"
+        f"Send a tensor instead and use its .untyped_storage() there."
     )
 
 
 def _refuse_operator(operator: "torch._ops.OpOverload[Any, Any] | torch._ops.OpOverloadPacket[Any, Any]") -> NoReturn:
     raise NotSendableError(
-        f"torch.ops.{operator} has no name by which torch finds it again.\n"
+        f"torch.ops.{operator} cannot be found by name.\n"
         f"Call it in a function at the top of a module that both workers import, and send that function."
     )
 
@@ -343,7 +339,7 @@ _REFUSED: dict[type, Reducer] = {
 
 def _all_reducers() -> tuple[dict[type, Reducer], bool]:
     arrays, _ = array_reducers()
-    del arrays[torch.nn.Parameter]  # it is made of its data, which go to the table
+    del arrays[torch.nn.Parameter]  # its data is in the table
     tables = {**numpy_reducers(), **arrays, torch.Tensor: _reduce_tensor, **_REFUSED, **_SCRIPTED, **_reducers}
     return tables, True
 

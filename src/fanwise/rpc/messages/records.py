@@ -1,7 +1,7 @@
-"""The book-keeping of rpc as bytes: plain values, and the records of its parts, each known by its place in this list.
+"""The codec of control messages: typed values and records, without pickle.
 
-Whoever changes the list, or a record's fields, changes the protocol: workers of one group run one version, which is the
-first thing that they tell each other (`coordinator_server`).
+A record is identified by its index in RECORDS, so changes of the list or of a record change the protocol. All workers
+of a group run the same version, which they exchange first (`coordinator_server`).
 """
 
 from ...links.plain import Plain
@@ -32,4 +32,4 @@ RECORDS = (
     Sight,
 )  # fmt: skip
 
-book_keeping = Plain(RECORDS)
+control_codec = Plain(RECORDS)

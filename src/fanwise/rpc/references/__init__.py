@@ -1,10 +1,8 @@
-"""Remote references: values that stay where they are, and who holds them.
+"""Remote references: values that stay on their owner, and the count of their holders.
 
-    rref            what users have; proxy: its methods, called where the value lives
-    references      the references of this worker, as the rest of rpc sees them
-    table (quiet)   who holds which value; orders, delivery (quiet): what tables tell each other
-    keeper          carries out what the table decides
-    travel          references in messages
-
-Knows calls only as what carries a reference, or makes its value.
+rref            the class for users; proxy: calls of methods on the owner
+references      the references of this worker, for the rest of rpc
+table           reference counts, a pure state machine; orders, delivery: messages between tables. Pure
+keeper          executes the decisions of the table
+travel          references in messages
 """

@@ -20,7 +20,7 @@ from torch.futures import Future
 from ...base.clocks import Clock, SystemClock
 from ...base.errors import ClosedError, DeadlineExceeded, LinkLostError, WorkerLostError
 from ..agent_protocol import Agent
-from ..calling.outcomes import error_of
+from ..calling.futures import error_of
 from ..membership.members import Event, Left, Member, lives, no_member
 from ..worker_info import WorkerInfo, WorkerKey
 from .orders import Acknowledge, Batch, Confirmed, FailRefs, FailValue, FreeValue, GlobalId, Order, Refused, Send
@@ -208,12 +208,12 @@ class Keeper:
     def _send(self, batch: Batch) -> None:
         self.agent.request(batch.to.id, "refs", batch).add_done_callback(partial(self._answered, batch.to))
 
-    def _answered(self, peer: WorkerKey, future: "Future[Any]") -> None:  # Any: a number or None
+    def _answered(self, peer: WorkerKey, future: "Future[Any]") -> None:
         error = error_of(future)
         up_to = future.value() if error is None else None
         if up_to is not None:
             self.do_inline(self.table.on_answer, peer, up_to)
-        elif isinstance(error, (WorkerLostError, ClosedError)) and self.agent.group.ending.is_full:
+        elif isinstance(error, (WorkerLostError, ClosedError)) and self.agent.group.ending.is_set:
             self.do_inline(self.table.left, peer)
 
     def _on_batch(self, sender: WorkerInfo, batch: Batch) -> int | None:

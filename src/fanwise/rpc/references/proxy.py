@@ -19,7 +19,7 @@ from torch.futures import Future
 
 from .. import current as process
 from ..actors.address import is_actor
-from ..calling.call import Call, Following, calls_method
+from ..calling.call import Call, ChainedCall, calls_method
 from ..functions import async_execution
 from ..worker_info import WorkerInfo
 from .orders import GlobalId
@@ -42,14 +42,14 @@ class Reference(Protocol):
     @property
     def _user(self) -> "User | None": ...
     def owner(self) -> WorkerInfo: ...
-    def local_value(self) -> Any: ...  # Any: of any type
-    def _get_type(self, timeout: float, blocking: bool = True) -> Any: ...  # Any: a type or its future
+    def local_value(self) -> Any: ...
+    def _get_type(self, timeout: float, blocking: bool = True) -> Any: ...
 
 
 class Functions:
     """The functions that users call, which are above references: `calls` tells."""
 
-    by_name: Callable[[Api], Callable[..., Any]]  # Any: a result, its future, or a reference to it
+    by_name: Callable[[Api], Callable[..., Any]]
 
 
 functions = Functions()
@@ -81,7 +81,7 @@ class RRefProxy:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return RemoteMethod(*self._made_of, name)
 
-    def __getitem__(self, key: object) -> Any:  # Any: what is there
+    def __getitem__(self, key: object) -> Any:
         return RemoteMethod(*self._made_of, "__getitem__")(key)
 
     def __iter__(self) -> NoReturn:  # else Python would ask for [0], [1], ... one by one
@@ -109,7 +109,7 @@ class RemoteMethod:
         self._timeout = timeout
         self.__name__ = name
 
-    def __call__(self, /, *args: object, **kwargs: object) -> Any:  # Any: what the method returns
+    def __call__(self, /, *args: object, **kwargs: object) -> Any:
         if is_actor(self._rref._rref_id):
             actors = process.current().actors
             return actors.call(self._rref, self._api, self.__name__, args, kwargs, timeout_s=self._timeout)
@@ -117,8 +117,8 @@ class RemoteMethod:
             return self._call_later(args, kwargs)
         return self._call(self._rref._get_type(self._timeout), args, kwargs)
 
-    def _call_later(self, args: tuple[object, ...], kwargs: dict[str, object]) -> Call[Any]:  # Any: as above
-        result = Following()
+    def _call_later(self, args: tuple[object, ...], kwargs: dict[str, object]) -> Call[Any]:
+        result = ChainedCall()
         kind = self._rref._get_type(self._timeout, blocking=False)
         if kind.done():
             try:
@@ -137,7 +137,7 @@ class RemoteMethod:
         kind.add_done_callback(call)
         return result
 
-    def _call(self, kind: type, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:  # Any: as above
+    def _call(self, kind: type, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
         name = self.__name__
         if not hasattr(kind, name):  # raised outside of any except, which would hold this frame in the error
             raise AttributeError(
@@ -164,7 +164,7 @@ def _how_to_read(name: str) -> str:
     )
 
 
-def method_of(value: Any, name: str) -> Callable[..., Any]:  # Any: of any type
+def method_of(value: Any, name: str) -> Callable[..., Any]:
     """A method of a value of this worker that another worker calls; WireError where the allow-list refuses it."""
     allowed = process.current().serializer.allowed if process.is_set() else None
     method: Callable[..., Any] = getattr(value, name) if allowed is None else allowed.method_of(value, name)
@@ -178,11 +178,11 @@ def method_of(value: Any, name: str) -> Callable[..., Any]:  # Any: of any type
 
 
 @calls_method
-def _invoke(rref: Any, name: str, args: Any, kwargs: Any) -> Any:  # Any: of any type
+def _invoke(rref: Any, name: str, args: Any, kwargs: Any) -> Any:
     return method_of(rref.local_value(), name)(*args, **kwargs)
 
 
 @calls_method
 @async_execution
-def _invoke_async(rref: Any, name: str, args: Any, kwargs: Any) -> Any:  # Any: of any type
+def _invoke_async(rref: Any, name: str, args: Any, kwargs: Any) -> Any:
     return method_of(rref.local_value(), name)(*args, **kwargs)

@@ -31,8 +31,8 @@ from .. import agent_protocol
 from ..actors.address import Address, is_actor
 from ..actors.queues import Queues
 from ..calling.call import Invocation
-from ..calling.outcomes import afresh, error_of, hand_on, wait_for
-from ..calling.serving import Later
+from ..calling.futures import copy_exception, copy_result, error_of, wait_for
+from ..calling.server import DelayedReply
 from ..messages import pickling
 from ..messages.metadata import Created
 from ..worker_info import WorkerInfo, WorkerKey
@@ -61,14 +61,14 @@ class Agent(agent_protocol.Agent, Protocol):
         timeout_s: float,
         remote: Created | None = None,
         address: Address | None = None,
-    ) -> "Future[Any]": ...  # Any: what the function returns
+    ) -> "Future[Any]": ...
     def call_sync(
         self,
         to: WorkerInfo,
         invocation: Invocation,
         *,
         timeout_s: float,
-    ) -> Any: ...  # Any: what the function returns
+    ) -> Any: ...
 
 
 class References:
@@ -95,7 +95,7 @@ class References:
         *,
         timeout_s: float,
         address: Address | None = None,
-    ) -> RRef[Any]:  # Any: what the function returns
+    ) -> RRef[Any]:
         """Run a function on `to` and keep the value there. Raises what sending a call raises.
 
         `address`: the call is for an actor, or makes it.
@@ -126,7 +126,7 @@ class References:
         timeout_s: float,
         rref_id: GlobalId,
         address: Address | None,
-    ) -> RRef[Any]:  # Any: what the function returns
+    ) -> RRef[Any]:
         value = self._keeper.values[rref_id] = Pending()
         rref = make(self, rref_id, value, None)
         self._keeper.do(self._keeper.table.begun, rref_id, rref_id, self._keeper.table.me)
@@ -138,10 +138,10 @@ class References:
             raise
         rref._creation = creation = Pending()
 
-        def created(future: "Future[Any]") -> None:  # Any: of nothing
+        def created(future: "Future[Any]") -> None:
             error = error_of(future)
             if error is not None:
-                rref._error = gave_up if isinstance(error, DeadlineExceeded) else partial(afresh, error)
+                rref._error = gave_up if isinstance(error, DeadlineExceeded) else partial(copy_exception, error)
                 # A call that left is here, and brings the value in its time, to whoever still waits for that.
                 if not (isinstance(error, DeadlineExceeded) and _has_left(future)):
                     value.settle(rref._error())
@@ -151,7 +151,7 @@ class References:
         made.add_done_callback(created)
         return rref
 
-    def _created(self, user: UserState, creation: Pending, future: "Future[Any]") -> None:  # Any: of nothing
+    def _created(self, user: UserState, creation: Pending, future: "Future[Any]") -> None:
         """The call that creates was answered, or not."""
         error, may_come = error_of(future), _has_left(future)
         if isinstance(error, LinkLostError) and may_come:  # it came or not: the table asks the owner
@@ -178,7 +178,7 @@ class References:
         elif is_lost:
             user.fail(partial(owner_lost, user.fork, self._keeper.name_of(user.fork.owner)))
         else:
-            user.fail(partial(afresh, error))
+            user.fail(partial(copy_exception, error))
         if is_late and may_come:
             self._keeper.do(table.gave_up, fork_id)
         elif not (is_lost and may_come):  # else it came there or not, and the table hears of the loss
@@ -214,7 +214,7 @@ class References:
         for fork in forks:
             self._keeper.do(self._keeper.table.unsent, fork)
 
-    def share(self, rref: RRef[Any]) -> tuple[int]:  # Any: of any type
+    def share(self, rref: RRef[Any]) -> tuple[int]:
         """Put a new fork into the message that this thread pickles; returns its place there.
 
         Raises:
@@ -231,13 +231,13 @@ class References:
             )
         if rref._error is not None:
             raise rref._error()
-        sending = pickling.sending()
-        if sending is None:
+        sender = pickling.encoding()
+        if sender is None:
             raise RuntimeError(NOT_IN_A_CALL)
-        if sending.forks is None:
+        if sender.forks is None:
             return (-1,)  # only tried, to find out what cannot be pickled
         table = self._keeper.table
-        to = self._keeper.key_of(sending.to)
+        to = self._keeper.key_of(sender.to)
         owner, rref_id = (table.me, rref._rref_id) if user is None else (user.fork.owner, user.fork.rref_id)
         fork = Fork(rref_id, self.new_id(), owner, table.me)
         if table.is_lost(to):
@@ -246,23 +246,23 @@ class References:
             self._keeper.do(self._lend, rref, fork, to)
         else:
             self._fork_for(user, fork, to)
-        sending.forks.append(fork)
-        return (len(sending.forks) - 1,)
+        sender.forks.append(fork)
+        return (len(sender.forks) - 1,)
 
-    def keep_until_answered(self, rref: RRef[Any]) -> GlobalId | None:  # Any: of any type
+    def keep_until_answered(self, rref: RRef[Any]) -> GlobalId | None:
         """A reference goes to its owner, who has counted it, in a call: the caller keeps it until that is answered.
 
         So nobody has to be told of it. Its number; None: it has to be shared.
         """
-        user, sending = rref._user, pickling.sending()
-        if user is None or sending is None or sending.kept is None or not user.is_counted:
+        user, sender = rref._user, pickling.encoding()
+        if user is None or sender is None or sender.keep_alive is None or not user.is_counted:
             return None
-        if rref._error is not None or user.fork.owner != self._keeper.key_of(sending.to):
+        if rref._error is not None or user.fork.owner != self._keeper.key_of(sender.to):
             return None
-        sending.kept.append(rref)
+        sender.keep_alive.append(rref)
         return user.fork.rref_id
 
-    def at_home(self, rref_id: GlobalId) -> RRef[Any]:  # Any: of any type
+    def at_home(self, rref_id: GlobalId) -> RRef[Any]:
         """A reference to a value of this worker. When that is not here any more, each use of it is OwnerLostError."""
         with self._keeper.changed:
             value = self._keeper.awaited(rref_id)
@@ -279,7 +279,7 @@ class References:
             self.unsent([fork])
             raise
 
-    def received(self, forks: Sequence[Fork], link: Link | None) -> list[RRef[Any]]:  # Any: of any type
+    def received(self, forks: Sequence[Fork], link: Link | None) -> list[RRef[Any]]:
         """Forks have come over `link`.
 
         Raises LinkLostError when that was cut, and their parents may have been told that they never came.
@@ -298,7 +298,7 @@ class References:
                 f"Both workers live: call again."
             )
 
-    def _receive(self, fork: Fork) -> tuple[RRef[Any], list[Order]]:  # Any: of any type
+    def _receive(self, fork: Fork) -> tuple[RRef[Any], list[Order]]:
         table = self._keeper.table
         if fork.owner != table.me:
             user = UserState(fork)
@@ -312,12 +312,12 @@ class References:
             rref._error = partial(owner_lost, fork, self._keeper.name_of(refused.lost))
         return rref, orders
 
-    def _lend(self, rref: RRef[Any], fork: Fork, to: WorkerKey) -> list[Order]:  # Any: of any type
+    def _lend(self, rref: RRef[Any], fork: Fork, to: WorkerKey) -> list[Order]:
         assert rref._value is not None, "an owner has a value"
         self._keeper.values[fork.rref_id] = rref._value
         return self._keeper.table.shared(fork, to)
 
-    def _came_home(self, rref: RRef[Any], fork: Fork) -> list[Order]:  # Any: of any type
+    def _came_home(self, rref: RRef[Any], fork: Fork) -> list[Order]:
         value = self._keeper.values.get(fork.rref_id)
         orders = self._keeper.table.received(fork)
         rref._value = value if value is not None else self._keeper.awaited(fork.rref_id) or Pending()
@@ -336,12 +336,12 @@ class References:
             value = self._keeper.values.setdefault(rref_id, Pending())
             orders = self._keeper.told(self._keeper.table.begun, rref_id, fork_id, rref_id.creator)
         if is_actor(rref_id):
-            self.agent.queues.is_expected(rref_id, value)
+            self.agent.queues.register(rref_id, value)
         self._keeper.carry_out_inline(orders)
         return value
 
-    def keep(self, sender: WorkerInfo, made: Created, value: Pending, run: Callable[[], Any]) -> Any:  # Any: the user's
-        """Run a call whose value stays here, and was expected. What to answer: nothing, or a `Later` done with it."""
+    def keep(self, sender: WorkerInfo, made: Created, value: Pending, run: Callable[[], Any]) -> Any:
+        """Run a call whose value stays on this worker. Return None, or a `DelayedReply` that is done with it."""
         rref_id, _ = made
         try:
             result = run()
@@ -350,30 +350,30 @@ class References:
             _log.error("a remote() of worker %s failed:\n%s", sender.name, "".join(traceback.format_exception(error)))
             self._settle(rref_id, value, error.with_traceback(None), None)
             return None
-        if type(result) is not Later:
+        if type(result) is not DelayedReply:
             self._settle(rref_id, value, None, result)
             return None
         answer: Future[None] = Future()
 
-        def settle(future: "Future[Any]") -> None:  # Any: the user's
+        def settle(future: "Future[Any]") -> None:
             error = error_of(future)
             self._settle(rref_id, value, error, None if error is not None else future.value())
             answer.set_result(None)
 
         result.future.add_done_callback(settle)
-        return Later(answer)
+        return DelayedReply(answer)
 
     def _settle(self, rref_id: GlobalId, value: Pending, error: Exception | None, result: object) -> None:
         value.settle(error, result)
         if rref_id.creator == self._keeper.table.me:
             self._keeper.do(self._keeper.table.value_ready, rref_id, rref_id)
 
-    def confirmed(self) -> "Future[Any] | None":  # Any: of nothing
+    def confirmed(self) -> "Future[Any] | None":
         """Done when all references that this thread has just opened are confirmed, or have failed; None: they are."""
         unconfirmed, now.unconfirmed = now.unconfirmed, ()
         return torch.futures.collect_all(list(unconfirmed)) if unconfirmed else None
 
-    def value_of(self, rref_id: GlobalId) -> "Future[Any]":  # Any: the user's
+    def value_of(self, rref_id: GlobalId) -> "Future[Any]":
         """The value that this worker has, perhaps in a while. OwnerLostError when it is not, or no longer, here."""
         with self._keeper.changed:
             value = self._keeper.awaited(rref_id)
@@ -397,12 +397,12 @@ class References:
     def ask_owner(
         self,
         user: UserState,
-        function: Callable[..., Any],  # Any: our own
+        function: Callable[..., Any],
         args: tuple[object, ...],
         timeout_s: float,
         *,
         is_repeatable: bool,
-    ) -> Any:  # Any: what the function returns
+    ) -> Any:
         """Run our own `function` on the owner and wait; again when the owner did not know the reference yet.
 
         `is_repeatable`: also when the link was cut, and it is not known whether it has run.
@@ -428,7 +428,7 @@ class References:
 
     def _ask_once(
         self, user: UserState, function: Callable[..., Any], args: tuple[object, ...], timeout_s: float
-    ) -> Any:  # Any: what the function returns
+    ) -> Any:
         try:
             return self.agent.call_sync(self.owner_of(user.fork), (function, args, {}), timeout_s=timeout_s)
         except OwnerLostError:
@@ -440,7 +440,7 @@ class References:
 
     def ask_later(
         self, user: UserState, function: Callable[..., Any], args: tuple[object, ...], timeout_s: float
-    ) -> "Future[Any]":  # Any: what the function returns
+    ) -> "Future[Any]":
         """As `ask_owner`, without waiting."""
         ask = partial(self.agent.call, self.owner_of(user.fork), (function, args, {}), timeout_s=timeout_s)
         if user.confirmed.done():
@@ -450,18 +450,18 @@ class References:
         def ask_again(_: object) -> None:
             try:
                 user.check("use it")
-                ask().add_done_callback(partial(hand_on, result))
+                ask().add_done_callback(partial(copy_result, result))
             except Exception as error:
                 result.set_exception(error.with_traceback(None))
 
-        def answered(first: "Future[Any]") -> None:  # Any: as above
+        def answered(first: "Future[Any]") -> None:
             error = error_of(first)
             if isinstance(error, OwnerLostError):
                 user.confirmed.add_done_callback(ask_again)
             elif isinstance(error, LinkLostError) and not hasattr(error, "__notes__"):
                 ask_again(None)
             else:
-                hand_on(result, first)
+                copy_result(result, first)
 
         ask().add_done_callback(answered)
         return result
@@ -526,9 +526,9 @@ class References:
             _log.warning("%s", text)
 
 
-def _has_left(future: "Future[Any]") -> bool:  # Any: of any type
+def _has_left(future: "Future[Any]") -> bool:
     """Whether the call of this future was sent. One that failed before has a plain future."""
-    return getattr(future, "has_left", False)
+    return getattr(future, "was_sent", False)
 
 
 def _forks(forks: dict[GlobalId, WorkerKey]) -> str:

@@ -16,7 +16,7 @@ from torch.futures import Future
 from ...base.errors import DeadlineExceeded, OwnerLostError
 from .. import current as process
 from ..agent_protocol import Agent
-from ..calling.outcomes import error_of, outcome_of, result_of, wait_for
+from ..calling.futures import error_of, result_of, unwrap, wait_for
 from ..constants import UNSET_RPC_TIMEOUT
 from ..functions import async_execution
 from ..messages import pickling
@@ -26,7 +26,7 @@ from .proxy import RRefProxy
 from .travel import received
 
 T = TypeVar("T")
-Function = TypeVar("Function", bound=Callable[..., Any])  # Any: one of ours
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 TIMED_OUT = (
     "RRef creation via rpc.remote() timed out, and it is possible that the RRef on the owner node does not exist."
@@ -72,7 +72,7 @@ class UserState:
         return f"UserRRef(rref_id={self.fork.rref_id}, fork_id={self.fork.fork_id})"
 
 
-class Pending(Future[Any]):  # Any: the user's
+class Pending(Future[Any]):
     """What is yet to come, for all who wait: a value, on its owner; or whether the call that makes one was answered.
 
     What comes first counts.
@@ -93,12 +93,12 @@ class Pending(Future[Any]):  # Any: the user's
         else:
             self.set_result(result)
 
-    def wait(self) -> Any:  # Any: as above
+    def wait(self) -> Any:
         """Block until it is settled. Raises the error as a copy, so that this does not hold the caller's frames."""
         if not self.done():
             with process.waiting():
                 wait_for(self)
-        return outcome_of(self.value)
+        return unwrap(self.value)
 
 
 class References(Protocol):
@@ -109,21 +109,21 @@ class References(Protocol):
     @property
     def let_go(self) -> Callable[[UserState], None]: ...
     def owner_of(self, fork: Fork) -> WorkerInfo: ...
-    def share(self, rref: "RRef[Any]") -> tuple[int]: ...  # Any: of any type
-    def keep_until_answered(self, rref: "RRef[Any]") -> GlobalId | None: ...  # Any: as above
-    def at_home(self, rref_id: GlobalId) -> "RRef[Any]": ...  # Any: as above
+    def share(self, rref: "RRef[Any]") -> tuple[int]: ...
+    def keep_until_answered(self, rref: "RRef[Any]") -> GlobalId | None: ...
+    def at_home(self, rref_id: GlobalId) -> "RRef[Any]": ...
     def ask_owner(
         self,
         user: UserState,
-        function: Callable[..., Any],  # Any: one of those below
+        function: Callable[..., Any],
         args: tuple[object, ...],
         timeout_s: float,
         *,
         is_repeatable: bool,
-    ) -> Any: ...  # Any: what the function returns
+    ) -> Any: ...
     def ask_later(
         self, user: UserState, function: Callable[..., Any], args: tuple[object, ...], timeout_s: float
-    ) -> "Future[Any]": ...  # Any: as above
+    ) -> "Future[Any]": ...
 
 
 class RRef(Generic[T]):
@@ -233,19 +233,19 @@ class RRef(Generic[T]):
             raise self._error()
         return self._value
 
-    def rpc_sync(self, timeout: float = UNSET_RPC_TIMEOUT) -> Any:  # Any: has the methods of the remote object
+    def rpc_sync(self, timeout: float = UNSET_RPC_TIMEOUT) -> Any:
         """A proxy: `rref.rpc_sync().size()` calls `size` on the owner and waits for the result, `timeout` seconds."""
         return RRefProxy(self, "rpc_sync", timeout)
 
-    def rpc_async(self, timeout: float = UNSET_RPC_TIMEOUT) -> Any:  # Any: has the methods of the remote object
+    def rpc_async(self, timeout: float = UNSET_RPC_TIMEOUT) -> Any:
         """A proxy whose methods return futures."""
         return RRefProxy(self, "rpc_async", timeout)
 
-    def rpc_stream(self, timeout: float = UNSET_RPC_TIMEOUT) -> Any:  # Any: has the methods of the remote object
+    def rpc_stream(self, timeout: float = UNSET_RPC_TIMEOUT) -> Any:
         """A proxy whose methods return streams: `for item in rref.rpc_stream().items()`. `timeout`: for each item."""
         return RRefProxy(self, "rpc_stream", timeout)
 
-    def remote(self, timeout: float = UNSET_RPC_TIMEOUT) -> Any:  # Any: has the methods of the remote object
+    def remote(self, timeout: float = UNSET_RPC_TIMEOUT) -> Any:
         """A proxy whose methods return references to their results, which stay on the owner."""
         return RRefProxy(self, "remote", timeout)
 
@@ -270,7 +270,7 @@ class RRef(Generic[T]):
 
     # -- what torch's programs use all the same --------------------------------------------------------------------
 
-    def _get_type(self, timeout: float = UNSET_RPC_TIMEOUT, blocking: bool = True) -> Any:  # Any: a type or its future
+    def _get_type(self, timeout: float = UNSET_RPC_TIMEOUT, blocking: bool = True) -> Any:
         """The type of the value, asked for once. Not `blocking`: the future of it, always the same one."""
         user = self._user
         if user is None:
@@ -288,18 +288,18 @@ class RRef(Generic[T]):
         with self._references.agent.waiting():
             return result_of(kind)
 
-    def _get_future(self) -> "Future[Any]":  # Any: of nothing
+    def _get_future(self) -> "Future[Any]":
         """Done when the owner has made the value; with an error when it has not heard of it in time: so is each use."""
         if self._creation is None:
             return done_with(None)
         return self._creation
 
-    def _get_profiling_future(self) -> "Future[Any]":  # Any: the profiler's
+    def _get_profiling_future(self) -> "Future[Any]":
         if self._profiled is None:
             raise RuntimeError("Profiling future has not been set for this RRef.")
         return self._profiled
 
-    def _set_profiling_future(self, future: "Future[Any]") -> None:  # Any: the profiler's
+    def _set_profiling_future(self, future: "Future[Any]") -> None:
         self._profiled = future
 
     def _serialize(self) -> tuple[int]:
@@ -307,9 +307,9 @@ class RRef(Generic[T]):
         return self._references.share(self)
 
     @classmethod
-    def _deserialize(cls, data: tuple[int]) -> "RRef[Any]":  # Any: of any type
+    def _deserialize(cls, data: tuple[int]) -> "RRef[Any]":
         """What came for `data` in the message that is being unpickled."""
-        came: RRef[Any] = received(*data)  # Any: as above
+        came: RRef[Any] = received(*data)
         return came
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
@@ -339,22 +339,20 @@ _OF_THE_VALUE = (
 NOT_IN_A_CALL = "Can not pickle rref in python pickler, rref can only be pickled when using RPC"
 
 
-def make(
-    references: References, rref_id: GlobalId, value: Pending | None, user: UserState | None
-) -> RRef[Any]:  # Any: of any type
+def make(references: References, rref_id: GlobalId, value: Pending | None, user: UserState | None) -> RRef[Any]:
     """A reference that was made by `remote` or came in a call."""
     rref: RRef[Any] = RRef.__new__(RRef)
     rref._set_up(references, rref_id, value, user)
     return rref
 
 
-def reduce(rref: RRef[Any]) -> tuple[Any, tuple[int, ...]]:  # Any: of any type
+def reduce(rref: RRef[Any]) -> tuple[Any, tuple[int, ...]]:
     """How calls pickle a reference: as its place among those of the message; for its owner, as its number."""
     number = rref._references.keep_until_answered(rref)
     return (received, rref._references.share(rref)) if number is None else (at_home, tuple(number))
 
 
-def at_home(*rref_id: int) -> RRef[Any]:  # Any: as above
+def at_home(*rref_id: int) -> RRef[Any]:
     """On the owner: the reference of this number, which whoever calls keeps until the call is answered."""
     references: References = process.current().references
     return references.at_home(GlobalId(*rref_id))
@@ -363,7 +361,7 @@ def at_home(*rref_id: int) -> RRef[Any]:  # Any: as above
 pickling.register(RRef, reduce)
 
 
-def done_with(value: Any) -> "Future[Any]":  # Any: of any type
+def done_with(value: Any) -> "Future[Any]":
     """A future that is done."""
     future: Future[Any] = Future()
     future.set_result(value)
@@ -385,7 +383,7 @@ def _returns(what: str) -> Callable[[Function], Function]:
 
 @_returns("the value of")
 @async_execution
-def value_on_owner(rref_id: GlobalId) -> "Future[Any]":  # Any: the user's
+def value_on_owner(rref_id: GlobalId) -> "Future[Any]":
     future: Future[Any] = process.current().references.value_of(rref_id)
     return future
 
@@ -396,10 +394,10 @@ def _rref_typeof_on_owner(rref_id: GlobalId) -> "Future[type]":
     return _type_of(process.current().references.value_of(rref_id))
 
 
-def _type_of(value: "Future[Any]") -> "Future[type]":  # Any: the user's
+def _type_of(value: "Future[Any]") -> "Future[type]":
     kind: Future[type] = Future()
 
-    def settle(future: "Future[Any]") -> None:  # Any: the user's
+    def settle(future: "Future[Any]") -> None:
         error = error_of(future)
         if error is None:
             kind.set_result(type(future.value()))

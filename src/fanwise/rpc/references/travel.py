@@ -16,14 +16,14 @@ from torch.futures import Future
 class Now(threading.local):
     """What came with the message that this thread unpickles."""
 
-    received: Sequence[Any] = ()  # Any: references
+    received: Sequence[Any] = ()
     unconfirmed: "Sequence[Future[None]]" = ()
 
 
 now = Now()
 
 
-def received(place: int) -> Any:  # Any: a reference
+def received(place: int) -> Any:
     """The reference at this place of the message that this thread unpickles."""
     if not 0 <= place < len(now.received):
         raise RuntimeError("Can not unpickle rref in python pickler, rref can only be unpickled when using RPC")

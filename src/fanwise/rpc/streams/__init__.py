@@ -1,9 +1,9 @@
-"""Streams: a function on another worker gives its results one by one, as fast as they are taken.
+"""Streams: a function on another worker yields items, which are sent as fast as they are consumed.
 
-    window (quiet)   how far the one may be ahead of the other; what of a stream is here, and how it ends
-    producing        the worker that runs the function
-    reading          the worker that takes the items: what `rpc.stream` returns
+    window     flow control on both sides. A pure state machine
+    producer   the worker that runs the function
+    stream     the worker that consumes the items: the value of `rpc.stream`
 
-A stream is a call with an answer in many parts: the items come over the link of the call, in order, before its answer,
-which ends them. So loss, cuts, errors and shutdown are those of calls.
+A stream is a call with a reply in parts: the items arrive over the link of the call, in order, before the reply, which
+ends them. Loss, errors and shutdown therefore work as for calls.
 """

@@ -1,19 +1,18 @@
-"""How far the producer of a stream may be ahead of its reader, and what of a stream is where. A quiet file.
+"""Flow control of a stream. A pure state machine.
 
-    producer: Giving                              reader: Taking
-      may_go_on() -- item, cost ----------------->  arrived(item, cost)
-                                                    next() -> the item     told of at half a window
-      taken(items, bytes) <-----------------------  Taken(items, bytes)
-      cancelled()         <-----------------------  close()                what comes now is nobody's
-      the call's answer   ----------------------->  ended(error or None)   after the items before it
+    ProducerWindow                                ConsumerWindow
+      has_room() -- item, cost ----------------->  on_item(item, cost)
+                                                   next() -> the item, and an acknowledgment per half window
+      on_ack(items, bytes) <---------------------  Position(items, bytes)
+      cancel()            <----------------------  close()              later items are discarded
+      reply of the call   ---------------------->  on_end(error or None)   after the items before it
 
-Positions count from the beginning of the stream, so a message about them that is late or comes twice does no harm. The
-producer goes on while fewer items are outstanding than the window has, and fewer bytes: so it is ahead by the window
-and at most one item, however large that is. What was taken is told once half of the window was, so that neither waits
-for the other at each item, and messages are few.
+Positions count from the beginning of the stream, so late or repeated acknowledgments are harmless. The producer
+continues while fewer items and fewer bytes than the window are unacknowledged, so it is ahead by at most the window and
+one item of any size. The consumer acknowledges half a window at a time, which keeps messages few and the producer busy.
 
-Items and errors are opaque. All orders of messages are those of one link: nothing is lost while that holds, and when it
-ends the call fails, which is the end of the stream.
+Items and errors are opaque. Messages keep the order of their link, and none is lost while the link lives; when the link
+ends the call fails, which ends the stream.
 """
 
 from collections import deque
@@ -24,130 +23,129 @@ Item = TypeVar("Item")
 
 
 class Window(NamedTuple):
-    """So many items, and so many bytes of them, may be outstanding."""
+    """Maximum number of unacknowledged items, and of their bytes."""
 
     num_items: int
     num_bytes: int
 
 
-class Taken(NamedTuple):
-    """To be told: so much was taken since the stream began."""
+class Position(NamedTuple):
+    """Number of items, and of their bytes, since the stream began."""
 
     num_items: int
     num_bytes: int
 
 
-_NOTHING = Taken(0, 0)
+_START = Position(0, 0)
 
 
-class Over(NamedTuple):
-    """No item comes any more. `error`: why; None: that was all, or nobody wants more."""
+class EndOfStream(NamedTuple):
+    """The end of the items. `error` is None if the function returned or the consumer closed the stream."""
 
     error: Exception | None
 
 
 class Next(NamedTuple, Generic[Item]):
-    """The next item, and what to tell the producer of it."""
+    """The next item, and the acknowledgment to send."""
 
     item: Item
-    tell: Taken | None
+    ack: Position | None
 
 
 @dataclass(slots=True)
-class Giving:
-    """What the producer's side knows of one stream."""
+class ProducerWindow:
+    """The state of one stream on the producer."""
 
     window: Window
-    given: Taken = _NOTHING
-    known: Taken = _NOTHING
+    sent: Position = _START
+    acknowledged: Position = _START
     is_cancelled: bool = False
 
-    def may_go_on(self) -> bool:
-        """Whether there is room for an item, which nobody knows yet."""
+    def has_room(self) -> bool:
+        """Return True if the next item, of any size, may be sent."""
         return (
-            self.given.num_items - self.known.num_items < self.window.num_items
-            and self.given.num_bytes - self.known.num_bytes < self.window.num_bytes
+            self.sent.num_items - self.acknowledged.num_items < self.window.num_items
+            and self.sent.num_bytes - self.acknowledged.num_bytes < self.window.num_bytes
         )
 
-    def gave(self, cost: int) -> None:
-        """An item is about to leave."""
-        self.given = Taken(self.given.num_items + 1, self.given.num_bytes + cost)
+    def on_sent(self, cost: int) -> None:
+        """Count an item, just before it is sent."""
+        self.sent = Position(self.sent.num_items + 1, self.sent.num_bytes + cost)
 
-    def taken(self, num_items: int, num_bytes: int) -> None:
-        """So much was taken. ValueError: it cannot be true."""
-        if num_items > self.given.num_items or num_bytes > self.given.num_bytes:
-            raise ValueError(f"{num_items} items of {num_bytes} bytes, when {self.given} were given")
-        self.known = Taken(max(num_items, self.known.num_items), max(num_bytes, self.known.num_bytes))
+    def on_ack(self, num_items: int, num_bytes: int) -> None:
+        """Handle an acknowledgment. Raises ValueError if it exceeds the sent items."""
+        if num_items > self.sent.num_items or num_bytes > self.sent.num_bytes:
+            raise ValueError(f"acknowledgment of {num_items} items with {num_bytes} bytes, but only sent {self.sent}")
+        self.acknowledged = Position(
+            max(num_items, self.acknowledged.num_items), max(num_bytes, self.acknowledged.num_bytes)
+        )
 
-    def cancelled(self) -> None:
-        """Nobody wants the rest."""
+    def cancel(self) -> None:
         self.is_cancelled = True
 
 
 @dataclass(slots=True)
-class Taking(Generic[Item]):
-    """What the reader's side knows of one stream."""
+class ConsumerWindow(Generic[Item]):
+    """The state of one stream on the consumer."""
 
     window: Window
-    came: Taken = _NOTHING
-    taken: Taken = _NOTHING
-    told: Taken = _NOTHING
-    end: Over | None = None
+    received: Position = _START
+    consumed: Position = _START
+    acknowledged: Position = _START
+    end: EndOfStream | None = None
     is_closed: bool = False
-    _here: deque[tuple[Item, int]] = field(default_factory=deque)
+    _buffer: deque[tuple[Item, int]] = field(default_factory=deque)
 
-    def arrived(self, item: Item, cost: int) -> bool:
-        """An item came. False: nobody wants it. ValueError: the producer has not kept to the window."""
+    def on_item(self, item: Item, cost: int) -> bool:
+        """Buffer an item. Return False if the stream is closed. Raises ValueError if the item exceeds the window."""
         if (
-            self.came.num_items - self.told.num_items >= self.window.num_items
-            or self.came.num_bytes - self.told.num_bytes >= self.window.num_bytes
+            self.received.num_items - self.acknowledged.num_items >= self.window.num_items
+            or self.received.num_bytes - self.acknowledged.num_bytes >= self.window.num_bytes
         ):
             raise ValueError(f"an item beyond the window of {self.window}")
-        self.came = Taken(self.came.num_items + 1, self.came.num_bytes + cost)
+        self.received = Position(self.received.num_items + 1, self.received.num_bytes + cost)
         if self.is_closed:
             return False
         if self.end is not None:
             raise ValueError("an item after the end")
-        self._here.append((item, cost))
+        self._buffer.append((item, cost))
         return True
 
-    def ended(self, error: Exception | None) -> None:
-        """The call was answered, or has failed: no item comes any more. The first counts."""
+    def on_end(self, error: Exception | None) -> None:
+        """Handle the reply or failure of the call. Later ends are ignored."""
         if self.end is None:
-            self.end = Over(error)
+            self.end = EndOfStream(error)
 
-    def next(self) -> Next[Item] | Over | None:
-        """The next item, if one is here, or the end; None: one may come."""
-        if not self._here:
+    def next(self) -> Next[Item] | EndOfStream | None:
+        """Return the next buffered item or the end; None if another item may arrive."""
+        if not self._buffer:
             return self.end
-        item, cost = self._here.popleft()
-        self.taken = Taken(self.taken.num_items + 1, self.taken.num_bytes + cost)
-        return Next(item, self._tell())
+        item, cost = self._buffer.popleft()
+        self.consumed = Position(self.consumed.num_items + 1, self.consumed.num_bytes + cost)
+        return Next(item, self._next_ack())
 
-    def _tell(self) -> Taken | None:
-        """What the producer must hear of by now."""
+    def _next_ack(self) -> Position | None:
         if self.end is not None or not (
-            2 * (self.taken.num_items - self.told.num_items) >= self.window.num_items
-            or 2 * (self.taken.num_bytes - self.told.num_bytes) >= self.window.num_bytes
+            2 * (self.consumed.num_items - self.acknowledged.num_items) >= self.window.num_items
+            or 2 * (self.consumed.num_bytes - self.acknowledged.num_bytes) >= self.window.num_bytes
         ):
             return None
-        self.told = self.taken
-        return self.told
+        self.acknowledged = self.consumed
+        return self.acknowledged
 
     def close(self, error: Exception | None = None) -> tuple[list[Item], bool]:
-        """Nobody wants any more. `error`: what who goes on is told.
+        """End the stream on this side. `error` is returned to further reads.
 
-        Returns the items that are here and were not taken, and whether the producer must hear of it.
+        Returns the unread items, and whether the producer must be notified.
         """
         if self.is_closed:
             return [], False
         is_open = self.end is None
-        self.is_closed, self.end = True, Over(error)
-        left = [item for item, _ in self._here]
-        self._here.clear()
-        return left, is_open
+        self.is_closed, self.end = True, EndOfStream(error)
+        unread = [item for item, _ in self._buffer]
+        self._buffer.clear()
+        return unread, is_open
 
     @property
-    def num_here(self) -> int:
-        """How many items wait to be taken."""
-        return len(self._here)
+    def num_buffered(self) -> int:
+        return len(self._buffer)

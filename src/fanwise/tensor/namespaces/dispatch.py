@@ -74,6 +74,13 @@ def _by_arrays(name: str, signature: inspect.Signature) -> Function:
             for other in others:
                 if type(other) is not kind and type(other) not in neutral:
                     found = choose((first, *others), kwargs)
+        if not kwargs:  # most calls: to pass on arguments one by one is faster than by * and **
+            if not others:
+                return found(first)
+            if len(others) == 1:
+                return found(first, others[0])
+            if len(others) == 2:
+                return found(first, others[0], others[1])
         return found(first, *others, **kwargs)
 
     def of_sequence(arrays: Any, /, **kwargs: Any) -> Any:

@@ -88,7 +88,7 @@ class CallbackDispatcher:
             elif type(action) is SetStatus:
                 trial = self._state.trials.get(action.trial_id)
                 if trial is not None:  # None: a repeated `SetStatus`, after the end of the trial
-                    end = now_s, action.trial_id, action.attempt, trial.config, action.status, trial.num_reports
+                    end = now_s, action.trial_id, action.attempt, trial.config, action.status, trial.last_iter
                     self._put("on_trial_end", TrialEnded(*end, trial.values or {}, action.reason, action.will_retry))
 
     def on_line(self, line: str, is_failure: bool) -> None:

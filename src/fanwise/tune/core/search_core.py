@@ -188,7 +188,7 @@ class SearchCore:
     @property
     def checkpoints(self) -> frozenset[str]:
         """Names of all checkpoints that may still be needed."""
-        return frozenset(self._trials.checkpoints)
+        return frozenset(self._trials.checkpoint_refs)
 
     # Events of the search.
 
@@ -264,7 +264,7 @@ class SearchCore:
         if event.n_workers is not None:
             self._slots.n_workers = event.n_workers
         # Some suspended trials were counted as stopped, but will run again.
-        self.counts.num_trials_stopped -= self._trials.suspend_lost()
+        self.counts.num_trials_stopped -= self._trials.suspend_active()
         active = list(self._trials.active.values())
         outcome = Outcome("lost", "the tuner exited before it recorded how the trial ended")
         for trial in active:
@@ -293,19 +293,19 @@ class SearchCore:
             self._check_names(trial, event.values, problem, now_s)
             return
         trial.iter += 1
-        if trial.iter <= trial.reached:
+        if trial.iter <= trial.last_observed_iter:
             self._actions.append(Answer(trial.trial_id, CONTINUE, trial.iter, repeated=True))
             if event.checkpoint is not None:
                 self._trials.keep_checkpoint(trial, event.checkpoint)
             return
-        trial.reached = trial.iter
+        trial.last_observed_iter = trial.iter
         decision = self._decide(trial, event.values, now_s)
         if event.checkpoint is not None:
             self._trials.keep_checkpoint(trial, event.checkpoint)
         limit = self._reached_limit(now_s)
         if limit is not None and not limit.lets_running_finish and decision is CONTINUE:
             decision = STOP
-            self._trials.ask_to_stop(trial, "suspend", now_s)
+            self._trials.begin_stopping(trial, "suspend", now_s)
         self._actions.insert(0, Answer(trial.trial_id, decision, trial.iter))
         self._suggestions.refresh()
         if limit is not None:
@@ -315,19 +315,19 @@ class SearchCore:
             self._check_limits(now_s)
 
     def _on_ended(self, event: events.Ended) -> None:
-        trial = self._trials.find(event.trial_id, event.attempt)
-        if trial is not None and trial.state not in ("attempt-ended", "done"):
+        trial = self._trials.find_active(event.trial_id, event.attempt)
+        if trial is not None and trial.state not in ("attempt-ended", "finished"):
             self._end_attempt(trial, event.outcome, event.now_s)
 
     def _on_free(self, event: events.Free) -> None:
-        trial, now_s = self._trials.find(event.trial_id, event.attempt), event.now_s
+        trial, now_s = self._trials.find_active(event.trial_id, event.attempt), event.now_s
         if trial is None:
             return
-        if trial.state not in ("attempt-ended", "done"):
+        if trial.state not in ("attempt-ended", "finished"):
             self._end_attempt(trial, Outcome("lost", "the worker exited before it reported how the trial ended"), now_s)
         self._check_limits(now_s)
         may_start = self._stage != "stopping" and self._slots.num_used <= self._slots.n_workers
-        if trial.plan == "retry" and may_start and not trial.is_stopped_by_user:
+        if trial.plan == "retry" and may_start and not trial.finish_when_free:
             self._trials.start(trial, trial.slot)
             return
         self._release(trial, now_s)
@@ -335,7 +335,7 @@ class SearchCore:
         self._fill(now_s)
 
     def _on_command(self, event: events.Command) -> None:
-        trial = self._trials.find_unfinished(event.trial_id)
+        trial = self._trials.find_controllable(event.trial_id)
         if trial is None:
             return
         if event.command == "stop":
@@ -381,7 +381,7 @@ class SearchCore:
         elif isinstance(answer, Done):
             self._stop_starting("the scheduler has no more trials")
             self._stage = "closing"
-        elif isinstance(answer, Wait) and not self._trials.active and not self._trials.has_held:
+        elif isinstance(answer, Wait) and not self._trials.active and not self._trials.has_held_trials:
             if self._stage == "draining":  # nothing runs, so no event can change this answer
                 self._stage = "closing"
             elif self._suggestions.state == "exhausted":
@@ -398,7 +398,7 @@ class SearchCore:
             self._space,
             seed=self._seed,
             purpose="next",
-            pending=MappingProxyType(self._trials.pending),
+            pending=MappingProxyType(self._trials.pending_configs),
             now_s=now_s,
             no_new_configs=self._suggestions.state == "exhausted" or self._stage == "draining",
             can_start_trial=self._stage == "open",
@@ -414,9 +414,10 @@ class SearchCore:
         if type(answer) is Wait or (self._stage == "draining" and isinstance(answer, (New, Clone))):
             return Wait()
         if isinstance(answer, (Resume, Stop)):
-            if not self._trials.may_resume(answer.trial_id):
-                trial_ids = filter(self._trials.may_resume, sorted([*self._trials.paused, *self._trials.active]))
-                paused = ", ".join(map(str, list(trial_ids)[:20])) or "none"
+            if not self._trials.is_paused_by_scheduler(answer.trial_id):
+                trial_ids = [*self._trials.paused, *self._trials.active]
+                trial_ids = sorted(filter(self._trials.is_paused_by_scheduler, trial_ids))
+                paused = ", ".join(map(str, trial_ids[:20])) or "none"
                 raise self._invalid_answer(f"returned {answer!r}, but that trial is not paused; paused are: {paused}")
             return answer
         if isinstance(answer, Clone) and not 0 <= answer.trial_id < self._next_id:
@@ -446,13 +447,13 @@ class SearchCore:
             self._start_new(suggestions.take_suggestion())
             self._request_ahead(now_s)
             return True
-        suggestions.wait(self._next_id, self._trials.pending, now_s)
+        suggestions.wait(self._next_id, self._trials.pending_configs, now_s)
         return False
 
     def _request_ahead(self, now_s: float) -> None:
         """Request a suggestion before a slot is free, if the searcher has a time limit."""
         if self._stage == "open" and self._suggestions.timeout_s is not None:
-            self._suggestions.request(self._next_id, self._trials.pending, now_s)
+            self._suggestions.request(self._next_id, self._trials.pending_configs, now_s)
 
     def _start_new(self, config: Mapping[str, object], *, source: int | None = None, fallback: bool = False) -> None:
         trial = self._trials.create(self._next_id, config, source)
@@ -488,7 +489,7 @@ class SearchCore:
         """Fail the search if no report has been valid and a value is missing, probably because of a misspelled name."""
         invalid_value = next((item for item in self._required if not is_number(values.get(item.name))), None)
         if not self.counts.num_evaluations and invalid_value is not None and invalid_value.name not in values:
-            self._trials.ask_to_stop(trial, "suspend", now_s)
+            self._trials.begin_stopping(trial, "suspend", now_s)
             self._fail("no-metric", f"the {invalid_value.role} {invalid_value.name!r} was not reported", problem, now_s)
 
     def _observation(
@@ -512,7 +513,7 @@ class SearchCore:
         if any(map(math.isnan, losses + report.violations)):
             name = next(item.name for item in self._required if math.isnan(values[item.name]))
             trial.fault = Reason("nan", f"the objective reported {name}=nan")
-            self._trials.ask_to_stop(trial, "stop", now_s)
+            self._trials.begin_stopping(trial, "stop", now_s)
             return STOP
         counts.add_result(trial.trial_id, infeasibility, losses)
         number, value = counts.num_evaluations, values[self._metric]
@@ -527,15 +528,15 @@ class SearchCore:
             if type(decision) is not Decision:
                 decision = checked_decision(decision, type(self._scheduler).__name__, trial.trial_id)
         except Exception as error:  # user code may raise any exception, which ends the search
-            self._trials.ask_to_stop(trial, "suspend", now_s)
+            self._trials.begin_stopping(trial, "suspend", now_s)
             self._fail_on_exception(callee, error, now_s)
             return STOP
         if decision is STOP:
             max_resource = self._scheduler.max_resource
             is_complete = max_resource is not None and report.resource >= round_resource(float(max_resource))
-            self._trials.ask_to_stop(trial, "complete" if is_complete else "stop", now_s)
+            self._trials.begin_stopping(trial, "complete" if is_complete else "stop", now_s)
         elif decision is PAUSE or trial.hold:
-            self._trials.ask_to_stop(trial, "pause" if decision is PAUSE else "hold", now_s)
+            self._trials.begin_stopping(trial, "pause" if decision is PAUSE else "hold", now_s)
             return PAUSE
         return decision
 
@@ -550,16 +551,16 @@ class SearchCore:
         if trial.plan == "suspend":
             self.counts.num_trials_stopped += 1
             return
-        if trial.state == "done":
+        if trial.state == "finished":
             self._finish_trial(trial, status, now_s)
             problem = self.counts.missing_metric_message() if status is Status.COMPLETED else None
             if problem is not None and self._stage != "stopping":
                 self._fail("no-metric", "a metric of the stopping criterion was not reported", problem, now_s)
-        if not trial.is_counted:  # trials count once, when they first pause or finish
+        if not trial.has_counted_outcome:  # trials count once, when they first pause or finish
             failure = self._failures.add(reason, has_reported=trial.iter > 0)
             if failure is not None and self._stage != "stopping":
                 self._fail("equal-failures", failure.partition(" (")[0], failure, now_s)
-        trial.is_counted = True
+        trial.has_counted_outcome = True
 
     def _rewind(self, trial: Trial, now_s: float) -> None:
         """Discard the reports after the trial's last checkpoint."""
@@ -644,7 +645,7 @@ class SearchCore:
 
     def _finish(self) -> None:
         """End the search now that no trial runs, unless a trial is queued or held by a user."""
-        if self._stage != "stopping" and (self._trials.queued or self._trials.has_held):
+        if self._stage != "stopping" and (self._trials.queued or self._trials.has_held_trials):
             return
         if self._stage == "draining" and self._slots.n_workers == 0 and self._trials.paused:
             return  # the next TrialRequested may resume a paused trial

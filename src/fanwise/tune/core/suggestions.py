@@ -4,9 +4,9 @@
     ---------   -------------------------   --------------------------------------------------------------------
     idle        request                     Suggest; requested
     requested   receive a configuration     ready
-                receive None                exhausted; no slot waits any more
-                receive an error            idle; the search fails
-                fall_back                   a random configuration; idle
+    requested   receive None                exhausted; no slot waits any more
+    requested   receive an error            idle; the search fails
+    requested   fall_back                   a random configuration; idle
     ready       take_suggestion             the configuration; idle
     exhausted   refresh: a report, a freed  idle
                 slot, or a newly enqueued

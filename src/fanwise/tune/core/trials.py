@@ -1,28 +1,30 @@
 """Trials of a search that are not finished: their states, deadlines, checkpoints and best reports.
 
-    state      slot   event                                              next state
-    --------   ----   ------------------------------------------------   -----------------------------------------------
-    starting   used   Ready                                              running; the timeout starts
-    starting,  used   a decision, limit, timeout, fault or user          stopping, with a plan; the grace period starts
-    running           Ended                                              attempt-ended with plan retry, or done
-    stopping   used   the grace period ends, or a second Interrupt       killed
-    stopping,  used   Ended as planned: pause, hold, drop or suspend     attempt-ended
-    killed            Ended otherwise                                    done
-    attempt-   used   Free: plan retry                                   starting in the same slot, or queued
-    ended             Free: plan pause                                   paused; queued if it was resumed meanwhile
-                      Free: plan hold                                    held; queued if the hold was removed meanwhile
-                      Free: plan suspend                                 suspended
-                      Free: plan drop, or a user stopped it meanwhile    finished
-    done       used   Free                                               finished
-    paused     -      Resume                                             starting; held if a user holds it
-                      Stop, or a user stops it                           finished
-    held       -      a user removes the hold, or stops it               queued, or finished
-    queued     -      a slot is free                                     starting
-                      a user holds it, or stops it                       held, or finished
-    suspended  -      Resumed: a new process resumes the search          queued
+    state             slot  event                                                next state
+    ----------------  ----  ---------------------------------------------------  ---------------------------------------
+    starting          used  Ready                                                running; the timeout starts
+    starting|running  used  a scheduler decision, a limit, a timeout, a NaN      stopping, with a plan; the grace period
+                            report or a user's command                           starts
+    starting|running  used  Ended                                                attempt-ended (plan retry), or finished
+    stopping          used  the grace period ends, or a second Interrupt         killed
+    stopping|killed   used  Ended with plan pause, hold, drop or suspend, and    attempt-ended
+                            no failure
+    stopping|killed   used  Ended with plan stop or complete, or with a failure  finished
+    attempt-ended     used  Free: plan retry                                     starting in the same slot, or queued
+    attempt-ended     used  Free: plan pause                                     paused, or queued if already resumed
+    attempt-ended     used  Free: plan hold                                      held, or queued if the hold was removed
+    attempt-ended     used  Free: plan suspend                                   suspended
+    attempt-ended     used  Free: plan drop, or a user stopped it meanwhile      removed
+    finished          used  Free                                                 removed
+    paused            -     the scheduler resumes it                             starting, or held if a user holds it
+    paused            -     the scheduler or a user stops it                     removed
+    held              -     a user removes the hold, or stops it                 queued, or removed
+    queued            -     a slot is free                                       starting
+    queued            -     a user holds it, or stops it                         held, or removed
+    suspended         -     Resumed: a new process resumes the search            queued
 
-A held trial was paused by a user, and the scheduler considers it running. A finished trial is deleted, except for the
-best report and the checkpoints that are kept.
+A held trial was paused by a user, and the scheduler considers it running. A finished trial is removed. Its best report
+and checkpoint are kept if they may be needed (see `Trials.finish`).
 
 A trial's reports are numbered 1, 2, ... over all attempts. An attempt starts at the iteration of its checkpoint, or 0.
 After a crash, the reports after the checkpoint are void. After a pause they remain valid and are repeated.
@@ -39,7 +41,7 @@ from .events import Outcome, Ready
 
 # States are strings, because accessing a member of an Enum is as slow as a call (Python 3.11).
 State: TypeAlias = Literal[
-    "starting", "running", "stopping", "killed", "attempt-ended", "done", "paused", "held", "queued", "suspended"
+    "starting", "running", "stopping", "killed", "attempt-ended", "finished", "paused", "held", "queued", "suspended"
 ]  # fmt: skip
 # A plan says why an attempt stops. It determines the next state of the trial when the slot is free.
 # complete: stop at the maximum resource. hold: a user pauses the trial. drop: pause and never resume.
@@ -48,7 +50,8 @@ Plan: TypeAlias = Literal["", "stop", "complete", "pause", "hold", "drop", "susp
 
 # A crash may be transient. A timeout, a NaN or a missing report is caused by the configuration or the program.
 _CRASHES: Final = ("exception", "exit", "signal", "out-of-memory", "gpu-fault", "lost")
-# These outcomes count as a stop if the trial was asked to stop. The trial may return or crash before it notices.
+# Outcomes that count as a stop if the trial was asked to stop, because it may exit, be killed or return before it
+# handles the request. Exceptions and running out of memory remain failures.
 _STOPS: Final = ("stopped", "signal", "exit", "gpu-fault", "lost", "returned")
 
 
@@ -74,16 +77,16 @@ class Checkpoint(NamedTuple):
 
 @dataclass(slots=True)
 class Trial:
-    """A trial that is not finished.
+    """A trial that may still run or still uses a slot.
 
     Args:
         reserved_slot: slot of the next attempt if the scheduler resumed the trial before its process had exited.
         iter: number of the last report of the current attempt.
-        reached: number of the last report that the scheduler and the searcher have seen.
+        last_observed_iter: number of the last report that the scheduler and the searcher have seen.
         hold: a user has paused the trial, and only a user can resume it.
-        is_stopped_by_user: a user stopped the trial after it was asked to pause, or before its retry.
-        alone: the trial gets a whole GPU, because it ran out of memory on a share of one.
-        is_counted: `Failures` has counted the trial.
+        finish_when_free: a user stopped the trial while its attempt was ending, so it finishes when its slot is free.
+        needs_whole_gpu: the trial ran out of memory on a share of a GPU, so it is retried on a whole one.
+        has_counted_outcome: its first outcome was passed to `Failures`, which counts each trial once.
         fault: the reason why the trial fails, whatever the outcome of the attempt is.
     """
 
@@ -96,13 +99,13 @@ class Trial:
     state: State = "starting"
     plan: Plan = ""
     iter: int = 0
-    reached: int = 0
+    last_observed_iter: int = 0
     checkpoint: Checkpoint | None = None
     best: BestCandidate | None = None
     hold: bool = False
-    is_stopped_by_user: bool = False
-    is_counted: bool = False
-    alone: bool = False
+    finish_when_free: bool = False
+    has_counted_outcome: bool = False
+    needs_whole_gpu: bool = False
     fault: Reason | None = None
 
     @property
@@ -112,10 +115,10 @@ class Trial:
 
     def rewind(self) -> bool:
         """Discard the reports after the last checkpoint. Return True if there were any."""
-        reached = self.reached
-        self.iter = self.reached = self.from_iter
+        previous_iter = self.last_observed_iter
+        self.iter = self.last_observed_iter = self.from_iter
         self.best = None if self.checkpoint is None else self.checkpoint.best
-        return self.iter != reached
+        return self.iter != previous_iter
 
 
 @final
@@ -128,12 +131,12 @@ class Trials:
 
     Attributes:
         active: trials that use a slot, in the order of their starts.
-        pending: the configurations of the active trials.
+        pending_configs: the configurations of the active trials.
         paused: paused and held trials.
-        queued: trials that start before all others, in this order.
+        queued: trials that start in the next free slots, in this order, before the scheduler is asked.
         deadlines: ends of timeouts and grace periods.
-        checkpoints: number of references to each checkpoint by trials that may run again, and by finished trials whose
-            checkpoint is kept.
+        checkpoint_refs: number of references to each checkpoint name, by unfinished trials and by kept checkpoints of
+            finished trials.
     """
 
     def __init__(
@@ -153,12 +156,12 @@ class Trials:
         self._retries = retries
         self._keeps_checkpoints = keeps_checkpoints
         self.active: dict[int, Trial] = {}
-        self.pending: dict[int, Mapping[str, object]] = {}
+        self.pending_configs: dict[int, Mapping[str, object]] = {}
         self.paused: dict[int, Trial] = {}
         self.queued: dict[int, Trial] = {}
         self.suspended: dict[int, Trial] = {}
         self.deadlines = Deadlines()
-        self.checkpoints: dict[str, int] = {}
+        self.checkpoint_refs: dict[str, int] = {}
         self._finished_checkpoints: dict[int, Checkpoint] = {}
         self._finished_best: BestCandidate | None = None
 
@@ -173,22 +176,22 @@ class Trials:
         return BestReport(best.value, best.trial_id, best.config, best.iter, best.infeasibility)
 
     @property
-    def has_held(self) -> bool:
-        """True if a user holds a trial that would run otherwise."""
+    def has_held_trials(self) -> bool:
+        """True if a user's hold keeps a trial from running."""
         return any(trial.state == "held" for trial in self.paused.values())
 
-    def find(self, trial_id: int, attempt: int) -> Trial | None:
-        """Return the trial if this attempt of it uses a slot, or None."""
+    def find_active(self, trial_id: int, attempt: int) -> Trial | None:
+        """Return the trial if `attempt` is its current attempt and uses a slot, otherwise None."""
         trial = self.active.get(trial_id)
         return trial if trial is not None and trial.attempt == attempt else None
 
-    def find_unfinished(self, trial_id: int) -> Trial | None:
-        """Return the trial if it runs, is paused or held, or is queued. Otherwise return None."""
+    def find_controllable(self, trial_id: int) -> Trial | None:
+        """Return the trial if a user can still pause, resume or stop it, otherwise None."""
         trial = self.active.get(trial_id) or self.paused.get(trial_id) or self.queued.get(trial_id)
-        return None if trial is None or trial.state == "done" else trial
+        return None if trial is None or trial.state == "finished" else trial
 
-    def may_resume(self, trial_id: int) -> bool:
-        """Return True if the scheduler may resume or stop the trial, because its last decision was to pause it."""
+    def is_paused_by_scheduler(self, trial_id: int) -> bool:
+        """Return True if the scheduler paused the trial and has not resumed it since."""
         trial = self.active.get(trial_id) or self.paused.get(trial_id)
         if trial is None:
             return False
@@ -201,9 +204,9 @@ class Trials:
         trial = Trial(trial_id, config)
         checkpoint = None if source is None else self._checkpoint_of(source)
         if checkpoint is not None:
-            self.checkpoints[checkpoint.name] += 1
+            self.checkpoint_refs[checkpoint.name] += 1
             trial.checkpoint = checkpoint._replace(best=None)
-            trial.reached = checkpoint.iter
+            trial.last_observed_iter = checkpoint.iter
         return trial
 
     def start(self, trial: Trial, slot: int, *, source: int | None = None, fallback: bool = False) -> None:
@@ -211,32 +214,32 @@ class Trials:
         self.paused.pop(trial_id, None)
         self.queued.pop(trial_id, None)
         self.active[trial_id] = trial
-        self.pending[trial_id] = trial.config
+        self.pending_configs[trial_id] = trial.config
         trial.slot, trial.state, trial.plan, trial.fault = slot, "starting", "", None
         trial.attempt += 1
         trial.iter = trial.from_iter
         name = None if trial.checkpoint is None else trial.checkpoint.name
-        start = trial_id, trial.attempt, trial.config, slot, trial.iter, name, source, fallback, trial.alone
+        start = trial_id, trial.attempt, trial.config, slot, trial.iter, name, source, fallback, trial.needs_whole_gpu
         self._actions.append(Start(*start))
 
     def on_ready(self, event: Ready) -> None:
-        trial = self.find(event.trial_id, event.attempt)
+        trial = self.find_active(event.trial_id, event.attempt)
         if trial is not None and trial.state == "starting":
             trial.state = "running"
             if self._timeout_s is not None:
                 self.deadlines.set(trial.trial_id, event.now_s + self._timeout_s)
 
-    def ask_to_stop(self, trial: Trial, plan: Plan, now_s: float) -> None:
-        """Start the grace period of a trial. The answer to its report asks it to stop."""
+    def begin_stopping(self, trial: Trial, plan: Plan, now_s: float) -> None:
+        """Set the plan and start the grace period. The caller tells the trial to stop, by `Answer` or `Terminate`."""
         trial.state, trial.plan = "stopping", plan
         self.deadlines.set(trial.trial_id, now_s + self._grace_s)
 
     def terminate(self, trial: Trial, plan: Plan, reason: str, now_s: float) -> None:
-        self.ask_to_stop(trial, plan, now_s)
+        self.begin_stopping(trial, plan, now_s)
         self._actions.append(Terminate(trial.trial_id, reason))
 
     def kill(self, trial: Trial, reason: str) -> None:
-        if trial.state not in ("killed", "attempt-ended", "done"):
+        if trial.state not in ("killed", "attempt-ended", "finished"):
             trial.state = "killed"
             self.deadlines.clear(trial.trial_id)
             self._actions.append(Kill(trial.trial_id, reason))
@@ -245,7 +248,8 @@ class Trials:
         for trial_id in self.deadlines.take_due(now_s):
             trial = self.active[trial_id]
             if trial.state == "running":
-                text = f"still running {self._timeout_s:g} s after it began (trial_timeout_s)"
+                start = "the objective of this attempt was called"
+                text = f"still running {self._timeout_s:g} s after {start} (trial_timeout_s)"
                 trial.fault = Reason("time-out", text)
                 self.terminate(trial, "stop", text, now_s)
             else:
@@ -257,10 +261,10 @@ class Trials:
         if reason is not None and self._may_retry(trial, reason, outcome):
             trial.plan = "retry"
             trial.num_retries += 1
-            trial.alone = trial.alone or outcome.retry_alone
+            trial.needs_whole_gpu = trial.needs_whole_gpu or outcome.retry_alone
         elif status is not Status.PAUSED and (status is not Status.STOPPED or trial.plan != "suspend"):
             trial.plan = ""
-        trial.state = "attempt-ended" if trial.plan else "done"
+        trial.state = "attempt-ended" if trial.plan else "finished"
         self.deadlines.clear(trial.trial_id)
         self._actions.append(SetStatus(trial.trial_id, trial.attempt, status, reason, trial.plan == "retry"))
         return status, reason
@@ -281,14 +285,15 @@ class Trials:
         return Status.FAILED, Reason(kind, text, outcome.traceback, outcome.last_output)
 
     def _may_retry(self, trial: Trial, reason: Reason, outcome: Outcome) -> bool:
-        # Another trial may have caused a GPU fault or a lack of memory, so retry once even without `retries`.
-        is_maybe_external = reason.kind == "gpu-fault" or (reason.kind == "out-of-memory" and outcome.retry_alone)
-        limit = max(self._retries, 1) if is_maybe_external else self._retries
+        # Another trial may have caused a GPU fault or a lack of memory, so retry at least once even if `retries` is 0.
+        is_out_of_memory_on_share = reason.kind == "out-of-memory" and outcome.retry_alone
+        may_be_caused_by_other_trial = reason.kind == "gpu-fault" or is_out_of_memory_on_share
+        limit = max(self._retries, 1) if may_be_caused_by_other_trial else self._retries
         return reason.kind in _CRASHES and trial.num_retries < limit and not trial.plan
 
     def release(self, trial: Trial) -> Status | None:
         """Move a trial whose slot is free to its next state. Return its status if this finishes the trial."""
-        del self.active[trial.trial_id], self.pending[trial.trial_id]
+        del self.active[trial.trial_id], self.pending_configs[trial.trial_id]
         plan, is_resumed = trial.plan, trial.reserved_slot is not None
         trial.plan, trial.reserved_slot = "", None
         if not plan:
@@ -296,7 +301,7 @@ class Trials:
         if plan == "suspend":
             trial.state = "suspended"
             self.suspended[trial.trial_id] = trial
-        elif plan == "drop" or trial.is_stopped_by_user:
+        elif plan == "drop" or trial.finish_when_free:
             status = Status.FAILED if plan == "retry" else Status.STOPPED
             self._actions.append(SetStatus(trial.trial_id, trial.attempt, status))
             return status
@@ -307,7 +312,7 @@ class Trials:
             self.paused[trial.trial_id] = trial
         return None
 
-    # Trials that use no slot.
+    # Holds, stops and resumed searches.
 
     def _queue(self, trial: Trial) -> None:
         trial.state = "queued"
@@ -340,7 +345,7 @@ class Trials:
         if trial.state in ("starting", "running"):
             self.terminate(trial, "stop", "stopped by hand", now_s)
         elif trial.plan in ("pause", "hold", "drop", "retry"):
-            trial.is_stopped_by_user = True
+            trial.finish_when_free = True
         return False
 
     def _remove(self, trial: Trial) -> None:
@@ -348,7 +353,7 @@ class Trials:
         self.queued.pop(trial.trial_id, None)
         self._actions.append(SetStatus(trial.trial_id, trial.attempt, Status.STOPPED))
 
-    def suspend_lost(self) -> int:
+    def suspend_active(self) -> int:
         """Suspend the active trials of a tuner that exited, except those that were asked to stop or pause.
 
         Return the number of suspended trials that had been counted as stopped.
@@ -376,7 +381,7 @@ class Trials:
         if best is not None and best.iter > trial.iter:  # `best` would be void after a crash
             best = None if trial.checkpoint is None else trial.checkpoint.best
         previous, trial.checkpoint = trial.checkpoint, Checkpoint(name, trial.iter, best)
-        self.checkpoints[name] = self.checkpoints.get(name, 0) + 1
+        self.checkpoint_refs[name] = self.checkpoint_refs.get(name, 0) + 1
         self._discard(previous, trial.trial_id)
 
     def finish(self, trial: Trial) -> None:
@@ -396,7 +401,7 @@ class Trials:
             self._discard(checkpoint, trial.trial_id)
 
     def _checkpoint_of(self, trial_id: int) -> Checkpoint | None:
-        trial = self.find_unfinished(trial_id)
+        trial = self.find_controllable(trial_id)
         if trial is not None:
             return trial.checkpoint
         return self._finished_checkpoints.get(trial_id) if self._keeps_checkpoints else None
@@ -404,9 +409,9 @@ class Trials:
     def _discard(self, checkpoint: Checkpoint | None, trial_id: int) -> None:
         """Remove a reference to the checkpoint, and discard the checkpoint if that was the last reference."""
         if checkpoint is not None:
-            self.checkpoints[checkpoint.name] -= 1
-            if not self.checkpoints[checkpoint.name]:
-                del self.checkpoints[checkpoint.name]
+            self.checkpoint_refs[checkpoint.name] -= 1
+            if not self.checkpoint_refs[checkpoint.name]:
+                del self.checkpoint_refs[checkpoint.name]
                 self._actions.append(Discard(trial_id, checkpoint.name))
 
 

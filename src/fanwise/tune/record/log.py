@@ -26,8 +26,8 @@ from ...base.errors import ClosedError, ExperimentExistsError, RecordError
 from ..core.actions import Action
 from ..core.events import Event, Reported, Tick
 from .event_codec import to_row
+from .event_file import EVENTS_NAME, FORMAT, META_NAME, SUMMARY_NAME, EventReader, line_of, read_meta
 from .lock import HeldError, hold, release
-from .reading import FILE_NAME, FORMAT, META_NAME, SUMMARY_NAME, EventReader, line_of, read_meta
 from .state import SearchState
 
 SYNC_EVERY_S: Final = 0.1
@@ -59,7 +59,7 @@ class Record:
         self._lines: list[bytes] = []  # buffered events
         self._size = size  # size of the committed events in bytes
         self._closed_reason: str | None = None
-        self._fd = os.open(folder / FILE_NAME, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        self._fd = os.open(folder / EVENTS_NAME, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         self._sync = _SyncThread(self._fd)
         _open_records.add(self)
 
@@ -87,7 +87,7 @@ class Record:
             lock_fd = hold(folder)  # before the record exists, so that no reader sees an unlocked record
             stack.callback(release, lock_fd)
             _replace(folder / META_NAME, text, sync=True)
-            os.close(os.open(folder / FILE_NAME, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
+            os.close(os.open(folder / EVENTS_NAME, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
             _sync_folder(folder)
             _sync_folder(folder.parent)
             record = cls(folder, lock_fd, 0, 0)
@@ -98,11 +98,10 @@ class Record:
     def reopen(cls, folder: Path) -> "Record":
         """Open the record of an experiment whose tuner has ended, to append to it.
 
-        An incomplete last line, as left by a crash, is cut off and reported in `notices`.
+        Incomplete or damaged lines at the end, as left by a crash, are cut off and reported in `notices`.
 
-        Raises:
-            RecordError: there is no record, another tuner writes to it, it is damaged or has another format, or it
-                cannot be written.
+        Raises RecordError if there is no record, another tuner writes to it, it is damaged or has another format, or it
+        cannot be written.
         """
         read_meta(folder)
         with _wrap_os_errors(f"{folder} cannot be resumed"), ExitStack() as stack:
@@ -115,20 +114,20 @@ class Record:
                 ) from None
             stack.callback(release, lock_fd)
             reader = EventReader(folder)
-            for _ in reader.read():  # find the end of the last complete line
+            for _ in reader.read():  # find the end of the last intact line
                 pass
             if reader.torn_bytes:
-                os.truncate(folder / FILE_NAME, reader.offset)
+                os.truncate(folder / EVENTS_NAME, reader.offset)
             record = cls(folder, lock_fd, reader.last_seq, reader.offset)
             stack.pop_all()
         if reader.torn_bytes:
             record.notices.append(
-                f"{FILE_NAME} ended with an incomplete line, as after a crash: {reader.torn_bytes} bytes were cut off"
+                f"{EVENTS_NAME} ended with damaged lines, as after a crash: {reader.torn_bytes} bytes were cut off"
             )
         return record
 
     def set_summary(self, summary: Mapping[str, Any]) -> None:
-        """Replace `summary.json` now. Raises RecordError if it cannot be written, and ClosedError as `append`."""
+        """Replace `summary.json` now. Raises RecordError if it cannot be written, and ClosedError like `append`."""
         self._check_usable()
         try:
             _replace(self.folder / SUMMARY_NAME, json.dumps(summary))
@@ -156,7 +155,7 @@ class Record:
         Raises:
             RecordError: the file cannot be written; the next commit tries again. After a failed sync, every commit
                 raises this error.
-            ClosedError: as for `append`.
+            ClosedError: see `append`.
         """
         self._check_usable()
         self._check_synced()
@@ -175,8 +174,7 @@ class Record:
     def close(self) -> None:
         """Commit the buffered events, block until they are on the disk, and release the lock. Idempotent.
 
-        Raises:
-            RecordError: an event could not be written or synced. The record is closed nevertheless.
+        Raises RecordError if an event could not be written or synced. The record is closed nevertheless.
         """
         if self._closed_reason is not None:
             return
@@ -217,7 +215,7 @@ class Record:
             raise self._error(self._sync.failure) from self._sync.failure
 
     def _error(self, error: BaseException) -> RecordError:
-        last_seq, file = self.next_seq - len(self._lines) - 1, self.folder / FILE_NAME
+        last_seq, file = self.next_seq - len(self._lines) - 1, self.folder / EVENTS_NAME
         return RecordError(f"{file} cannot be written: {_explanation(error)} Committed up to event {last_seq}.")
 
     def _end(self, reason: str) -> None:

@@ -2,7 +2,7 @@
 
 $FANWISE_HOME or ~/fanwise               see `base.home`
   train-2026-03-01-14-05-09-1f3a7c/      one folder per experiment
-    events.jsonl                         the events, see `reading` for the other files of the record
+    events.jsonl                         the events, see `event_file` for the other files of the record
     output/0.out, 0.err, 0-1.out, ...    output of trial 0, and of its second attempt
 """
 
@@ -29,9 +29,8 @@ def output_files(folder: Path, trial_id: int, attempt: int) -> tuple[Path, Path]
 def check_name(name: str) -> str:
     """Return `name` if it is a valid experiment name.
 
-    Raises:
-        ValueError: `name` is empty, longer than 100 characters, starts with a dot, or contains characters other than
-            ASCII letters, digits, dot, underscore and hyphen.
+    Raises ValueError if `name` is empty, longer than 100 characters, starts with a dot, or contains characters other
+    than ASCII letters, digits, dot, underscore and hyphen.
     """
     if len(name) > MAX_NAME_CHARS:
         raise ValueError(

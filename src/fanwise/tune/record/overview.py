@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, final
 
+from .event_file import EventReader, read_meta
 from .lock import is_held
-from .reading import EventReader, read_meta
 from .state import SearchState
 from .trials import SearchSnapshot
 
@@ -30,8 +30,7 @@ class SearchReader:
         search: counts, trials and reports after the events that have been read.
         state: "running", "finished", ... at the last refresh (see `Experiment.state`); before the first, "unknown".
 
-    Raises:
-        RecordError: the record is missing or cannot be read. `refresh` may raise it as well.
+    Raises RecordError if the record is missing or cannot be read. `refresh` may raise it as well.
     """
 
     def __init__(self, folder: Path, *, full: bool = False) -> None:
@@ -53,12 +52,12 @@ class SearchReader:
         self.state = _state(is_finished=self.search.finished, is_locked=is_locked)
 
     @property
-    def is_dead(self) -> bool:
+    def is_tuner_killed(self) -> bool:
         """True if the tuner ended before the search finished."""
         return self.state == "broken-off"
 
     def snapshot(self) -> SearchSnapshot:
-        return self.search.snapshot(now_s=self.now_s, dead=self.is_dead)
+        return self.search.snapshot(now_s=self.now_s, is_tuner_killed=self.is_tuner_killed)
 
     @property
     def now_s(self) -> float:
@@ -69,7 +68,7 @@ class SearchReader:
 
 
 def read_search(folder: Path) -> SearchReader:
-    """Return a reader that has read all trials and reports so far. Errors as for `SearchReader`."""
+    """Return a reader that has read all trials and reports so far. Raises RecordError as `SearchReader` does."""
     reader = SearchReader(folder, full=True)
     reader.refresh()
     return reader
@@ -81,7 +80,7 @@ class Overview:
 
     Attributes:
         num_lost: number of trials that were running when their tuner was killed.
-        num_over: number of ended trials by final status: Completed, Stopped or Failed.
+        num_ended: number of ended trials by final status: Completed, Stopped or Failed.
         best: value and trial id of the best report. violated: the constraints that this report violates.
     """
 
@@ -95,7 +94,7 @@ class Overview:
     num_running: int
     num_paused: int
     num_lost: int
-    num_over: Mapping[str, int]
+    num_ended: Mapping[str, int]
     best: tuple[float, int] | None
     elapsed_s: float
     violated: str = ""
@@ -114,7 +113,7 @@ def overview_of(folder: Path) -> Overview:
         reader.refresh()
         summary = reader.search.summary()
     state = _state(is_finished=summary["finished"], is_locked=is_locked)
-    is_dead = state == "broken-off"
+    is_tuner_killed = state == "broken-off"
     return Overview(
         name=str(meta.get("name", folder.name)),
         path=folder,
@@ -123,10 +122,10 @@ def overview_of(folder: Path) -> Overview:
         metric=str(meta["metric"]),
         mode=str(meta["mode"]),
         num_trials=summary["num_trials"],
-        num_running=0 if is_dead else summary["num_running"],
+        num_running=0 if is_tuner_killed else summary["num_running"],
         num_paused=summary["num_paused"],
-        num_lost=summary["num_running"] if is_dead else 0,
-        num_over=summary["num_over"],
+        num_lost=summary["num_running"] if is_tuner_killed else 0,
+        num_ended=summary["num_over"],
         best=None if summary["best"] is None else (summary["best"][0], summary["best"][1]),
         elapsed_s=summary["last_s"],
         violated=summary.get("violated", ""),

@@ -10,15 +10,14 @@ from ..core.search_core import SearchCore
 from ..searchers.searcher import Searcher
 from ..stopping import StoppingCriterion
 from .event_codec import RecordedActions, event_of
-from .reading import iter_events, read_meta
+from .event_file import iter_events, read_meta
 from .state import SearchState
 
 
 def restore(folder: Path, core: SearchCore, searcher: Searcher | None) -> SearchState:
     """Replay the record in a new SearchCore and a new searcher. Return the state of the search, without news.
 
-    Raises:
-        RecordError: the record cannot be read, an event is invalid, or the scheduler decides differently now.
+    Raises RecordError if the record cannot be read, an event is invalid, or the scheduler decides differently now.
     """
     state = SearchState(read_meta(folder))
     replayed = replay(core, searcher, rows_of(folder, state), compares_suggestions=False)

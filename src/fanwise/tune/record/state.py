@@ -1,14 +1,14 @@
 """The state of a search, computed from the events of its record.
 
-    events --add--> SearchState --> snapshot(), summary(), news      tables, `fanwise tune ls`
-                                --> trials, reports                  data frames, figures, the board, callbacks
+    events --add_events()--> SearchState --> snapshot(), summary(), news: used by tables and `fanwise tune ls`
+                                         --> trials, reports: used by data frames, figures, the board and callbacks
 
 Displays take the counts, the best report, statuses and utilization from here. By default, a state keeps the trials that
 may still run, the latest ended trials, the best report, and counts, so that memory does not depend on the number of
 ended trials. For analysis, `full=True` also keeps all trials with their attempts, and all reports as columns.
 
-A report counts unless it came late, was repeated after a pause, or is void. When a trial starts again after a crash or
-an interruption, its reports after its last checkpoint become void.
+A report counts unless it is late (the trial had ended or been asked to stop), repeats an earlier report after a pause,
+or is void. When a trial restarts after a crash or an interruption, its reports after its last checkpoint become void.
 """
 
 import math
@@ -43,8 +43,8 @@ class SearchState:
         reports: all reports as columns, without late ones; empty unless `full`.
         n_workers, stop: the current number of workers and stopping criterion (as JSON).
         num_trials: number of trials that have started.
-        num_over: number of ended trials by final status.
-        reason: the reason why no more trials are started or why the search ended. None while trials are started.
+        num_ended: number of ended trials by final status.
+        stop_reason: why the search starts no more trials, or why it ended. None until then.
         last_s: time of the last event in seconds since the search began.
         last_seq: sequence number of the last event that was added by `add_events`.
         news: lines of text about the events.
@@ -60,7 +60,8 @@ class SearchState:
         self.utilization = Utilization(self.n_workers)
         self._full = full
         self.trials: dict[int, Trial] = {}
-        self._unfinished: dict[int, Trial] = {} if full else self.trials  # trials that may still run
+        # Trials that may still run; the same dict as `trials` unless `full`.
+        self._unfinished: dict[int, Trial] = {} if full else self.trials
         self._ended_rows: deque[TrialRow] = deque(maxlen=MAX_ROWS)
         self.reports = Reports()
         self._value_names: dict[str, None] = {}
@@ -68,8 +69,8 @@ class SearchState:
         self._best: RankedReport | None = None  # of ended trials
         self._best_row: TrialRow | None = None
         self.num_trials = 0
-        self.num_over = dict.fromkeys(("Completed", "Stopped", "Failed"), 0)
-        self.reason: str | None = None
+        self.num_ended = dict.fromkeys(("Completed", "Stopped", "Failed"), 0)
+        self.stop_reason: str | None = None
         self.finished = False
         self.last_s = 0.0
         self.last_seq = 0
@@ -89,7 +90,7 @@ class SearchState:
             self.last_seq = event.seq
 
     def add(self, t_s: float, kind: str, trial_id: int | None, body: Mapping[str, Any]) -> None:
-        """Add the next event, without the checks of `add_events`."""
+        """Add the next event. Unlike `add_events`, this does not convert errors to RecordError or update `last_seq`."""
         trial_id = -1 if trial_id is None else trial_id
         if kind == "report":
             if "decision" in body and "late" not in body:
@@ -113,7 +114,7 @@ class SearchState:
         self.last_s = t_s
 
     def _find_attempt(self, trial_id: int, number: int) -> Attempt | None:
-        """Return an attempt. If it is not kept, return None, or raise KeyError if `full`."""
+        """Return the attempt, or None if it is not kept. If `full`, all are kept, so an unknown one raises KeyError."""
         if self._full:
             return self.trials[trial_id].attempt(number)
         trial = self.trials.get(trial_id)
@@ -130,7 +131,7 @@ class SearchState:
             attempt.last_report_index = len(self.reports)
             attempt.num_reports += 1
             self.reports.add(trial.trial_id, t_s, body)
-        trial.num_reports, trial.values = body["iter"], values
+        trial.last_iter, trial.values = body["iter"], values
         trial.worker_time_s = trial.ended_attempts_s + body["worker_time"]
         for name in values:
             self._value_names.setdefault(name)
@@ -139,8 +140,9 @@ class SearchState:
             self._update_best(trial, values)
         if "checkpoint" in body:
             trial.checkpoint = body["checkpoint"]
-            # While a trial repeats reports, its best report may be a later one, which a crash would make void.
-            if trial.best is None or trial.best.iter <= trial.num_reports:
+            # While a trial repeats reports after a pause, `trial.best` may be later than this checkpoint. A crash would
+            # make it void, so it is not the best report at the checkpoint.
+            if trial.best is None or trial.best.iter <= trial.last_iter:
                 trial.best_at_checkpoint = trial.best
 
     def _update_best(self, trial: Trial, values: Mapping[str, Any]) -> None:
@@ -151,7 +153,7 @@ class SearchState:
         infeasibility = infeasibility_of(constraints, violations_of(constraints, values)) if constraints else 0.0
         if math.isfinite(infeasibility) and (trial.best is None or (infeasibility, loss) < trial.best[:2]):
             violations = violated_constraints(constraints, values) if infeasibility else {}
-            number, trial_id, iter = self._num_counted, trial.trial_id, trial.num_reports
+            number, trial_id, iter = self._num_counted, trial.trial_id, trial.last_iter
             trial.best = RankedReport(infeasibility, loss, number, value, trial_id, iter, trial.config, violations)
 
     def _end_attempt(self, t_s: float, trial_id: int, body: Mapping[str, Any]) -> None:
@@ -177,7 +179,7 @@ class SearchState:
                 attempt.ended_s, attempt.will_retry, attempt.status = self.last_s, True, "Lost"
             if attempt.free_s is None:
                 attempt.free_s = attempt.ended_s
-        self.finished, self.reason = False, None
+        self.finished, self.stop_reason = False, None
         self.news.add(lambda: "the search is resumed")
         if body["n_workers"] is not None:
             self._set_workers(t_s, body["n_workers"])
@@ -192,14 +194,14 @@ class SearchState:
         kind = action["action"]
         if kind == "start":
             self._start(action, t_s)
-        elif kind == "judged":
+        elif kind == "judged":  # SetStatus in the record format
             self._set_outcome(action, body)
         elif kind == "stop":
-            self.reason = action["reason"]
+            self.stop_reason = action["reason"]
             self.utilization.on_stop(t_s)
             self.news.add(lambda: f"no more trials are started: {action['reason']}")
         elif kind == "finish":
-            self.finished, self.reason = True, action["reason"]
+            self.finished, self.stop_reason = True, action["reason"]
 
     def _start(self, action: Mapping[str, Any], t_s: float) -> None:
         trial_id, from_iter, checkpoint = action["trial"], action.get("from_iter", 0), action.get("checkpoint")
@@ -214,7 +216,7 @@ class SearchState:
             self.num_trials += 1
         else:
             if trial.status is Status.STOPPED:  # the trial was stopped with the search, which was then resumed
-                self.num_over[Status.STOPPED] -= 1
+                self.num_ended[Status.STOPPED] -= 1
             if trial.status is not Status.PAUSED:  # the reports after the checkpoint become void
                 trial.best = trial.best_at_checkpoint
                 for earlier in trial.attempts:
@@ -224,7 +226,7 @@ class SearchState:
             else:
                 trial.attempts[0] = attempt
         trial.status = Status.IN_PROGRESS
-        trial.num_reports = from_iter
+        trial.last_iter = from_iter
         self.news.add(lambda: news.start_line(trial, action))
         if "source" in action and "checkpoint" not in action and not self._has_warned_of_clones:
             self._has_warned_of_clones = True
@@ -238,21 +240,22 @@ class SearchState:
             return
         attempt = trial.attempt(action["attempt"])
         attempt.status, attempt.will_retry = action["status"], action.get("will_retry", False)
-        reason = action.get("reason")
-        if reason is not None:
+        failure_reason = action.get("reason")
+        if failure_reason is not None:
             outcome = body.get("outcome", {})
-            attempt.failure = Failure(reason[0], reason[1], outcome.get("traceback"), outcome.get("last_output"))
+            kind, text = failure_reason
+            attempt.failure = Failure(kind, text, outcome.get("traceback"), outcome.get("last_output"))
         trial.status = Status(action["status"])
         row = _table_row(trial, str(trial.status))
         self.news.add(
-            lambda: news.end_line(row, self.metric, reason, will_retry=attempt.will_retry),
+            lambda: news.end_line(row, self.metric, failure_reason, will_retry=attempt.will_retry),
             is_failure=trial.status is Status.FAILED,
         )
         if attempt.will_retry or trial.status is Status.PAUSED:
             return
-        self.num_over[trial.status] += 1
+        self.num_ended[trial.status] += 1
         self._ended_rows.append(row)
-        if trial.status is Status.STOPPED and self.reason is not None:
+        if trial.status is Status.STOPPED and self.stop_reason is not None:
             return  # the trial was stopped with the search, and may run again after a resume
         del self._unfinished[trial.trial_id]
         if trial.best is not None and (self._best is None or trial.best < self._best):
@@ -273,31 +276,31 @@ class SearchState:
         return None if trial is None else self._current_status(trial)
 
     def _current_status(self, trial: Trial) -> Status:
-        waits_for_retry = trial.status is Status.FAILED and self.reason is None
+        waits_for_retry = trial.status is Status.FAILED and self.stop_reason is None
         return Status.IN_PROGRESS if waits_for_retry else trial.status
 
-    def status_of(self, trial: Trial, *, dead: bool = False) -> str:
-        """Return a `Status` or "Lost". While the search starts trials, a trial that waits for a retry is in progress.
+    def status_of(self, trial: Trial, *, is_tuner_killed: bool = False) -> str:
+        """Return the value of a `Status`, or "Lost" for trials that were running if `is_tuner_killed`.
 
-        `dead`: the tuner was killed, so running trials are lost.
+        A trial that waits for a retry is in progress until the search stops starting trials.
         """
         attempt = trial.last
-        if attempt.status == Status.IN_PROGRESS or (attempt.will_retry and self.reason is None):
-            return "Lost" if dead else Status.IN_PROGRESS.value
+        if attempt.status == Status.IN_PROGRESS or (attempt.will_retry and self.stop_reason is None):
+            return "Lost" if is_tuner_killed else Status.IN_PROGRESS.value
         return attempt.status
 
     def summary(self, *, now_s: float | None = None) -> dict[str, Any]:
-        """Return the content of `summary.json`, which lists of experiments read instead of the events."""
+        """Return the content of `summary.json`. Listing experiments reads this file instead of the events."""
         running, paused = self._running_and_paused()
         best = self.best()
         return {
             "num_trials": self.num_trials,
             "num_running": len(running),
             "num_paused": len(paused),
-            "num_over": dict(self.num_over),
+            "num_over": dict(self.num_ended),
             "best": None if best is None else [best.value, best.trial_id],
             "violated": "" if best is None else best.violated,
-            "reason": self.reason,
+            "reason": self.stop_reason,
             "finished": self.finished,
             "last_s": self.last_s if now_s is None else now_s,
         }
@@ -313,15 +316,16 @@ class SearchState:
                 paused.append(trial)
         return running, paused
 
-    def snapshot(self, *, now_s: float | None = None, dead: bool = False) -> SearchSnapshot:
-        """Return the data of a table: counts, and rows for the best and the latest running, paused and ended trials.
+    def snapshot(self, *, now_s: float | None = None, is_tuner_killed: bool = False) -> SearchSnapshot:
+        """Return the data that progress tables show: counts, and rows of the best and the latest trials.
 
-        `dead`: the tuner was killed, so running trials are lost.
+        `is_tuner_killed`: running trials are lost.
         """
         at_s, limit_s = self.last_s if now_s is None else now_s, self.stop.get("max_wallclock_time")
         running, paused = self._running_and_paused()
         rows = {row.trial_id: row for row in self._ended_rows}
-        rows |= {trial.trial_id: _table_row(trial, "Lost" if dead else "InProgress") for trial in running[-MAX_ROWS:]}
+        running_status = "Lost" if is_tuner_killed else "InProgress"
+        rows |= {trial.trial_id: _table_row(trial, running_status) for trial in running[-MAX_ROWS:]}
         rows |= {trial.trial_id: _table_row(trial, "Paused") for trial in paused[-MAX_ROWS:]}
         best = self.best()
         if best is not None and best.trial_id not in rows:
@@ -335,12 +339,12 @@ class SearchState:
             rows=[rows[trial_id] for trial_id in sorted(rows)],
             config_names=tuple(self.meta["space"]),
             value_names=tuple(self._value_names),
-            running=0 if dead else len(running),
-            finished=sum(self.num_over.values()),
-            completed=self.num_over[Status.COMPLETED],
-            failed=self.num_over[Status.FAILED],
+            running=0 if is_tuner_killed else len(running),
+            finished=sum(self.num_ended.values()),
+            completed=self.num_ended[Status.COMPLETED],
+            failed=self.num_ended[Status.FAILED],
             paused=len(paused),
-            lost=len(running) if dead else 0,
+            lost=len(running) if is_tuner_killed else 0,
             total=self.num_trials,
             best=None if best is None else (best.value, best.trial_id),
             violated="" if best is None else best.violated,
@@ -400,5 +404,5 @@ class SearchState:
 
 
 def _table_row(trial: Trial, status: str) -> TrialRow:
-    iter, values = trial.num_reports or None, trial.values or {}
+    iter, values = trial.last_iter or None, trial.values or {}
     return TrialRow(trial.trial_id, status, iter, trial.config, values, trial.worker_time_s)

@@ -86,7 +86,7 @@ class Trial:
         source: id of the trial that was cloned, or None.
         fallback: the configuration was drawn at random because the searcher took too long.
         checkpoint: name of the last checkpoint.
-        num_reports: number of the last valid report, or 0.
+        last_iter: number of the last valid report, or 0.
         values: values of the last report.
         worker_time_s: seconds inside the objective in all attempts, up to the last report or end of an attempt.
         ended_attempts_s: seconds inside the objective in attempts that have ended.
@@ -100,7 +100,7 @@ class Trial:
     fallback: bool = False
     checkpoint: str | None = None
     status: Status = Status.IN_PROGRESS
-    num_reports: int = 0
+    last_iter: int = 0
     values: Mapping[str, Any] | None = None
     worker_time_s: float | None = None
     ended_attempts_s: float = 0.0
@@ -158,7 +158,7 @@ class Reports:
 
 @dataclass(frozen=True, slots=True)
 class TrialRow:
-    """A trial in a table. `iter`: number of its reports. `values`: values of its last report."""
+    """A trial in a table. `iter`: number of its last report. `values`: values of its last report."""
 
     trial_id: int
     status: str

@@ -14,15 +14,14 @@ from pathlib import Path
 
 from ...base.errors import CheckpointError, RecordError
 from ...base.urls import filesystem_of, is_url
-from ..record.reading import FILE_NAME, read_meta
+from ..record.event_file import EVENTS_NAME, read_meta
 from .checkpoint_store import OWNER_FILE_NAME, as_checkpoint_error, names_in, sweep_checkpoints
 
 
 def claim(root: str, experiment_id: str, folder: Path) -> None:
     """Create `root`, a path or URL, for the checkpoints of an experiment, and mark it as owned by the experiment.
 
-    Raises:
-        CheckpointError: the root has other files or another owner, or cannot be written.
+    Raises CheckpointError if the root has other files or another owner, or cannot be written.
     """
     if is_inside(root, folder):
         return
@@ -86,7 +85,7 @@ def conflict_in(root: str, experiment_id: object, folder: Path) -> str | None:
 def _contains(folder: Path, experiment_id: object) -> bool:
     """Return True if the folder contains this experiment, or a record that cannot be read."""
     try:
-        return (folder / FILE_NAME).exists() and read_meta(folder).get("id") == experiment_id
+        return (folder / EVENTS_NAME).exists() and read_meta(folder).get("id") == experiment_id
     except RecordError:
         return True
 

@@ -72,8 +72,7 @@ def save_checkpoint(root: str, name: str, save: Callable[[Path], object], scratc
     Args:
         scratch: returns a local folder for files to upload. Only called if the root is a URL.
 
-    Raises:
-        CheckpointError: `save` wrote nothing, or the file system failed. No files are left behind.
+    Raises CheckpointError if `save` wrote nothing, or the file system failed. No files are left behind.
     """
     base = scratch() if is_url(root) else Path(root)
     with contextlib.ExitStack() as stack:
@@ -96,8 +95,7 @@ def save_checkpoint(root: str, name: str, save: Callable[[Path], object], scratc
 def open_checkpoint(root: str, name: str, scratch: Callable[[], Path]) -> Path:
     """Return the folder of a checkpoint. If the root is a URL, it is a download, which the next call replaces.
 
-    Raises:
-        CheckpointError: the checkpoint is missing or incomplete, or the file system failed.
+    Raises CheckpointError if the checkpoint is missing or incomplete, or the file system failed.
     """
     if not is_url(root):
         folder = Path(root) / name

@@ -20,7 +20,7 @@ from ..core.events import Event
 from ..record.state import SearchState
 from ..rng import KeyedRandom
 from ..schedulers.scheduler import Status
-from ..space import Space, check_part
+from ..space import Space, check_partial_config
 from ..values import checked_int
 
 # Returns the event of a command for the current `now_s`.
@@ -32,12 +32,11 @@ def command_for(
 ) -> tuple[MakeEvent, str]:
     """Parse and validate a command. Return its event and the answer to the user.
 
-    Raises:
-        TypeError, ValueError: the command is unknown, has invalid arguments, or cannot be executed now.
+    Raises TypeError or ValueError if the command is unknown, has invalid arguments, or cannot be executed now.
     """
     match command, list(args):
         case "stop", []:
-            effect = f"the search is already ending ({state.reason})" if state.reason else "the search ends"
+            effect = f"the search is already ending ({state.stop_reason})" if state.stop_reason else "the search ends"
             answer = "running trials are asked to stop. A second stop kills these trials. All results are kept."
             return lambda now_s: events.Interrupt(now_s, "stopped by hand"), f"{effect}: {answer}"
         case "stop_trial" | "pause" | "unpause", [trial_id]:
@@ -61,13 +60,12 @@ def command_for(
 def complete_enqueued(config: Any, state: SearchState, space: Space, seed: int) -> dict[str, object]:
     """Return an enqueued configuration with its missing values drawn at random. Equal inputs give equal results.
 
-    Raises:
-        TypeError, ValueError: config is not a dict or not in the space, or the search starts no new trials.
+    Raises TypeError or ValueError if config is not a dict or not in the space, or the search starts no new trials.
     """
     _check_starts_trials("the configuration", state)
     if not isinstance(config, Mapping):
         raise TypeError(f"a configuration must be a dict of hyperparameters, got {config!r}")
-    values = sorted(check_part(space, config).items(), key=str)
+    values = sorted(check_partial_config(space, config).items(), key=str)
     return space.complete(config, KeyedRandom(f"{seed}/enqueued/{values!r}"))
 
 
@@ -80,8 +78,8 @@ def check_is_trial(trial_id: int, num_trials: int) -> None:
 
 
 def _check_starts_trials(request: str, state: SearchState) -> None:
-    if state.reason is not None:
-        raise ValueError(f"{request} is refused because no new trials start: {state.reason}")
+    if state.stop_reason is not None:
+        raise ValueError(f"{request} is refused because no new trials start: {state.stop_reason}")
 
 
 def _trial_command(command: str, trial_id: Any, state: SearchState) -> tuple[MakeEvent, str]:

@@ -24,8 +24,8 @@ from ...links.link import Link, Request
 from ...links.plain import Plain
 from ...links.transports.unix import UnixListener, dial, new_key
 from ..program import ASK_AND_TELL
+from ..record.event_file import read_meta
 from ..record.overview import Overview, overview_of
-from ..record.reading import read_meta
 
 _log = logging.getLogger(__name__)
 

@@ -35,13 +35,13 @@ from ..display.watch import Interrupts, abandon_unless_finished, call_on, counti
 from ..experiment import Experiment
 from ..objective import run_objective
 from ..program import save_cluster, save_program
+from ..record.event_file import read_meta
 from ..record.log import Record
-from ..record.reading import read_meta
 from ..record.restoring import restore
 from ..record.state import SearchState
 from ..schedulers.scheduler import Scheduler
 from ..search_settings import SearchSettings
-from ..space import space_objects
+from ..space import object_categories
 from ..stopping import limits_of
 from ..trial_resources import devices_per_worker, trial_resources
 from ..values import checked_bool, is_number
@@ -106,7 +106,7 @@ class SearchRun:
         self._checkpoint_root = checkpoint_root(self.path, self.name, self.settings.checkpoints)
 
     def run(self, on_begin: Callable[[], None]) -> Experiment:
-        """Run the search in this thread. Call `on_begin` when the search accepts commands. Raises as `Tuner.run`."""
+        """Run the search in this thread. Call `on_begin` when the search accepts commands. Raises like `Tuner.run`."""
         if self._search is not None:
             raise ValueError("this tuner has already run. Create another Tuner, or use Tuner.resume(name).")
         if self.pool is None and in_job():
@@ -210,7 +210,7 @@ class SearchRun:
         hub.call_soon(lambda: search.apply_command(make_event))
 
     def stop(self, reason: str) -> None:
-        """End the search and stop the running trials. A second call kills them. Does not block. Raises as `apply`."""
+        """End the search and stop the running trials. A second call kills them. Does not block. Raises like `apply`."""
         self.apply(lambda now_s: events.Interrupt(now_s, reason))
 
     def call(self, command: str, *args: object) -> None:
@@ -224,7 +224,7 @@ class SearchRun:
         call_on(hub, lambda: self._handle(command, args, lambda _answer: None))
 
     def _handle(self, command: str, args: Sequence[object], answer: Callable[[str], None]) -> None:
-        """Execute a command on the hub's thread. Call `answer` when the command is recorded. Raises as `call`."""
+        """Execute a command on the hub's thread. Call `answer` when the command is recorded. Raises like `call`."""
         search, _ = self._running_search()
         settings = self.settings
         make_event, reply = command_for(command, args, state=search.state, space=settings.space, seed=settings.seed)
@@ -286,7 +286,7 @@ class SearchRun:
         """Wrap the objective so that its return value is reported, and pack it for the workers."""
         pack(self.objective, caller="Tuner")  # if this fails, the error names the objective and not the wrapper
         metric = self.scheduler.objectives[0].metric
-        wrapped = functools.partial(run_objective, self.objective, metric, space_objects(self.settings.space))
+        wrapped = functools.partial(run_objective, self.objective, metric, object_categories(self.settings.space))
         packed = pack(wrapped, caller="Tuner")
         return replace(packed, name=name_of(self.objective), modules=modules_needed(self.objective))
 

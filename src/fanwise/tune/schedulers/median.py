@@ -35,7 +35,8 @@ class _Curve:
         self.resources.append(resource)
         self.sums.append(self.sums[-1] + loss if self.sums else loss)
         self.minima.append(min(self.minima[-1], loss) if self.minima else loss)
-        # The sum of ten floats 0.1 is below 1. Without max(), a constant loss could be worse than its average.
+        # Rounding can make an average smaller than the minimum (0.1 added ten times is below 1). Without max(), a trial
+        # with a constant loss could count as worse than another with the same loss.
         self.averages.append(max(self.sums[-1] / len(self.sums), self.minima[-1]))
 
     def roll_back(self, to_iter: int) -> None:

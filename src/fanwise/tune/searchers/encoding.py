@@ -18,7 +18,7 @@ import numpy.typing as npt
 from ..rng import KeyedRandom
 from ..space import Domain, Space, space_priors
 from ..space.categories import Categories
-from ..space.numeric import Multiples
+from ..space.numeric import Quantized
 from ..space.parameters import parents_first
 
 Rows: TypeAlias = npt.NDArray[np.float64]
@@ -263,7 +263,7 @@ def _shares_of(domain: Domain) -> _Shares | None:
     size = domain.num_values
     if size is None:
         return None
-    if isinstance(domain, Multiples) and domain.is_log:
+    if isinstance(domain, Quantized) and domain.is_log:
         return _LogShares(round(domain.lower / domain.q), size)
     if isinstance(domain, Categories) and domain.edges:
         return _UnequalShares(domain.edges)

@@ -159,7 +159,8 @@ class OptunaSearcher(Searcher):
             self._open_suggestion.trial_id = context.trial_id
         elif config is not None and not has_state:
             self._add_tried(config)
-            self._open_suggestion = _OpenSuggestion(self._study.add(config), context.trial_id, dict(config))
+            number = self._study.start_with_config(config)
+            self._open_suggestion = _OpenSuggestion(number, context.trial_id, dict(config))
 
     def _new_suggestion(self, context: SuggestContext) -> _OpenSuggestion | None:
         """Return a suggestion that was not tried before, or None if there is none."""
@@ -183,7 +184,7 @@ class OptunaSearcher(Searcher):
             return None
         config = self._encoder.decode(row)
         self._add_tried(config)
-        return _OpenSuggestion(study.add(config), context.trial_id, config)
+        return _OpenSuggestion(study.start_with_config(config), context.trial_id, config)
 
     def _add_tried(self, config: Mapping[str, object]) -> bool:
         """Record a configuration as tried. Return False if it was tried before."""
@@ -249,7 +250,7 @@ class OptunaSearcher(Searcher):
             self._open_suggestion = None
             return suggestion.number
         self._num_added += 1
-        return self._study.add(config)
+        return self._study.start_with_config(config)
 
     def describe(self) -> dict[str, object]:
         options = {name: plain_json_or_name("option", value) for name, value in sorted(self._options.items())}

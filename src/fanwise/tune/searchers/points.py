@@ -5,7 +5,7 @@ from itertools import islice
 from typing import ClassVar, final
 
 from ...base.nearest import did_you_mean
-from ..space import Space, check_part
+from ..space import Space, check_partial_config
 from ..values import checked_int, plain_json_or_name
 from .searcher import Observation, Searcher, SuggestContext
 
@@ -98,7 +98,7 @@ class FirstPoints(Searcher):
     def check(self, space: Space) -> None:
         for index, point in enumerate(self._points):
             try:
-                check_part(space, point)
+                check_partial_config(space, point)
             except ValueError as error:
                 raise ValueError(f"points_to_evaluate[{index}]: {error}") from None
         self.searcher.check(space)

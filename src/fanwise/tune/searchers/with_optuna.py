@@ -7,7 +7,7 @@ Domains are converted to these distributions:
     choice; a constant is a single category                                                  CategoricalDistribution
 
 A value of another domain is represented by its index, or by a number in [0, 1). The study minimizes losses. Trials are
-RUNNING, COMPLETE, PRUNED (stopped or paused) or FAIL (failed, or the last report is not finite).
+RUNNING, COMPLETE, PRUNED (stopped or paused) or FAIL (failed, or without a finite last report).
 """
 
 import inspect
@@ -21,7 +21,7 @@ from ...base.errors import NotInstalled
 from ...base.nearest import did_you_mean
 from ..space import Domain, Space
 from ..space.domains import is_finite
-from ..space.numeric import Multiples
+from ..space.numeric import Quantized
 from ..space.parameters import exists, parents_first
 from ..space.scales import below_one
 from .searcher import Observation
@@ -98,7 +98,7 @@ def _step(domain_type: str, settings: Mapping[str, Any]) -> Fraction | None:
 
 @dataclass(frozen=True, slots=True)
 class ParameterMapping:
-    """The Optuna distribution of a hyperparameter, and the conversions between parameters and values."""
+    """The Optuna distribution of a domain, and conversions between Optuna's parameter and the value of the domain."""
 
     distribution: BaseDistribution
     to_param: Callable[[object], Any]
@@ -122,7 +122,7 @@ def parameter_mapping(domain: Domain) -> ParameterMapping:
     if not is_finite(domain):
         return ParameterMapping(FloatDistribution(0.0, 1.0), domain.to_unit, lambda u: domain.from_unit(below_one(u)))
     first, is_log = 0, False
-    if isinstance(domain, Multiples) and domain.is_log:  # count from lower / q, so that the log scale is right
+    if isinstance(domain, Quantized) and domain.is_log:  # count from lower / q, so that the log scale is right
         first, is_log = round(Fraction(repr(domain.lower)) / Fraction(repr(domain.q))), True
     return ParameterMapping(
         IntDistribution(first, first + domain.num_values - 1, log=is_log),
@@ -139,7 +139,7 @@ class _Storage(optuna.storages.InMemoryStorage):  # type: ignore[misc]  # untype
 
 
 class _Study(optuna.study.Study):  # type: ignore[misc]  # untyped without Optuna
-    """A study that a sampler can stop outside `optimize`, where `stop` of Optuna raises an error."""
+    """A study whose `stop` also works outside `optimize`. Samplers call `stop`, and Optuna's raises an error there."""
 
     is_stopped = False
 
@@ -151,8 +151,8 @@ class _Study(optuna.study.Study):  # type: ignore[misc]  # untyped without Optun
 class OptunaStudy:
     """The study of one search. `sampler_factory` constructs the sampler from a seed.
 
-    A stateless sampler is created anew with another seed before each suggestion, so that suggestions depend only on the
-    study and the seed.
+    Call `reseed` before each suggestion: it replaces a stateless sampler, so that suggestions depend only on the study
+    and the seed.
     """
 
     def __init__(self, space: Space, sampler_factory: Callable[[int], Any], seed: int) -> None:
@@ -212,7 +212,7 @@ class OptunaStudy:
         suggest: Any = trial.suggest_int if isinstance(distribution, IntDistribution) else trial.suggest_float
         return suggest(name, distribution.low, distribution.high, step=distribution.step, log=distribution.log)
 
-    def add(self, config: Mapping[str, object]) -> int:
+    def start_with_config(self, config: Mapping[str, object]) -> int:
         """Start a trial with a configuration that the sampler did not choose. Return its number."""
         params = {name: self._mappings[name].to_param(config[name]) for name in self._names if name in config}
         self._study.enqueue_trial(params)
@@ -249,7 +249,7 @@ class OptunaStudy:
     def _set_num_objectives(self, num_objectives: int) -> None:
         """Recreate the study with the number of objectives, which is unknown until the first result.
 
-        The other trials can be copied, because they have failed or still run, so that none has values yet.
+        Existing trials can be copied because none has values yet: each has failed or is still running.
         """
         trials, previous_study = self._storage.get_all_trials(self._study_id), self._study
         attrs = self._storage.get_study_system_attrs(self._study_id)

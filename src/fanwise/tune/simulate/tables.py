@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...pool.reporting import plain_metrics
-from ..space import Space, space_objects
+from ..space import Space, object_categories
 from ..values import with_objects
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class FunctionTable:
                 f"or pass another name as max_resource_attr"
             )
         self._objective = objective
-        self._objects = space_objects(self.space)
+        self._objects = object_categories(self.space)
         self._resource_attr = resource_attr
         self._max_resource_attr = max_resource_attr
 
@@ -112,8 +112,7 @@ class CurveTable:
         resource_attr: name of the resource in reports.
         max_resource_attr: name of the constant or hyperparameter with the maximum resource of a trial.
 
-    Raises:
-        ValueError: shapes do not match, or a hyperparameter of the space is missing from `configs`.
+    Raises ValueError if shapes do not match, or a hyperparameter of the space is missing from `configs`.
     """
 
     def __init__(
@@ -230,8 +229,7 @@ def from_frame(
         max_resource_attr: name of the constant or hyperparameter with the maximum resource of a trial. If missing, a
             constant with the largest resource is added to the space.
 
-    Raises:
-        ValueError: a column is missing, or the frame has no rows.
+    Raises ValueError if a column is missing, or the frame has no rows.
     """
     space = space if isinstance(space, Space) else Space(space)
     hyperparameters = [name for name in space.domains if name != max_resource_attr]

@@ -1,10 +1,11 @@
 """Simulated workers: a discrete-event simulation around the state machine of a search.
 
     heap of (time, number, event)  --earliest-->  event  --SearchCore-->  actions  -->  future events, into the heap
-                                                   ^-- events of the same time, e.g. ends after STOP --'
+                                                   ^-- events at the same time, e.g. Ended and Free after STOP --'
 
-The state machine, the scheduler and the searcher are those of a real search. Events at the same time are processed in
-the order in which they were scheduled, so that the simulation is deterministic.
+The state machine, the scheduler and the searcher are those of a real search. At the same time, events caused by the
+current event come first, then events from the heap in the order in which they were scheduled, then ticks. So the
+simulation is deterministic.
 """
 
 import heapq
@@ -32,8 +33,8 @@ OnEvent: TypeAlias = Callable[[Event, list[Action]], None]
 
 _RETURNED = Outcome("returned")
 _STOPPED = Outcome("stopped")
-_CRASH = Outcome("exception", "SimulatedCrash: a random crash, from the argument `faults`")
-_LOSS = Outcome("lost", "the simulated worker was lost, from the argument `faults`")
+_CRASH = Outcome("exception", "SimulatedCrash: random crash (see the argument `faults`)")
+_LOSS = Outcome("lost", "the simulated worker was lost (see the argument `faults`)")
 
 
 @final
@@ -48,8 +49,7 @@ class Faults:
         slowdown: function that returns a random factor for the time of an attempt. For example,
             `lambda rng: 1.0 + (rng.random() < 0.1)` doubles the time of one in ten attempts.
 
-    Raises:
-        TypeError, ValueError: a rate or time is not a finite number of at least 0.
+    Raises TypeError or ValueError if a rate or time is not a finite number of at least 0.
     """
 
     crashes_per_hour: float = 0.0
@@ -77,11 +77,11 @@ class Faults:
         The probability is rate * duration instead of 1 - exp(-rate * duration), because the last bit of exp differs
         between machines.
         """
-        crash, loss, fraction = rng.random(), rng.random(), rng.random()
-        if loss * 3600.0 < self.losses_per_hour * step_s:
-            return _LOSS, fraction * step_s
-        if crash * 3600.0 < self.crashes_per_hour * step_s:
-            return _CRASH, fraction * step_s
+        crash_draw, loss_draw, fault_fraction = rng.random(), rng.random(), rng.random()
+        if loss_draw * 3600.0 < self.losses_per_hour * step_s:
+            return _LOSS, fault_fraction * step_s
+        if crash_draw * 3600.0 < self.crashes_per_hour * step_s:
+            return _CRASH, fault_fraction * step_s
         return None
 
 
@@ -159,7 +159,7 @@ class SimulatedWorkers:
         return self._now_s, self._finish
 
     def _next_event(self) -> Event | None:
-        """Advance the time to the next event. Return the event, or None if it is obsolete or already handled."""
+        """Advance to the next event and return it, or None if it is obsolete or an `Ended`, which `_end` queues."""
         tick_s, heap = self.core.next_tick_s, self._heap
         if tick_s is not None and (not heap or tick_s < heap[0][0]):
             self._now_s = tick_s
@@ -249,7 +249,8 @@ class SimulatedWorkers:
             self._end(action.trial_id, event.now_s, _STOPPED)
 
     def _suggest(self, action: Suggest) -> None:
-        # The searcher is called at the time of the request, but its answer arrives after all earlier answers.
+        # The searcher is called now, so it sees the state at the request. It computes one suggestion at a time, so its
+        # answer arrives `suggest_s` after the previous one or after now, whichever is later.
         self._searcher_free_s = at_s = max(self._now_s, self._searcher_free_s) + self.suggest_s
         event = call_searcher(self.searcher, action, at_s, last_seen_seq=self.num_events)
         if at_s > self._now_s:

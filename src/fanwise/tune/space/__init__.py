@@ -18,9 +18,9 @@ from .domains import uniform as uniform
 from .parameters import parameter as parameter
 from .space import Constant as Constant
 from .space import Space as Space
-from .space import check_part as check_part
+from .space import check_partial_config as check_partial_config
 from .space import constant as constant
+from .space import object_categories as object_categories
 from .space import space_from_json as space_from_json
-from .space import space_objects as space_objects
 from .space import space_priors as space_priors
 from .space import space_to_json as space_to_json

@@ -10,7 +10,7 @@ from ..values import Value
 from .base import Domain as Domain
 from .base import FiniteDomain as FiniteDomain
 from .categories import Categories, OrdinalKind, make_categories
-from .numeric import FinRange, Interval, Multiples
+from .numeric import FinRange, Interval, Quantized
 from .scales import below_one
 
 
@@ -28,7 +28,9 @@ def uniform(lower: float, upper: float) -> Interval:
 
 
 def loguniform(lower: float, upper: float) -> Interval:
-    """Positive real numbers, uniform on a log scale, e.g. for learning rates. Raises as `uniform`.
+    """Positive real numbers, uniform on a log scale, e.g. for learning rates.
+
+    Raises the same errors as `uniform`, and ValueError if lower is not above 0.
 
     >>> loguniform(0.01, 1).from_unit(0.5)
     0.1
@@ -37,7 +39,9 @@ def loguniform(lower: float, upper: float) -> Interval:
 
 
 def reverseloguniform(lower: float, upper: float) -> Interval:
-    """Real numbers in [0, 1) whose distance to 1 is uniform on a log scale, e.g. for momentum. Raises as `uniform`.
+    """Real numbers in [0, 1) whose distance to 1 is uniform on a log scale, e.g. for momentum.
+
+    Raises the same errors as `uniform`, and ValueError if a bound is outside [0, 1).
 
     >>> round(reverseloguniform(0.9, 0.999).from_unit(0.5), 6)
     0.99
@@ -45,7 +49,7 @@ def reverseloguniform(lower: float, upper: float) -> Interval:
     return Interval("reverseloguniform", lower, upper)
 
 
-def randint(lower: int, upper: int) -> Multiples:
+def randint(lower: int, upper: int) -> Quantized:
     """Integers from lower to upper, both included, uniformly distributed.
 
     Raises TypeError if a bound is not an int, ValueError if bounds are reversed, equal, or span more than 2**52 values.
@@ -53,55 +57,55 @@ def randint(lower: int, upper: int) -> Multiples:
     >>> randint(32, 256).from_unit(0.0), randint(32, 256).from_unit(0.9999)
     (32, 256)
     """
-    return Multiples("randint", lower, upper)
+    return Quantized("randint", lower, upper)
 
 
-def lograndint(lower: int, upper: int) -> Multiples:
+def lograndint(lower: int, upper: int) -> Quantized:
     """Integers from lower to upper, both included, uniform on a log scale, e.g. for widths and batch sizes.
 
-    The probability of an integer k is that of the interval [k - 1/2, k + 1/2]. Raises as `randint`, and ValueError if
-    lower is below 1 or upper above 2**45.
+    The probability of k is proportional to log((k + 1/2) / (k - 1/2)). Raises the same errors as `randint`, and
+    ValueError if lower is below 1 or upper is above 2**45.
     """
-    return Multiples("lograndint", lower, upper)
+    return Quantized("lograndint", lower, upper)
 
 
-def quniform(lower: float, upper: float, q: float) -> Multiples:
+def quniform(lower: float, upper: float, q: float) -> Quantized:
     """Multiples of q from lower to upper, both included, uniformly distributed.
 
-    Raises as `uniform`, and ValueError if a bound is not a multiple of q, or q is not above 0.
+    Raises the same errors as `uniform`, and ValueError if a bound is not a multiple of q, or q is not above 0.
 
     >>> [quniform(0.1, 0.4, 0.1).from_unit(u) for u in (0.0, 0.3, 0.6, 0.9)]
     [0.1, 0.2, 0.3, 0.4]
     """
-    return Multiples("quniform", lower, upper, q)
+    return Quantized("quniform", lower, upper, q)
 
 
-def qloguniform(lower: float, upper: float, q: float) -> Multiples:
-    """Multiples of q, as `quniform`, but uniform on a log scale. lower must be above 0. Raises as `quniform`."""
-    return Multiples("qloguniform", lower, upper, q)
+def qloguniform(lower: float, upper: float, q: float) -> Quantized:
+    """Multiples of q, log-uniform. Raises the same errors as `quniform`, and ValueError if lower is not above 0."""
+    return Quantized("qloguniform", lower, upper, q)
 
 
-def qrandint(lower: int, upper: int, q: int = 1) -> Multiples:
+def qrandint(lower: int, upper: int, q: int = 1) -> Quantized:
     """Integers that are multiples of q, from lower to upper, both included, uniformly distributed.
 
-    Raises as `randint`, and ValueError if a bound is not a multiple of q, or q is below 1.
+    Raises the same errors as `randint`, and ValueError if a bound is not a multiple of q, or q is below 1.
 
     >>> [qrandint(8, 32, 8).from_unit(u) for u in (0.0, 0.3, 0.6, 0.9)]
     [8, 16, 24, 32]
     """
-    return Multiples("qrandint", lower, upper, q)
+    return Quantized("qrandint", lower, upper, q)
 
 
-def qlograndint(lower: int, upper: int, q: int) -> Multiples:
-    """Multiples of q, as `qrandint`, but uniform on a log scale. lower must be above 0. Raises as `qrandint`."""
-    return Multiples("qlograndint", lower, upper, q)
+def qlograndint(lower: int, upper: int, q: int) -> Quantized:
+    """Multiples of q, log-uniform. Raises the same errors as `qrandint`, and ValueError if lower is not above 0."""
+    return Quantized("qlograndint", lower, upper, q)
 
 
 def finrange(lower: float, upper: float, size: int, cast_int: bool = False) -> FinRange:
     """`size` equally spaced numbers from lower to upper, both included. With cast_int, they are rounded to ints.
 
-    Raises as `uniform`, TypeError if size (or, with cast_int, a bound) is not an int, and ValueError if size is below 2
-    or the points are too close together.
+    Raises the same errors as `uniform`, TypeError if size (or, with cast_int, a bound) is not an int, and ValueError if
+    size is below 2 or the points are too close together.
 
     >>> [finrange(0.5, 2.0, 4).from_unit(u) for u in (0.0, 0.3, 0.6, 0.9)]
     [0.5, 1.0, 1.5, 2.0]
@@ -110,9 +114,9 @@ def finrange(lower: float, upper: float, size: int, cast_int: bool = False) -> F
 
 
 def logfinrange(lower: float, upper: float, size: int, cast_int: bool = False) -> FinRange:
-    """`size` numbers from lower to upper, both included, with equal ratios of neighbors. Otherwise as `finrange`.
+    """`size` geometrically spaced numbers from lower to upper, both included. With cast_int, they are rounded to ints.
 
-    lower must be above 0.
+    Raises the same errors as `finrange`, and ValueError if lower is not above 0.
 
     >>> [logfinrange(16, 128, 4, cast_int=True).from_unit(u) for u in (0.0, 0.3, 0.6, 0.9)]
     [16, 32, 64, 128]
@@ -143,11 +147,11 @@ def ordinal(categories: Sequence[Any], kind: OrdinalKind | None = None) -> Categ
 
     Args:
         categories: values or objects, as in `choice`, in order.
-        kind: distribution. "equal": uniform. "nn" (for increasing numbers): the nearest neighbor of a number drawn by
-            `uniform`. "nn-log": the nearest neighbor of a number drawn by `loguniform`. None: "nn" for increasing
-            numbers, otherwise "equal".
+        kind: distribution. "equal": uniform. "nn" (for increasing numbers): the category nearest to a uniform number
+            from an interval that extends beyond the first and last category by half the mean gap. "nn-log": the same
+            on a log scale. None: "nn" for increasing numbers, otherwise "equal".
 
-    Raises as `choice`, and ValueError if the kind is unknown or does not fit the categories.
+    Raises the same errors as `choice`, and ValueError if the kind is unknown or does not fit the categories.
 
     >>> [ordinal(["small", "medium", "large"]).from_unit(u) for u in (0.0, 0.5, 0.9)]
     ['small', 'medium', 'large']
@@ -158,7 +162,7 @@ def ordinal(categories: Sequence[Any], kind: OrdinalKind | None = None) -> Categ
 
 
 def logordinal(categories: Sequence[float]) -> Categories:
-    """Ordered positive numbers: `ordinal` with kind "nn-log". Raises as `ordinal`.
+    """Ordered positive numbers: `ordinal` with kind "nn-log". Raises the same errors as `ordinal`.
 
     >>> [logordinal([8, 64, 512]).from_unit(u) for u in (0.1, 0.5, 0.9)]
     [8, 64, 512]
@@ -167,9 +171,9 @@ def logordinal(categories: Sequence[float]) -> Categories:
 
 
 def grid_values(domain: Domain, num_points: int) -> list[Value]:
-    """Return at most `num_points` distinct values, evenly spaced on the scale of the domain, including both ends.
+    """Return up to `num_points` distinct values, evenly spaced on the scale of the domain, including both ends.
 
-    Domains with fewer values, and every `choice`, return all values. A single point is the middle of the scale. Raises
+    For a `choice`, return all values, even if there are more. A single point is the middle of the scale. Raises
     ValueError if num_points is below 1.
 
     >>> grid_values(loguniform(0.01, 1), 3), grid_values(randint(0, 9), 4), grid_values(choice(["a", "b", "c"]), 2)
@@ -214,11 +218,11 @@ def domain_from_json(body: Mapping[str, object]) -> Domain:
     domain_type = settings.pop("domain", None)
     if domain_type not in DOMAIN_TYPES:
         raise ValueError(f"{domain_type!r} is not a type of domain{did_you_mean(domain_type, DOMAIN_TYPES)}")
-    objects: Any = settings.pop("objects", ())
+    object_indices: Any = settings.pop("objects", ())
     try:
         domain = DOMAIN_TYPES[str(domain_type)](**settings)
-        if objects and isinstance(domain, Categories):
-            return replace(domain, object_indices=tuple(objects), objects=None)
+        if object_indices and isinstance(domain, Categories):
+            return replace(domain, object_indices=tuple(object_indices), objects=None)
         return domain
     except TypeError as error:
         raise ValueError(f"{dict(body)!r} is not the JSON form of a domain: {error}") from error

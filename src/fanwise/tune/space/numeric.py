@@ -1,7 +1,7 @@
 """Numeric domains: intervals of real numbers, multiples of a step, and equally spaced points.
 
     Interval    uniform, loguniform, reverseloguniform
-    Multiples   randint, lograndint, quniform, qloguniform, qrandint, qlograndint
+    Quantized   randint, lograndint, quniform, qloguniform, qrandint, qlograndint
     FinRange    finrange, logfinrange
 
 A bound or step stands for the decimal number in the user's code, not for its binary approximation. So the third
@@ -21,7 +21,7 @@ from .base import Domain, FiniteDomain, set_fields
 from .scales import FRACTION_BITS, LogScale, ReverseLogScale, below_one, check_unit, exp2
 
 IntervalType = Literal["uniform", "loguniform", "reverseloguniform"]
-MultiplesType = Literal["randint", "lograndint", "quniform", "qloguniform", "qrandint", "qlograndint"]
+QuantizedType = Literal["randint", "lograndint", "quniform", "qloguniform", "qrandint", "qlograndint"]
 
 _MAX_FLOAT = math.nextafter(math.inf, 0.0)
 _MAX_VALUES = 2**52  # with more values, `to_unit`, the middle of a value's share of [0, 1), could round to its edge
@@ -86,13 +86,13 @@ class Interval(Domain):
 
 @final
 @dataclass(frozen=True, slots=True, repr=False)
-class Multiples(FiniteDomain):
+class Quantized(FiniteDomain):
     """Multiples of q from lower to upper inclusive. Created by `randint`, `lograndint`, `quniform`, ...
 
-    On a log scale, k * q has the probability of the interval [(k - 1/2) * q, (k + 1/2) * q], also at the bounds.
+    On a log scale, the probability of k * q is proportional to log((k + 1/2) / (k - 1/2)), also at the bounds.
     """
 
-    domain_type: MultiplesType
+    domain_type: QuantizedType
     lower: float
     upper: float
     q: float = 1

@@ -239,7 +239,7 @@ class Space:
         >>> Space({"layers": choice([[64], [64, 64]])}).with_objects({"layers": "[64, 64]"})
         {'layers': [64, 64]}
         """
-        return with_objects(config, space_objects(self))
+        return with_objects(config, object_categories(self))
 
     def check(self, config: Mapping[str, object]) -> dict[str, object]:
         """Return a valid configuration with normalized values, the constants, and the order of the space.
@@ -302,8 +302,8 @@ class Space:
         return {name: existing[name] for name in self._names if name in existing}
 
 
-def check_part(space: Space, partial: Mapping[str, object]) -> dict[str, object]:
-    """Return the normalized values of a configuration with missing values. Raises ValueError as `Space.check`."""
+def check_partial_config(space: Space, partial: Mapping[str, object]) -> dict[str, object]:
+    """Return the normalized values of an incomplete configuration. Raises ValueError with a list of all problems."""
     return space._plain_values(partial, [])
 
 
@@ -311,7 +311,7 @@ def space_priors(space: Space) -> Mapping[str, Prior]:
     return space._priors
 
 
-def space_objects(space: Space) -> Mapping[str, Mapping[Value, Any]]:
+def object_categories(space: Space) -> Mapping[str, Mapping[Value, Any]]:
     """Return the object categories as {hyperparameter: {name of the object: object}}.
 
     Raises ValueError if the space was restored from a record, which contains only names.

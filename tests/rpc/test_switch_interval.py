@@ -5,19 +5,19 @@ from collections.abc import Iterator
 
 import pytest
 
-from fanwise.rpc.interpreter import SWITCH_INTERVAL_S, ShorterSwitches
+from fanwise.rpc.switch_interval import SWITCH_INTERVAL_S, ShortSwitchInterval
 
 
 @pytest.fixture(autouse=True)
 def put_back() -> Iterator[None]:
-    before_s = sys.getswitchinterval()
+    previous_s = sys.getswitchinterval()
     yield
-    sys.setswitchinterval(before_s)
+    sys.setswitchinterval(previous_s)
 
 
 def test_it_is_shorter_meanwhile_and_then_as_before() -> None:
     sys.setswitchinterval(0.005)
-    switches = ShorterSwitches()
+    switches = ShortSwitchInterval()
     switches.begin()
     assert sys.getswitchinterval() == pytest.approx(SWITCH_INTERVAL_S)
     switches.end()
@@ -27,7 +27,7 @@ def test_it_is_shorter_meanwhile_and_then_as_before() -> None:
 
 def test_a_shorter_one_is_left_alone() -> None:
     sys.setswitchinterval(0.0001)
-    switches = ShorterSwitches()
+    switches = ShortSwitchInterval()
     switches.begin()
     assert sys.getswitchinterval() == pytest.approx(0.0001)
     switches.end()
@@ -36,7 +36,7 @@ def test_a_shorter_one_is_left_alone() -> None:
 
 def test_what_the_user_sets_meanwhile_stays() -> None:
     sys.setswitchinterval(0.005)
-    switches = ShorterSwitches()
+    switches = ShortSwitchInterval()
     switches.begin()
     sys.setswitchinterval(0.02)
     switches.end()

@@ -9,8 +9,8 @@
 `seq` is the number of the line, and `crc` the CRC-32 of the bytes before `,"crc"`, in hexadecimal.
 
 An `EventReader` remembers how far it has read, so that following a running search costs only as much as its new events.
-Readers write nothing and take no locks. They skip an incomplete last line, which is being written or was cut off by a
-crash.
+Readers write nothing and take no locks. They skip incomplete or damaged lines at the end of the file, which are still
+being written or were left by a crash.
 """
 
 import json
@@ -28,7 +28,7 @@ from .event_codec import RecordedEvent
 # (major, minor). Another major version cannot be read. A higher minor version may have further kinds of events, which
 # are skipped when the record is shown, but cannot be replayed.
 FORMAT: Final = (3, 0)
-FILE_NAME: Final = RECORD_NAME
+EVENTS_NAME: Final = RECORD_NAME
 META_NAME: Final = "meta.json"
 SUMMARY_NAME: Final = "summary.json"
 
@@ -48,8 +48,7 @@ def line_of(seq: int, t_s: float, kind: str, trial_id: int | None, body: Mapping
 def read_meta(folder: Path) -> dict[str, Any]:
     """Return `meta.json` (name, space, metric, seed, ...), and `summary.json` as the key `summary` if it exists.
 
-    Raises:
-        RecordError: there is no record, or it is damaged or has another format.
+    Raises RecordError if there is no record, or it is damaged or has another format.
     """
     _check_folder(folder)
     meta = _read_json(folder / META_NAME)
@@ -72,7 +71,7 @@ def read_events(folder: Path) -> list[RecordedEvent]:
 
 
 def iter_events(folder: Path, kinds: Sequence[str] = ()) -> Iterator[RecordedEvent]:
-    """Yield the events of these kinds (empty: all) with little memory. Errors as for `EventReader`."""
+    """Yield the events of these kinds (empty: all) with little memory. Raises RecordError as `EventReader` does."""
     for events in EventReader(folder).read(kinds):
         yield from events
 
@@ -84,26 +83,22 @@ class EventReader:
     Attributes:
         last_seq: sequence number of the last event that was read.
         offset: number of bytes up to the end of the last event that was read.
-        torn_bytes: number of bytes after the last complete line at the last `read`.
+        torn_bytes: number of bytes after the last intact line, set when `read` reaches the end.
 
     Raises RecordError if the folder is not an experiment.
     """
 
     def __init__(self, folder: Path) -> None:
         _check_folder(folder)
-        self.file = folder / FILE_NAME
+        self.file = folder / EVENTS_NAME
         self.last_seq = 0
         self.offset = 0
         self.torn_bytes = 0
 
     def read(self, kinds: Sequence[str] = ()) -> Iterator[list[RecordedEvent]]:
-        """Yield the new events in lists.
+        """Yield the new events of these kinds (empty: all) in lists.
 
-        Args:
-            kinds: kinds of events to yield. Empty: all.
-
-        Raises:
-            RecordError: the file cannot be read, or is damaged; the message names the line.
+        Raises RecordError if the file cannot be read, or is damaged. The message names the line.
         """
         self.torn_bytes = 0
         try:
@@ -133,12 +128,14 @@ class EventReader:
         """Decode intact lines and advance past them."""
         if not lines:
             return []
-        for index in (0, len(lines) - 1):  # if both numbers are right, no line is missing
+        for index in (0, len(lines) - 1):  # if both have the expected numbers, no line is missing
             match = _HEAD.match(lines[index])
             if match is None:
                 raise self._damage_error(index, "it is not an event")
-            if int(match[1]) != self.last_seq + 1 + index:
-                raise self._damage_error(index, f"it has the number {int(match[1])}. Have two programs written to it?")
+            seq, expected_seq = int(match[1]), self.last_seq + 1 + index
+            if seq != expected_seq:
+                problem = f"its sequence number is {seq}, not {expected_seq}; two programs may have written to the file"
+                raise self._damage_error(index, problem)
         selected = [line for line in lines if _kind_of(line) in kinds] if kinds else lines
         try:
             rows = json.loads(b"[%b]" % b",".join(selected))  # one call, which is three times as fast
@@ -151,8 +148,8 @@ class EventReader:
 
     def _damage_error(self, index: int, problem: str) -> RecordError:
         return RecordError(
-            f"{self.file} is damaged in line {self.last_seq + 1 + index}: {problem}. Restore it from a backup, or "
-            f"delete this line and all lines after it to continue from there."
+            f"{self.file} is damaged in line {self.last_seq + 1 + index}: {problem}. Restore the file from a "
+            f"backup, or delete this line and all later lines and resume from the event before."
         )
 
 
@@ -169,14 +166,14 @@ def _kind_of(line: bytes) -> str:
 def _check_folder(folder: Path) -> None:
     if not folder.is_dir():
         raise RecordError(f"There is no experiment at {folder}: no such folder.")
-    if (folder / FILE_NAME).is_file():
+    if (folder / EVENTS_NAME).is_file():
         return
     if (folder / "record.sqlite").is_file():
         raise RecordError(
             f"{folder} is a record of fanwise 0.2, which this version does not read. Export its results with 0.2: "
             f"fanwise tune export {folder.name} results.csv."
         )
-    raise RecordError(f"{folder} is not an experiment: the folder has no {FILE_NAME}.")
+    raise RecordError(f"{folder} is not an experiment: the folder has no {EVENTS_NAME}.")
 
 
 def _read_json(file: Path) -> dict[str, Any] | None:

@@ -13,10 +13,10 @@ import pandas as pd
 import pytest
 
 from fanwise.base.errors import RecordError
-from fanwise.tune.record import reading
+from fanwise.tune.record import event_file
+from fanwise.tune.record.event_file import EVENTS_NAME, META_NAME, EventReader, iter_events, read_events, read_meta
 from fanwise.tune.record.log import Record
 from fanwise.tune.record.overview import SearchReader
-from fanwise.tune.record.reading import FILE_NAME, META_NAME, EventReader, iter_events, read_events, read_meta
 
 
 def filled(folder: Path, num_events: int) -> Path:
@@ -62,7 +62,7 @@ def test_error_names_the_problem_with_the_meta(tmp_path: Path, text: str | None,
 
 
 def test_error_names_a_changed_line(tmp_path: Path) -> None:
-    file = filled(tmp_path / "e", 9) / FILE_NAME
+    file = filled(tmp_path / "e", 9) / EVENTS_NAME
     lines = file.read_bytes().splitlines(keepends=True)
     for number in (1, 5, 8):
         changed = lines[number - 1].replace(b"loss", b"cost")
@@ -73,19 +73,19 @@ def test_error_names_a_changed_line(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [2, 9])
 def test_error_names_the_number_after_a_missing_or_repeated_line(tmp_path: Path, number: int) -> None:
-    file = filled(tmp_path / "e", 9) / FILE_NAME
+    file = filled(tmp_path / "e", 9) / EVENTS_NAME
     lines = file.read_bytes().splitlines(keepends=True)
     if number < len(lines):
         file.write_bytes(b"".join([*lines[: number - 1], *lines[number:]]))
-        with pytest.raises(RecordError, match="is damaged in line 8: it has the number 9"):
+        with pytest.raises(RecordError, match="is damaged in line 8: its sequence number is 9, not 8"):
             read_events(tmp_path / "e")
     file.write_bytes(b"".join([*lines[:number], *lines[number - 1 :]]))
-    with pytest.raises(RecordError, match="is damaged in line 10: it has the number 9"):
+    with pytest.raises(RecordError, match="is damaged in line 10: its sequence number is 9, not 10"):
         read_events(tmp_path / "e")
 
 
 def test_error_names_an_intact_line_that_is_not_an_event(tmp_path: Path) -> None:
-    file = filled(tmp_path / "e", 2) / FILE_NAME
+    file = filled(tmp_path / "e", 2) / EVENTS_NAME
     text = b'{"sort":"something else"'
     with file.open("ab") as log:
         log.write(b'%b,"crc":"%08x"}\n' % (text, zlib.crc32(text)))
@@ -94,7 +94,7 @@ def test_error_names_an_intact_line_that_is_not_an_event(tmp_path: Path) -> None
 
 
 def test_each_line_is_a_json_object(tmp_path: Path) -> None:
-    file = filled(tmp_path / "e", 3) / FILE_NAME
+    file = filled(tmp_path / "e", 3) / EVENTS_NAME
     decoded = [json.loads(line) for line in file.read_text().splitlines()]
     assert [list(one) for one in decoded] == [["seq", "t", "kind", "trial", "body", "crc"]] * 3
     assert [(one["seq"], one["trial"]) for one in decoded] == [(1, 0), (2, 1), (3, 2)]
@@ -104,12 +104,12 @@ def test_pandas_reads_a_record_with_nan(tmp_path: Path) -> None:
     with Record.create(tmp_path / "e", {}) as record:
         record.append(0.5, "report", 3, {"values": {"loss": float("nan")}})
         record.append(0.75, "tick", None, {})
-    frame = pd.read_json(tmp_path / "e" / FILE_NAME, lines=True)
+    frame = pd.read_json(tmp_path / "e" / EVENTS_NAME, lines=True)
     assert list(frame["kind"]) == ["report", "tick"] and list(frame["t"]) == [0.5, 0.75]
 
 
 def test_file_that_became_shorter_is_refused(tmp_path: Path) -> None:
-    file = filled(tmp_path / "e", 5) / FILE_NAME
+    file = filled(tmp_path / "e", 5) / EVENTS_NAME
     reader = EventReader(tmp_path / "e")
     list(reader.read())
     file.write_bytes(file.read_bytes()[:100])
@@ -155,7 +155,7 @@ def test_record_without_permission_to_read_is_an_error(foreign_folder: Path) -> 
 
 
 def test_file_is_read_in_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "_CHUNK_BYTES", 1_000)
+    monkeypatch.setattr(event_file, "_CHUNK_BYTES", 1_000)
     filled(tmp_path / "e", 100)
     chunks = list(EventReader(tmp_path / "e").read())
     assert len(chunks) > 5
@@ -187,7 +187,7 @@ def test_time_of_a_running_search_is_extrapolated(tmp_path: Path, monkeypatch: p
         record.append(7.0, "begin", None, {})
         record.commit()
         reader.refresh()
-        assert (reader.now_s, reader.is_dead) == (7.0, False)
+        assert (reader.now_s, reader.is_tuner_killed) == (7.0, False)
     clock_s[0] = 200.0
     reader.refresh()
-    assert (reader.now_s, reader.is_dead) == (7.0, True)
+    assert (reader.now_s, reader.is_tuner_killed) == (7.0, True)

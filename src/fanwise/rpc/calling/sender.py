@@ -1,0 +1,374 @@
+"""The caller's half of a call: `server` has the other.
+
+    call, call_sync, stream --> get a link --> serialize function and arguments --> send when the link has room
+                                  no link: `queued_call` waits for one, or this thread does
+
+A serialized message may carry forks of references, and loans, so it is either sent or rolled back. A link that ended
+before anything was sent is replaced by another; nothing is sent twice.
+"""
+
+import math
+import threading
+import weakref
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from typing import Any, Protocol, TypeVar
+
+import torch
+
+from ...base.errors import ClosedError, DeadlineExceeded, FanwiseError, WindowFullError
+from ...links.link import Link, NeverSent, Reply, was_never_sent
+from .. import current as process
+from ..actors.address import Address
+from ..connections.connections import Connections
+from ..constants import UNSET_RPC_TIMEOUT
+from ..messages import pickling
+from ..messages.messages import Message, addressed
+from ..messages.metadata import Created
+from ..messages.serializer import Serializer
+from ..references.references import References
+from ..streams import stream
+from ..streams.stream import Stream, StreamReader
+from ..streams.window import Window
+from ..worker_info import WorkerInfo
+from . import cancellation, queued_call
+from .call import Call, ChainedCall, Invocation
+from .call_future import CallFuture, call_error, keep_until_reply, not_sent_error
+from .futures import wait_for_event
+from .queued_call import QueuedCall
+
+T = TypeVar("T")
+
+
+class Agent(queued_call.Agent, stream.Agent, Protocol):
+    """`timeout_s` is the default time limit of a call."""
+
+    @property
+    def timeout_s(self) -> float: ...
+
+
+class Sender:
+    """Sends the calls of one worker.
+
+    Args:
+        record_sent: records the link over which the references and loans of a message are sent; False if it has ended.
+    """
+
+    def __init__(
+        self,
+        agent: Agent,
+        serializer: Serializer,
+        connections: Connections,
+        references: References,
+        *,
+        record_sent: Callable[[Message, Link], bool],
+    ) -> None:
+        self._agent = agent
+        self._serializer = serializer
+        self._connections = connections
+        self._references = references
+        self._record_sent = record_sent
+        self._streams: weakref.WeakSet[StreamReader] = weakref.WeakSet()
+        self._num_forks = process.num_forks
+
+    def call(
+        self,
+        to: WorkerInfo,
+        invocation: Invocation,
+        *,
+        timeout_s: float,
+        remote: Created | None = None,
+        address: Address | None = None,
+    ) -> Call[Any]:
+        """Run a function on `to` and return a future of its result. `timeout_s`: 0 means no limit, -1 the default.
+
+        `remote` is set if the value stays on `to`, `address` for a call to an actor.
+        """
+        try:
+            limit_s = self._time_limit(timeout_s)
+        except DeadlineExceeded as error:
+            return ChainedCall.failed(error)
+        if address is not None:
+            address = address._replace(left_s=limit_s or 0.0)
+        link = self._connections.get_open(to.id)
+        if link is None:  # before serializing: a message must be sent or rolled back
+            try:
+                link = self._connections.get_without_waiting(to.id)
+            except FanwiseError as error:
+                return ChainedCall.failed(call_error(error, to, limit_s, closed=self._connections.closed))
+        mode = "async" if remote is None else "remote"
+        scope = cancellation.current_scope()
+        parent = scope if remote is None else None  # a remote value is released by its references
+        while True:
+            message = self._serialize_call(to, invocation, remote, mode, address)
+            if link is None:
+                return self._queued(message, to, limit_s, parent)
+            is_handed_over = False
+            try:
+                if (message.fork_ids or message.loans) and not self._record_sent(message, link):
+                    self._roll_back(message, to)  # the link has ended: use another one
+                    link = self._connections.get_open(to.id)
+                    continue
+                is_handed_over = True
+                reply = link.call_on_credit(
+                    message,  # type: ignore[arg-type]  # `dumps` knows it
+                    deadline_s=limit_s,
+                    waiting=self._agent.waiting,
+                    watch=None if scope is None else scope.add_child,
+                )
+            except NeverSent:  # the link has ended
+                self._roll_back(message, to)
+                if remote is not None and not self._references.stays(remote):
+                    return ChainedCall.failed(not_sent_error(to))
+                link = None
+                continue
+            except BaseException as error:
+                if not is_handed_over or was_never_sent(error):
+                    self._roll_back(message, to)
+                if not isinstance(error, FanwiseError) or isinstance(error, WindowFullError):
+                    raise
+                cancellation.check()
+                return ChainedCall.failed(call_error(error, to, limit_s, closed=self._connections.closed))
+            if message.keep_alive:
+                reply.add_done_callback(partial(keep_until_reply, message.keep_alive))
+            call = CallFuture(self._agent, reply, to, limit_s)
+            if parent is not None:
+                parent.add_child(reply)
+            return call
+
+    def _roll_back(self, message: Message, to: WorkerInfo) -> None:
+        """Release the references and loans of a message that was not sent."""
+        roll_back = partial(self._serializer.roll_back, message, to.id)
+        if self._agent.may_wait():
+            roll_back()
+        else:
+            self._agent.outside(roll_back)
+
+    def _wait_for_link(self, to: WorkerInfo, call: QueuedCall, message: Message, limit_s: float | None) -> Call[Any]:
+        """Wait for the link on this thread, because the queue of calls is full."""
+        if not self._agent.may_wait():
+            self._connections.traffic.count_refusal(to.name, "window_full")
+            self._roll_back(message, to)
+            raise WindowFullError(
+                f"the call of {message!r} was not sent: the queue of calls that wait for a link to worker {to.name} "
+                f"is full, and this thread reads answers, so it must not wait.\n"
+                f"Call from a thread of your own, or from a callback of a call's future (`then`), which may wait."
+            )
+        link = None
+        try:
+            link = self._connections.to(to.id, within_s=limit_s)
+            call.send(link)
+        except BaseException as error:
+            if link is None or was_never_sent(error):
+                self._roll_back(message, to)
+            if not isinstance(error, FanwiseError):
+                raise
+            return ChainedCall.failed(call_error(error, to, limit_s, closed=self._connections.closed))
+        return call
+
+    def call_sync(
+        self,
+        to: WorkerInfo,
+        invocation: Invocation,
+        *,
+        timeout_s: float,
+        address: Address | None = None,
+    ) -> Any:
+        """As `call`, and wait. The calling thread reads the reply itself."""
+        limit_s = self._time_limit(timeout_s)
+        if address is not None:
+            address = address._replace(left_s=limit_s or 0.0)
+        scope = cancellation.current_scope()
+        watch = None
+        if scope is not None:
+            scope.check()
+            watch = scope.add_child
+
+        def send_and_wait(link: Link, message: Message) -> tuple[Any, Link]:
+            released = self._agent.begin_waiting()
+            try:
+                return link.ask_on_credit(message, within_s=limit_s, watch=watch), link  # type: ignore[arg-type]  # `dumps` knows it
+            finally:
+                if released:
+                    self._agent.end_waiting()
+
+        answer, link = self._send(send_and_wait, to, invocation, limit_s, "sync", address)
+        return self._serializer.deserialize(answer, to.id, link).value
+
+    def _send(
+        self,
+        send: Callable[[Link, Message], T],
+        to: WorkerInfo,
+        invocation: Invocation,
+        limit_s: float | None,
+        mode: str,
+        address: Address | None = None,
+        window: Window | None = None,
+    ) -> T:
+        """Serialize the call and return the result of `send`. Waits for a link, and for another if that ends first.
+
+        A message that was not sent is rolled back on any error.
+        """
+        while True:
+            try:
+                link = self._link_to(to, limit_s)  # before serializing, as in `call`
+            except FanwiseError as error:
+                raise call_error(error, to, limit_s, closed=self._connections.closed) from None
+            message = self._serialize_call(to, invocation, None, mode, address, window)
+            is_handed_over = False
+            try:
+                if (message.fork_ids or message.loans) and not self._record_sent(message, link):
+                    self._roll_back(message, to)
+                    continue
+                is_handed_over = True
+                return send(link, message)
+            except NeverSent:  # the link has ended
+                self._roll_back(message, to)
+            except BaseException as error:
+                if not is_handed_over or was_never_sent(error):
+                    self._roll_back(message, to)
+                if not isinstance(error, FanwiseError) or isinstance(error, WindowFullError):
+                    raise
+                cancellation.check()
+                raise call_error(error, to, limit_s, closed=self._connections.closed) from None
+
+    def _link_to(self, to: WorkerInfo, limit_s: float | None) -> Link:
+        """Return the link to `to`, opening one if necessary.
+
+        In a called function another thread connects, so that cancellation of the running call can interrupt this one:
+        the peer may be stopped and never answer.
+        """
+        connect = partial(self._connections.to, to.id, within_s=limit_s)
+        if cancellation.current_scope() is None or self._connections.get_open(to.id) is not None:
+            return connect()
+        connected: Future[Link] = Future()
+        is_done = threading.Event()
+        connected.add_done_callback(lambda _: is_done.set())
+        self._agent.outside(partial(_complete, connected, connect))
+        with self._agent.waiting():
+            wait_for_event(is_done)
+        return connected.result()
+
+    def stream(
+        self,
+        to: WorkerInfo,
+        invocation: Invocation,
+        *,
+        timeout_s: float,
+        window: tuple[int, int],
+    ) -> Stream[Any]:
+        """Run a function on `to` and return its items. `timeout_s` applies to each item, as in `call`.
+
+        `window`: arguments of `Window`. Blocks until the call is sent.
+        """
+        limit_s, window_size = self._time_limit(timeout_s), Window(*window)
+        reader = StreamReader(self._agent, to, window_size, is_of_call=cancellation.current_scope() is not None)
+        reader.start(self._call_for_items(to, invocation, limit_s, window_size, reader.on_item))
+        self._streams.add(reader)
+        return Stream(self._agent, reader, _name_of(invocation[0]), limit_s)
+
+    def _call_for_items(
+        self,
+        to: WorkerInfo,
+        invocation: Invocation,
+        limit_s: float | None,
+        window: Window,
+        on_item: Callable[[Message, int], None],
+    ) -> Reply:
+        scope = cancellation.current_scope()
+        cancellation.check()
+
+        def call(link: Link, message: Message) -> Reply:
+            reply = link.call_on_credit(
+                message,  # type: ignore[arg-type]  # `dumps` knows it
+                deadline_s=limit_s,
+                waiting=self._agent.waiting,
+                watch=None if scope is None else scope.add_child,
+                on_item=on_item,
+            )
+            if message.keep_alive:
+                reply.add_done_callback(partial(keep_until_reply, message.keep_alive))
+            if scope is not None:
+                scope.add_child(reply)
+            return reply
+
+        return self._send(call, to, invocation, limit_s, "stream", window=window)
+
+    def close_streams(self, *, of_calls: bool) -> None:
+        """Close the streams that the program reads and, with `of_calls`, those that called functions left open."""
+        for reader in list(self._streams):
+            if of_calls or not reader.is_of_call:
+                reader.close(ClosedError("RPC was shut down in this process while it read this stream."))
+
+    @property
+    def num_streams(self) -> int:
+        """Number of open streams that this worker reads."""
+        return sum(not reader.is_finished for reader in list(self._streams))
+
+    def _queued(
+        self, message: Message, to: WorkerInfo, limit_s: float | None, scope: cancellation.Scope | None
+    ) -> Call[Any]:
+        """Return a call that is sent when a link is open."""
+        call = QueuedCall(self._agent, message, to, now_s=self._agent.now_s, limit_s=limit_s)
+        if scope is not None:
+            scope.add_child(call)
+        return call if self._connections.queue(to.id, call) else self._wait_for_link(to, call, message, limit_s)
+
+    def _time_limit(self, timeout_s: float) -> float | None:
+        """Return the time limit of a call in seconds. Raises ClosedError in a fork, whose locks may be held."""
+        if self._num_forks != process.num_forks:
+            raise process.forked_error(self._agent.info)
+        try:
+            if not timeout_s >= 0:
+                if timeout_s != UNSET_RPC_TIMEOUT:
+                    raise _expired_error(timeout_s)
+                timeout_s = self._agent.timeout_s
+        except TypeError:
+            raise TypeError(f"timeout must be a number of seconds, 0 for no limit; got {timeout_s!r}.") from None
+        return timeout_s or None
+
+    def _serialize_call(
+        self,
+        to: WorkerInfo,
+        invocation: Invocation,
+        remote: Created | None,
+        mode: str,
+        address: Address | None,
+        window: Window | None = None,
+    ) -> Message:
+        """Serialize a call. A profiler records it under torch's name."""
+        name = _name_of(invocation[0])
+        try:
+            if torch._C._autograd._profiler_enabled():
+                with torch.autograd.profiler.record_function(
+                    f"rpc_{mode}#{name}({self._agent.info.name} -> {to.name})"
+                ):
+                    message = self._serializer.serialize(invocation, to.id, call=name, remote=remote, window=window)
+            else:
+                message = self._serializer.serialize(invocation, to.id, call=name, remote=remote, window=window)
+            return message if address is None else addressed(message, address)
+        except Exception as error:
+            raise pickling.explain_error(error, invocation, name, to) from error
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    return getattr(function, "__qualname__", None) or repr(function)
+
+
+def _expired_error(timeout_s: float) -> FanwiseError | ValueError:
+    """Return the error of a call with a negative or NaN timeout, with the message of torch."""
+    if math.isnan(timeout_s):
+        return ValueError("timeout must be a number of seconds, 0 for no limit; got nan.")
+    return DeadlineExceeded(
+        f"RPC ran for more than set timeout ({timeout_s * 1000:.0f} ms) and will now be marked with an error: its "
+        f"time was over before it began, so it was not sent. 0 means no limit, -1 the default of this worker."
+    )
+
+
+def _complete(future: "Future[T]", function: Callable[[], T]) -> None:
+    """Run `function` and give `future` its result or error."""
+    try:
+        future.set_result(function())
+    except Exception as error:
+        future.set_exception(error)

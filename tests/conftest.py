@@ -38,6 +38,7 @@ LONG = (
     "tests/pool/test_orphans.py",
     "tests/rpc/test_group_processes.py",
     "tests/rpc/test_two_hosts.py",
+    "tests/tensor/test_right_or_error.py",
     "tests/tensor/test_standard_values.py",
 )
 
@@ -54,6 +55,7 @@ OF_TENSORFLOW = (
     "tests/tensor/test_gradients_tensorflow.py",
     "tests/tensor/test_keys_at_state_on_engines.py",
     "tests/tensor/test_portability.py",
+    "tests/tensor/test_right_or_error.py",
     "tests/tensor/test_same_beyond_the_standard.py",
     "tests/tensor/test_standard_names.py",
     "tests/tensor/test_standard_values.py",

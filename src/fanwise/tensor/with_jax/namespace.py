@@ -178,8 +178,8 @@ def clip(x: jax.Array, /, min: Any = None, max: Any = None) -> jax.Array:
         raise TypeError(f"clip takes real numbers, got an array of {x.dtype}")
     # Not jnp.clip: at a bound it halves the gradient, which is 1 on torch.
     low, high = _bound(min, x.dtype), _bound(max, x.dtype)
-    x = x if low is None else jnp.where(x < low, low, x).astype(x.dtype)
-    return x if high is None else jnp.where(x > high, high, x).astype(x.dtype)
+    x = x if low is None else jnp.where((x < low) | (low != low), low, x).astype(x.dtype)
+    return x if high is None else jnp.where((x > high) | (high != high), high, x).astype(x.dtype)
 
 
 # A bound that the type cannot hold is replaced by the nearest that it can: it bounds the same.
@@ -201,8 +201,12 @@ def pow(x1: Any, x2: Any, /) -> jax.Array:
     # With a Python number as base JAX takes its own default for the dtype.
     if not hasattr(x1, "dtype"):
         x1 = jnp.asarray(x1, dtype=jnp.result_type(x1, x2))
-    # The power 0 is the constant 1, also at 0, where JAX's gradient is NaN (jax#12409).
-    return jnp.pow(jnp.where((x1 == 0) & (jnp.asarray(x2) == 0), jnp.ones_like(x1), x1), x2)
+    # The power 0 is the constant 1, also at 0, where JAX's gradient is NaN (jax#12409). So is the second derivative
+    # of the power 1 there.
+    is_zero, exponents = x1 == 0, jnp.asarray(x2)
+    is_one = is_zero & (exponents == 1)
+    power = jnp.pow(jnp.where(is_one | is_zero & (exponents == 0), jnp.ones_like(x1), x1), x2)
+    return jnp.where(is_one, x1, power).astype(power.dtype)
 
 
 def sort(x: jax.Array, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> jax.Array:
@@ -223,7 +227,13 @@ def var(x: jax.Array, /, *, axis: _Axis = None, correction: float = 0.0, keepdim
 
 def _vector_norm(x: jax.Array, /, *, axis: _Axis = None, keepdims: bool = False, ord: Any = 2) -> jax.Array:
     if ord != 2:
-        return jnp.linalg.vector_norm(x, axis=axis, keepdims=keepdims, ord=ord)
+        x = VALUES["abs"](x)  # its gradient at 0 is 0
+        norm = functools.partial(jnp.linalg.vector_norm, axis=axis, keepdims=keepdims, ord=ord)
+        if ord <= 0:
+            return norm(x)
+        is_zero = jnp.all(x == 0, axis=axis, keepdims=True)  # there the gradient of the root is NaN
+        found = norm(jnp.where(is_zero, 1, x))
+        return jnp.where(is_zero.reshape(found.shape), 0, found)
     return _root(jnp.sum(jnp.real(x * jnp.conj(x)), axis=axis, keepdims=keepdims))
 
 

@@ -85,7 +85,10 @@ def floor_divide(x1: Array, x2: Array, /) -> Array:
     found = jnp.floor_divide(x1, x2)
     plain = jnp.floor(jnp.divide(x1, x2))
     usual = jnp.isfinite(plain) & jnp.isfinite(x2) & (found != 0)
-    return jnp.where(usual, found, jnp.where(jnp.isfinite(x2) & (found == 0), jnp.copysign(found, plain), plain))
+    found = jnp.where(usual, found, jnp.where(jnp.isfinite(x2) & (found == 0), jnp.copysign(found, plain), plain))
+    # As on NumPy and torch, where the standard leaves a choice.
+    is_below = jnp.isinf(x2) & jnp.isfinite(x1) & (x1 != 0) & (jnp.signbit(x1) != jnp.signbit(x2))
+    return jnp.where(is_below, -1, jnp.where(jnp.isinf(x1) & (x2 != 0), jnp.nan, found)).astype(found.dtype)
 
 
 @_mended(jnp.remainder, jnp.floating)

@@ -196,9 +196,12 @@ def _maximum(x1: Array, x2: Array) -> Array:
 
 
 def _pow(x1: Array, x2: Array) -> Array:
-    # The power 0 is the constant 1, also at 0, where the gradient of tf.pow is NaN.
-    is_constant = tf.equal(x1, tf.zeros_like(x1)) & tf.equal(x2, tf.zeros_like(x2))
-    return tf.pow(tf.where(is_constant, tf.ones_like(x1), x1), x2)
+    if dtype_rank(x1.dtype) != FLOAT:
+        return tf.pow(x1, x2)
+    # At 0, tf.pow has NaN as the gradient of the power 0, and as the second derivative of the power 1.
+    is_zero, is_one = tf.equal(x1, 0), tf.equal(x2, 1)
+    power = tf.pow(tf.where(is_zero & (is_one | tf.equal(x2, 0)), tf.ones_like(x1), x1), x2)
+    return tf.where(is_zero & is_one, x1, power)
 
 
 def _hypot(x1: Array, x2: Array) -> Array:
@@ -211,9 +214,11 @@ def _hypot(x1: Array, x2: Array) -> Array:
 def clip(x: Array, /, min: Any = None, max: Any = None) -> Array:
     x = _tensor("clip", x, _REAL)
     if min is not None:
-        x = tf.where(x < _pair("clip", x, min)[1], _pair("clip", x, min)[1], x)
+        low = _pair("clip", x, min)[1]
+        x = tf.where((x < low) | (low != low), low, x)  # a bound of NaN makes NaN
     if max is not None:
-        x = tf.where(x > _pair("clip", x, max)[1], _pair("clip", x, max)[1], x)
+        high = _pair("clip", x, max)[1]
+        x = tf.where((x > high) | (high != high), high, x)
     return x
 
 
@@ -353,8 +358,17 @@ def _arg_reduction(name: str, find: _Function) -> _Function:
 def sort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Array:
     x = _tensor("sort", x, _REAL)
     (place,) = _axes(x, axis)
-    order = tf.argsort(x, place, "DESCENDING" if descending else "ASCENDING", stable=True)
-    return tf.gather(x, order, axis=place, batch_dims=place)
+    last = x.shape.rank - 1
+    swapped = [*range(place), last, *range(place + 1, last), place][: last + 1]  # gathering is along the last axis
+    direction = "DESCENDING" if descending else "ASCENDING"
+    x = tf.transpose(x, swapped)
+    is_nan = tf.not_equal(x, x)  # beside NaN, TensorFlow loses the order of the other elements
+    order = tf.argsort(tf.where(is_nan, tf.zeros_like(x), x), -1, direction, stable=True)
+    x, is_nan = (tf.gather(each, order, batch_dims=last) for each in (x, is_nan))
+    if dtype_rank(x.dtype) == FLOAT:
+        order = tf.argsort(tf.cast(is_nan, tf.int32), -1, direction, stable=True)
+        x = tf.gather(x, order, batch_dims=last)
+    return tf.transpose(x, swapped)
 
 
 def concat(arrays: Sequence[Array], /, *, axis: int | None = 0) -> Array:

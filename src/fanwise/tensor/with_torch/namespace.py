@@ -11,7 +11,8 @@ What is mended, and why:
 * unique_*: compat has no unique_all, and torch.unique miscounts NaN and knows no complex numbers;
 * std, var: NaN, not inf, if N - correction <= 0; axis=(); the gradient of std is 0, not NaN, where it is 0;
 * hypot: the gradient at 0 is 0, not NaN; floor_divide, remainder of a number: have a derivative;
-* pow: second derivatives by an exponent of 0; arange: refuses arrays, through which no gradient would flow;
+* pow: second derivatives by an exponent of 0, and of 0**x; linalg.det: derivatives at singular matrices;
+* arange: refuses arrays, through which no gradient would flow;
 * full, full_like, linspace: gradients flow through array arguments;
 * sign: torch's makes NaN 0, and compat's way around it writes in place, which vmap refuses;
 * remainder: a zero has the sign of the divisor;
@@ -47,6 +48,8 @@ def names(part: str) -> dict[str, Any]:
     """Every name of that part of the standard, and what it is on torch."""
     source = getattr(compat, part) if part else compat
     found = {name: getattr(source, name) for name in PARTS[part] if hasattr(source, name)}
+    if part == "linalg":
+        found["det"] = _det
     return found if part else found | _fixed()
 
 
@@ -196,6 +199,8 @@ def _promoted(x1: Any, x2: Any) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def pow(x1: Any, x2: Any, /) -> torch.Tensor:
+    if not isinstance(x1, _TENSOR) and x1 == 0 and x2.is_floating_point():
+        x2 = torch.where(x2 > 0, x2.detach(), x2)  # the derivatives of 0**x2 are 0; torch has NaN as the second one
     found: torch.Tensor = _pow(x1, x2)
     if isinstance(x1, _TENSOR) and isinstance(x2, _TENSOR) and found.is_floating_point() and _is_differentiated(x2):
         # torch drops the derivatives by an exponent of 0 beyond the first: there x1**x2 is computed from its logarithm.
@@ -217,6 +222,36 @@ def arange(start: Any, /, stop: Any = None, step: Any = 1, *, dtype: Any = None,
         raise TypeError("arange takes numbers, not arrays of floats: no gradient flows through arange")
     found: torch.Tensor = compat.arange(start, stop, step, dtype=dtype, device=device)
     return found
+
+
+def _det(x: torch.Tensor, /) -> torch.Tensor:
+    found: torch.Tensor = torch.linalg.det(x)
+    if not _is_differentiated(x) or not (is_singular := found == 0).any():
+        return found
+    # torch returns 0 as the gradient at singular matrices, and NaN as the second derivative.
+    parts = zip(x.reshape(-1, *x.shape[-2:]), found.reshape(-1), is_singular.reshape(-1), strict=True)
+    return torch.stack([_det_of_singular(a) if singular else d for a, d, singular in parts]).reshape(found.shape)
+
+
+def _det_of_singular(x: torch.Tensor) -> torch.Tensor:
+    """The determinant of one singular matrix, with derivatives: by the Schur complement of its regular part."""
+    plain = x
+    while torch._C._functorch.is_functorch_wrapped_tensor(plain):
+        plain = torch._C._functorch.get_unwrapped(plain)
+    u, s, vh = torch.linalg.svd(plain.detach())
+    rank = int((s > s[0] * len(s) * torch.finfo(s.dtype).eps).sum())
+    x = u.mH @ x @ vh.mH
+    regular, right, below = x[:rank, :rank], x[:rank, rank:], x[rank:, :rank]
+    rest = x[rank:, rank:] - below @ torch.linalg.solve(regular, right)
+    # The characteristic polynomial by Faddeev and Le Verrier: products and sums alone. `rest` is 0 but for rounding.
+    eye = torch.eye(len(s) - rank, dtype=x.dtype, device=x.device)
+    matrix, coefficient = eye, eye[:1, :1].sum()
+    for n in range(1, len(eye) + 1):
+        matrix = rest @ matrix
+        coefficient = -torch.trace(matrix) / n
+        matrix = matrix + coefficient * eye
+    determinant: torch.Tensor = torch.det(u) * torch.det(vh) * torch.det(regular) * coefficient * (-1) ** len(eye)
+    return determinant
 
 
 def floor_divide(x1: Any, x2: Any, /) -> torch.Tensor:

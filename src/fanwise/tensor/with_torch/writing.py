@@ -27,7 +27,7 @@ _IN_PLACE: dict[str, Callable[..., torch.Tensor]] = {
     "multiply": torch.Tensor.mul_,
     "divide": torch.Tensor.div_,
 }
-_REDUCTIONS = {"multiply": "prod", "divide": "prod", "min": "amin", "max": "amax"}
+_REDUCTIONS = {"min": "amin", "max": "amax"}
 
 
 def changed(
@@ -37,7 +37,7 @@ def changed(
         return _by_positions(x, index, value, how)
     check_in_range(x, index)
     place = x[index]
-    if isinstance(value, torch.Tensor) and value.ndim:
+    if isinstance(value, torch.Tensor):
         if how == "set" and not is_basic(index) and not _is_mask(index):
             return _by_positions(x, index, value, how)  # torch has a gradient for values that others overwrite
         check_broadcast(tuple(value.shape), tuple(place.shape))
@@ -143,8 +143,12 @@ def _by_positions(x: torch.Tensor, index: Index, value: Any, how: How) -> torch.
     elif how in ("min", "max"):
         y = flat.scatter_reduce(0, places, value, _REDUCTIONS[how])
     else:
-        factors = torch.ones_like(flat).scatter_reduce(0, places, value, "prod")
-        y = _OPS[how](flat, factors)
+        y, remaining = flat, np.arange(found.size)  # scatter_reduce("prod") has a wrong forward derivative
+        while remaining.size:
+            _, first = np.unique(found.reshape(-1)[remaining], return_index=True)
+            chosen = torch.from_numpy(remaining[first]).to(x.device)
+            y = y.index_put((places[chosen],), _OPS[how](y[places[chosen]], value[chosen]))
+            remaining = np.delete(remaining, first)
     return y.reshape(x.shape)
 
 

@@ -35,11 +35,13 @@ import psutil
 from measuring import finish, machine, ratio_of_neighbours, say, scratch_folder, spread, table
 
 from fanwise.testing import within
-from fanwise.testing.recorded_search import RecordedSearch
 from fanwise.tune import FIFO, StoppingCriterion, Tuner, report, uniform
 from fanwise.tune.record.event_file import EVENTS_NAME, EventReader
 from fanwise.tune.record.log import Record
 from fanwise.tune.record.state import SearchState
+
+import support_path  # noqa: F401  # isort: skip
+from recorded_search import RecordedSearch  # isort: skip
 
 N_WORKERS = 2
 N_SLOTS = 16

@@ -22,8 +22,10 @@ from measuring import finish, machine, say, spread, table
 from trial_overhead import BASELINE, Contestant, Measured, Row, overhead_table, prepare, run_round
 
 from fanwise import Pool
-from fanwise.testing.with_ray import ENVIRONMENT, RayCluster
 from fanwise.tune import FIFO, StoppingCriterion, Tuner, uniform
+
+import support_path  # noqa: F401  # isort: skip
+from with_ray import ENVIRONMENT, RayCluster  # isort: skip
 
 CONTESTANTS = (
     Contestant(BASELINE, "fanwise_noop.py", 600, note="this machine, a fresh process a trial"),

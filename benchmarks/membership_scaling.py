@@ -1,6 +1,6 @@
 """What a group of 10 to 100,000 workers says and computes when one joins, leaves or dies, and when all begin at once.
 
-churn        fanwise.testing.played_groups: members and coordinator as they are, links and time simulated. Members join,
+churn        `played_groups`: members and coordinator as they are, links and time simulated. Members join,
              leave and die at moments of their own; messages and bytes of all links, for each change and member
 coordinator  its decisions alone, driven with the answers that members give: processor time of a change, and of the
              beginning of a group of fixed size; bytes of a change and of the whole view that a newcomer gets
@@ -20,7 +20,9 @@ from measuring import finish, machine, say, table
 from fanwise.rpc.membership.coordinator import Coordinator, Order, Show
 from fanwise.rpc.membership.members import Hello, Member
 from fanwise.rpc.messages.records import control_codec
-from fanwise.testing.played_groups import PlayedGroup, agree
+
+import support_path  # noqa: F401  # isort: skip
+from played_groups import PlayedGroup, agree  # isort: skip
 
 FIRST = 1_000_000  # incarnations begin here
 EVERY_S = 0.1  # between two changes of a group of any size, in the mean

@@ -20,6 +20,8 @@ from pathlib import Path
 
 from measuring import finish, machine, peak_mib, say, scratch_folder, spread, table
 
+import support_path  # noqa: F401  # isort: skip
+
 MAX_EPOCHS = 9
 N_WORKERS = 100
 SCHEDULERS = ("random search", "ASHA by promotion")
@@ -39,7 +41,8 @@ def _loss(config: Mapping[str, object], epoch: int) -> tuple[dict[str, object], 
 
 def write_record(folder: Path, scheduler_name: str, num_trials: int) -> int:
     """Simulate; returns the number of rows."""
-    from fanwise.testing.simulated_record import record_simulated
+    from simulated_record import record_simulated
+
     from fanwise.tune import ASHA, FIFO, StoppingCriterion, uniform
     from fanwise.tune.record.event_file import iter_events
     from fanwise.tune.simulate import FunctionTable

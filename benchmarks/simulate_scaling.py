@@ -2,7 +2,7 @@
 
 Quick only shows that it runs: an easy target, one table.
 
-time to target   ASHA on fanwise.testing.learning_curves, to a loss that costs some 4,000 full trainings on one
+time to target   ASHA on tests/support/learning_curves.py, to a loss that costs some 4,000 full trainings on one
                  worker; without loss the time falls linearly: speed-up = number of workers
 utilization      ASHA and random search on the LCBench tables, virtual hours of 100 workers, where the tables are
 events a second   of processor time: the state machine with its scheduler and searcher, and the simulator around them
@@ -26,13 +26,15 @@ from pathlib import Path
 from curve_tables import lcbench_curves
 from measuring import finish, machine, peak_mib, say, spread, table
 
-from fanwise.testing.learning_curves import curves
 from fanwise.tune import FIFO, Scheduler, StoppingCriterion
 from fanwise.tune.core.actions import Action
 from fanwise.tune.core.events import Event
 from fanwise.tune.core.search_core import SearchCore
 from fanwise.tune.schedulers import ASHA
 from fanwise.tune.simulate import simulate
+
+import support_path  # noqa: F401  # isort: skip
+from learning_curves import curves  # isort: skip
 
 MAX_EPOCHS = 64
 TARGET = 0.034  # of the family's least loss of 0.0039: one in some 100,000 configurations gets there

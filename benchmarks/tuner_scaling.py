@@ -30,8 +30,6 @@ from fanwise.pool.contract import Capacity, Ending, Job, JobEvents, JobRequest, 
 from fanwise.pool.functions import pack
 from fanwise.pool.leases import Machine
 from fanwise.pool.specs import Packed
-from fanwise.testing.learning_curves import curves
-from fanwise.testing.simulated_loop import SimulatedLoop
 from fanwise.tune import FIFO, Scheduler, StoppingCriterion
 from fanwise.tune.core import events
 from fanwise.tune.record.log import Record
@@ -40,6 +38,10 @@ from fanwise.tune.runtime.runner import SearchRunner
 from fanwise.tune.schedulers import ASHA
 from fanwise.tune.search_settings import SearchSettings
 from fanwise.tune.simulate.tables import Curve
+
+import support_path  # noqa: F401  # isort: skip
+from learning_curves import curves  # isort: skip
+from simulated_loop import SimulatedLoop  # isort: skip
 
 N_WORKERS, CPUS_A_HOST = 10_000, 8
 MAX_EPOCHS = {"random": 1, "stopping": 16, "promotion": 16}

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
+from program_runs import LoadedInterpreter
 
 from fanwise.tensor import namespace
-from fanwise.testing.programs import LoadedInterpreter
 
 pytest_plugins = ["fanwise.testing.hygiene"]
 

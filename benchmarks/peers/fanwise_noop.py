@@ -8,6 +8,7 @@ without `--reuse` no two trials may have run in one process.
 
 import contextlib
 import os
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -15,9 +16,11 @@ import marks
 
 import fanwise
 from fanwise import Pool
-from fanwise.testing.with_ray import ENVIRONMENT, RayCluster
 from fanwise.tune import FIFO, StoppingCriterion, Tuner, report, uniform
 from fanwise.tune.record.event_file import read_events
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "tests" / "support"))
+from with_ray import ENVIRONMENT, RayCluster  # isort: skip
 
 NAME = "noop"
 

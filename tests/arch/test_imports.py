@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 import pytest
-
-from fanwise.testing.trees import dotted, nodes_of
+from random_trees import dotted, nodes_of
 
 Sources = Mapping[str, str]  # text by path below src/fanwise
 

@@ -16,8 +16,7 @@ from typing import Any
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-
-from fanwise.testing.programs import Finished, run_program
+from program_runs import Finished, run_program
 
 # Run by every interpreter when it starts, from PYTHONPATH.
 HIDE = """

@@ -6,10 +6,10 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from program_runs import LoadedInterpreter
 
 import fanwise.base.errors
 import fanwise.errors
-from fanwise.testing.programs import LoadedInterpreter
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 HEAVY = {"torch", "numpy", "pandas", "matplotlib", "rich", "typer", "sklearn", "scipy", "yaml", "psutil", "cloudpickle"}

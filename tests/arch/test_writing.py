@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-
-from fanwise.testing.trees import dotted, nodes_of
+from random_trees import dotted, nodes_of
 
 WRITTEN_BY_HAND = (".py", ".md", ".toml", ".txt", ".yaml", ".yml", ".cfg", "Makefile", "run")
 FOLDERS = ("src", "tests", "examples", "benchmarks", "docs", ".ci")

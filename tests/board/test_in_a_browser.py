@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING
 
 import psutil
 import pytest
+from program_statuses import run_status
+from recorded_search import RecordedSearch
 
 from fanwise.board.serving import open_board
 from fanwise.board.watching import Home
 from fanwise.board.with_uvicorn import Server
 from fanwise.links.status_files import StatusFile
 from fanwise.testing import within
-from fanwise.testing.program_statuses import run_status
-from fanwise.testing.recorded_search import RecordedSearch
 from fanwise.tune.record.event_file import read_events
 from fanwise.tune.record.log import Record
 from fanwise.tune.record.overview import read_search

@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
+from program_statuses import run_status
+from recorded_search import RecordedSearch
 
 from fanwise.board.guard import Guard
 from fanwise.board.serving import OpenBoard, open_board
@@ -24,8 +26,6 @@ from fanwise.board.watching import Home
 from fanwise.board.with_uvicorn import Server
 from fanwise.links.status_files import StatusFile
 from fanwise.testing import within
-from fanwise.testing.program_statuses import run_status
-from fanwise.testing.recorded_search import RecordedSearch
 from fanwise.tune.record.log import Record
 
 LR = {"domain": "loguniform", "lower": 0.01, "upper": 1.0}

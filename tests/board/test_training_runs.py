@@ -3,10 +3,10 @@
 from typing import Any
 
 import pytest
+from program_statuses import run_status
 
 from fanwise.board.training_runs import find_run, list_runs
 from fanwise.links.status_files import Status
-from fanwise.testing.program_statuses import run_status
 
 
 def test_a_run_counts_the_ranks_that_are_left() -> None:

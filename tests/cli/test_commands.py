@@ -17,11 +17,11 @@ from typing import Any
 import matplotlib.image
 import pandas as pd
 import pytest
+from program_runs import Finished, LoadedInterpreter, run_program
 from record_edits import edit_events, edit_meta
 
 from fanwise.base.version import VERSION
 from fanwise.cli.app import main
-from fanwise.testing.programs import Finished, LoadedInterpreter, run_program
 from fanwise.tune import load_experiment
 from fanwise.tune.record.log import Record
 

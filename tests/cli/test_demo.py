@@ -4,8 +4,7 @@ import re
 from pathlib import Path
 
 import matplotlib.image
-
-from fanwise.testing.programs import LoadedInterpreter
+from program_runs import LoadedInterpreter
 
 DEMO = """
 import sys

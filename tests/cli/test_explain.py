@@ -5,11 +5,11 @@ import sys
 from collections.abc import Callable
 
 import pytest
+from program_runs import Finished
 
 from fanwise.base.errors import FanwiseError
 from fanwise.cli import main
 from fanwise.cli.explain import topics
-from fanwise.testing.programs import Finished
 
 Run = Callable[..., Finished]
 

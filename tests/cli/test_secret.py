@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from program_runs import Finished
 
 from fanwise.cli import main
 from fanwise.links.shared_secret import check_secret, read_secret
-from fanwise.testing.programs import Finished
 
 Run = Callable[..., Finished]
 

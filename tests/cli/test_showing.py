@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from program_runs import Finished
+from recorded_search import RecordedSearch
 
 from fanwise.board.views import VIEWS, summary
 from fanwise.board.watching import Home
 from fanwise.cli.app import main
 from fanwise.plot import workers
-from fanwise.testing.programs import Finished
-from fanwise.testing.recorded_search import RecordedSearch
 from fanwise.tune import StoppingCriterion, load_experiment
 from fanwise.tune.record.lock import LOCK_NAME
 from fanwise.tune.record.log import Record

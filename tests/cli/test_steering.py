@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from program_runs import Finished, LoadedInterpreter
 
 from fanwise.cli.app import main
 from fanwise.testing import within
-from fanwise.testing.programs import Finished, LoadedInterpreter
 from fanwise.tune import load_experiment
 from fanwise.tune.experiment import folder_of
 from fanwise.tune.record.overview import read_search

@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-
-from fanwise.testing.programs import LoadedInterpreter
+from program_runs import LoadedInterpreter
 
 ROOT = Path(__file__).resolve().parents[2]
 

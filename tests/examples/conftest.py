@@ -6,8 +6,7 @@ from pathlib import Path
 
 import matplotlib.image
 import pytest
-
-from fanwise.testing.programs import LoadedInterpreter
+from program_runs import LoadedInterpreter
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"

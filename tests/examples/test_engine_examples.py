@@ -8,8 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-from fanwise.testing.programs import Finished, LoadedInterpreter
+from program_runs import Finished, LoadedInterpreter
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 ENGINES = ["torch", "jax", "tensorflow", "numpy"]

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from with_ray import ENVIRONMENT, RayCluster
 
 from fanwise import tune
-from fanwise.testing.with_ray import ENVIRONMENT, RayCluster
 from fanwise.tune import Observation, Space, SuggestContext, lograndint, uniform
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"

@@ -15,8 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-from fanwise.testing.programs import LoadedInterpreter
+from program_runs import LoadedInterpreter
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from late import Late
 
 from fanwise.base.errors import NotInstalled
 from fanwise.links import codec
@@ -17,7 +18,6 @@ from fanwise.links.link import Link, Request
 from fanwise.links.transports.unix import UnixListener, memory_links, new_key
 from fanwise.tensor import engine_of, same_memory, to_numpy
 from fanwise.testing import within
-from fanwise.testing.late import Late
 
 jax, jnp, tf = Late("jax"), Late("jax.numpy"), Late("tensorflow")
 pytestmark = pytest.mark.usefixtures("jax_is_loaded", "tensorflow_is_loaded")

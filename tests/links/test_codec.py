@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from program_runs import LoadedInterpreter
 
 from fanwise.base.errors import NotSendableError, RemoteError, WireError, WorkerLostError
 from fanwise.links import codec
@@ -27,7 +28,6 @@ from fanwise.links.codec import (
     unpack_error,
     with_note,
 )
-from fanwise.testing.programs import LoadedInterpreter
 
 
 def sent(value: object) -> Any:  # Any: the value as it arrives

@@ -6,6 +6,18 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from link_contract import (
+    CHECKS,
+    Check,
+    LinkPair,
+    a_call_returns_the_answer,
+    a_clean_close_reaches_the_other_side,
+    arrays_belong_to_the_receiver,
+    big_arrays_go_both_ways_at_once,
+    loss_fails_every_open_call,
+    notices_keep_their_order_among_calls,
+    ten_thousand_calls_may_be_open_at_once,
+)
 
 from fanwise.base.errors import FanwiseError
 from fanwise.links import frames
@@ -20,18 +32,6 @@ from fanwise.links.transports.tcp import TcpListener, dial_tcp
 from fanwise.links.transports.unix import UnixListener, dial, memory_links, new_key
 from fanwise.links.transports.wires import Buffer, MemoryWire
 from fanwise.testing import within
-from fanwise.testing.link_contract import (
-    CHECKS,
-    Check,
-    LinkPair,
-    a_call_returns_the_answer,
-    a_clean_close_reaches_the_other_side,
-    arrays_belong_to_the_receiver,
-    big_arrays_go_both_ways_at_once,
-    loss_fails_every_open_call,
-    notices_keep_their_order_among_calls,
-    ten_thousand_calls_may_be_open_at_once,
-)
 
 IDENTITY = Identity(new_secret())
 

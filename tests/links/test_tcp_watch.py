@@ -5,6 +5,7 @@ import socket
 from collections.abc import Iterator
 
 import pytest
+from networks import PlayedHost, two_hosts, why_not
 
 from fanwise.base.clocks import VirtualClock
 from fanwise.base.errors import WorkerLostError
@@ -20,7 +21,6 @@ from fanwise.links.transports.tcp_sockets import set_options
 from fanwise.links.transports.tcp_watch import TcpLook, TcpWatch, look_at
 from fanwise.links.transports.unix import memory_links
 from fanwise.testing import within
-from fanwise.testing.networks import PlayedHost, two_hosts, why_not
 
 OURS = Identity(new_secret())
 LIMIT_S = 30.0

@@ -5,9 +5,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 import torch._dynamo  # the first optimizer loads it, which leaves a variable in the environment
+from program_runs import LoadedInterpreter
 from torch.utils.data._utils.signal_handling import _set_SIGCHLD_handler
-
-from fanwise.testing.programs import LoadedInterpreter
 
 # The first DataLoader with workers installs it for good, and tests must leave signal handlers as they were.
 _set_SIGCHLD_handler()

@@ -5,6 +5,17 @@ from typing import cast
 
 import pytest
 import torch
+from all_reduce_contract import (
+    CHECKS,
+    Case,
+    Check,
+    Peer,
+    check_sum,
+    met,
+    nodes_of,
+    params_of,
+)
+from memory_teams import play
 from torch import Tensor, nn
 
 from fanwise.base.errors import WorkerLostError
@@ -17,17 +28,6 @@ from fanwise.parallel.comm.torch_group import TorchGroup
 from fanwise.parallel.optim.step_optimizer import StepOptimizer
 from fanwise.parallel.step.gradients import Partial
 from fanwise.parallel.step.tree import Node
-from fanwise.testing.all_reduce_contract import (
-    CHECKS,
-    Case,
-    Check,
-    Peer,
-    check_sum,
-    met,
-    nodes_of,
-    params_of,
-)
-from fanwise.testing.memory_teams import play
 
 KINDS: tuple[AllReduceKind, ...] = ("one-shot", "two-shot")
 

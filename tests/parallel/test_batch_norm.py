@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 import torch
 import torch._dynamo  # the first optimizer loads it, which changes the environment
+from all_reduce_contract import Peer
 from hypothesis import given
 from hypothesis import strategies as st
+from memory_teams import play
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
@@ -24,8 +26,6 @@ from fanwise.parallel.config import Plan
 from fanwise.parallel.data.position import DataPosition
 from fanwise.parallel.step.replicas import Replica
 from fanwise.tensor.random.keys import Key
-from fanwise.testing.all_reduce_contract import Peer
-from fanwise.testing.memory_teams import play
 
 # B: samples, C: channels
 B, C = 13, 4

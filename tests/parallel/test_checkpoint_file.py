@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import torch
 import torch._dynamo  # the first optimizer loads it, which changes the environment
+from program_runs import Finished, LoadedInterpreter
 from torch import nn
 
 from fanwise.base.errors import ClosedError
 from fanwise.parallel.checkpoint import file as checkpoint_file
 from fanwise.parallel.checkpoint.file import Writer
-from fanwise.testing.programs import Finished, LoadedInterpreter
 from fanwise.testing.within import within
 
 

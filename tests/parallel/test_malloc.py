@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from fanwise.testing.programs import LoadedInterpreter
+from program_runs import LoadedInterpreter
 
 PROGRAM = """
 import json, os, resource

@@ -4,12 +4,12 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from memory_teams import MemoryRun
 from torch import nn
 from torch.optim import SGD, Adam
 
 from fanwise.parallel.comm.shm_areas import Areas
 from fanwise.parallel.optim.step_optimizer import StepOptimizer, StepOptimizers
-from fanwise.testing.memory_teams import MemoryRun
 
 
 @pytest.fixture

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from gates import Gate
 
 from fanwise.pool import Pool
-from fanwise.testing.gates import Gate
 
 
 @pytest.fixture(scope="module")

@@ -11,12 +11,12 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from gates import Gate
+from job_functions import began, local_engine, submitted
 
 from fanwise.pool import Pool, backend
 from fanwise.pool.backend import release, start_ahead
 from fanwise.testing import within
-from fanwise.testing.gates import Gate
-from fanwise.testing.jobs import began, local_engine, submitted
 from fanwise.testing.processes import MARKER, running_processes
 
 GONE_WITHIN_S = 30.0

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gates import Gate
+from job_functions import local_engine, submitted
 
 from fanwise.base.errors import NotSendableError, RemoteError, WorkerLostError
 from fanwise.pool import JobHandle, Outcome, Pool
 from fanwise.testing import within
-from fanwise.testing.gates import Gate
-from fanwise.testing.jobs import local_engine, submitted
 
 MiB = 1 << 20
 

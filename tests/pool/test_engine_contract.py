@@ -8,7 +8,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+import engine_contract as contract
 import pytest
+from engine_contract import CHECKS, Check, EngineCase
+from engine_jobs import play
+from simulated_engine import Fate, SimulatedEngine
 
 from fanwise.base.errors import TrialStopped
 from fanwise.pool import Machine, Outcome, Pool, Reply
@@ -28,11 +32,7 @@ from fanwise.pool.contract import (
 from fanwise.pool.leases import Resources
 from fanwise.pool.processes import stat_of
 from fanwise.pool.specs import Packed
-from fanwise.testing import engine_contract as contract
 from fanwise.testing import within
-from fanwise.testing.engine_contract import CHECKS, Check, EngineCase
-from fanwise.testing.engine_jobs import play
-from fanwise.testing.simulated_engine import Fate, SimulatedEngine
 
 
 def local(pool: Pool) -> EngineCase:

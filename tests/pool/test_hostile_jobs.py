@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from job_functions import local_engine, submitted
 
 from fanwise.pool import Pool
 from fanwise.testing import within
-from fanwise.testing.jobs import local_engine, submitted
 
 NAP = f"600.{os.getpid()}"  # of the daemons of this run, to find them by
 

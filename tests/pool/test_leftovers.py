@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from job_functions import local_engine, submitted
 
 from fanwise.pool import Pool
 from fanwise.pool.pool import Submitter
 from fanwise.pool.processes import descendants_of
 from fanwise.testing import within
-from fanwise.testing.jobs import local_engine, submitted
 
 KEPT: list[Any] = []  # what a function leaves is not collected when it returns
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from job_functions import began, local_engine, submitted
 
 from fanwise.pool import Pool, mps
 from fanwise.pool import pool as pool_module
@@ -21,7 +22,6 @@ from fanwise.pool.leases import Gpu, Machine
 from fanwise.pool.marks import mark_of
 from fanwise.pool.processes import all_pids
 from fanwise.testing import within
-from fanwise.testing.jobs import began, local_engine, submitted
 from fanwise.testing.processes import MARKER, running_processes
 
 STAND_IN = Path(__file__).with_name("mps_stand_in.py")

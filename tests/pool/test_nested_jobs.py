@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gates import Gate
+from job_functions import local_engine, submitted
 
 from fanwise.base.errors import ClosedError, DeadlineExceeded, LeaseError, TrialStopped, WorkerLostError
 from fanwise.pool import Pool, current
 from fanwise.pool.current import NestedHandle
 from fanwise.testing import within
-from fanwise.testing.gates import Gate
-from fanwise.testing.jobs import local_engine, submitted
 
 
 def who_am_i() -> tuple[int, int, int]:

@@ -4,9 +4,9 @@ import shutil
 from pathlib import Path
 
 import pytest
+from program_runs import run_program
 
 from fanwise.pool import mps
-from fanwise.testing.programs import run_program
 
 PROGRAM = Path(__file__).with_name("on_gpu.py")
 

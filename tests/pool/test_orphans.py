@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from gates import Gate
+from job_functions import began, local_engine, submitted
 
 from fanwise.pool import JobHandle, Pool, interpreters
 from fanwise.pool.marks import MARK, mark_of
 from fanwise.pool.processes import all_pids, boot_s, kill_marked, started_s
 from fanwise.testing import within
-from fanwise.testing.gates import Gate
-from fanwise.testing.jobs import began, local_engine, submitted
 from fanwise.testing.processes import MARKER, running_processes
 
 # 2 s is the promise; a loaded machine gets much more.

@@ -5,13 +5,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from gates import Gate
+from job_functions import began, local_engine, submitted
 
 from fanwise.pool import JobHandle, Pool
 from fanwise.pool.contract import Outcome
 from fanwise.pool.current import current
 from fanwise.testing import within
-from fanwise.testing.gates import Gate
-from fanwise.testing.jobs import began, local_engine, submitted
 from fanwise.tune import FIFO, StoppingCriterion, Tuner, choice, load_experiment, report
 
 GPU = "GPU-00000000-stand-in"

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gates import Gate
+from job_functions import submitted
 
 from fanwise.base.errors import ClosedError, DeadlineExceeded, LeaseError, NotSendableError
 from fanwise.pool import JobHandle, Pool, Reply, current
 from fanwise.testing import within
-from fanwise.testing.gates import Gate
-from fanwise.testing.jobs import submitted
 
 
 class Scaler:

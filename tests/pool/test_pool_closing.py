@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
+from gates import Gate
+from job_functions import local_engine, submitted
 
 from fanwise.base.errors import ClosedError, WorkerLostError
 from fanwise.pool import JobHandle, Pool, Resources
 from fanwise.pool.contract import JobRequest
 from fanwise.pool.functions import pack
 from fanwise.testing import within
-from fanwise.testing.gates import Gate
-from fanwise.testing.jobs import local_engine, submitted
 
 
 def closure(offset: int) -> Callable[[int], int]:

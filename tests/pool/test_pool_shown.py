@@ -6,11 +6,11 @@ import signal
 from typing import Any
 
 import pytest
+from gates import Gate
+from job_functions import began, submitted
 
 from fanwise.pool import Pool
 from fanwise.testing import within
-from fanwise.testing.gates import Gate
-from fanwise.testing.jobs import began, submitted
 
 
 def fail() -> None:

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from job_functions import local_engine, submitted
 
 from fanwise.base.errors import TrialStopped
 from fanwise.pool import JobHandle, Pool, current
 from fanwise.pool.pool import Submitter
 from fanwise.testing import within
-from fanwise.testing.jobs import local_engine, submitted
 
 Open = Callable[..., None]
 

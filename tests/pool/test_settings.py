@@ -5,12 +5,12 @@ import math
 from collections.abc import Callable
 
 import pytest
+from gates import Gate
+from job_functions import submitted
 
 from fanwise.base import nearest
 from fanwise.base.errors import LeaseError
 from fanwise.pool import Pool, settings
-from fanwise.testing.gates import Gate
-from fanwise.testing.jobs import submitted
 
 NAN = math.nan
 

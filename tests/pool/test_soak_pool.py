@@ -12,10 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from job_functions import local_engine
 
 from fanwise.pool import JobHandle, Pool
 from fanwise.testing import within
-from fanwise.testing.jobs import local_engine
 
 
 def spin(gate: Path) -> int:

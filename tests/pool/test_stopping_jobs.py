@@ -8,12 +8,12 @@ import time
 from pathlib import Path
 
 import pytest
+from gates import Gate
+from job_functions import began, local_engine, submitted
 
 from fanwise.base.errors import TrialStopped
 from fanwise.pool import JobHandle, Outcome, Pool, current
 from fanwise.testing import within
-from fanwise.testing.gates import Gate
-from fanwise.testing.jobs import began, local_engine, submitted
 
 
 def stopped(handle: JobHandle, grace_s: float = 30.0) -> Outcome:

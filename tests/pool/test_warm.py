@@ -11,6 +11,8 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from gates import Gate
+from job_functions import began, local_engine
 
 from fanwise.base.errors import WorkerLostError
 from fanwise.pool import JobHandle, Outcome, Pool
@@ -18,8 +20,6 @@ from fanwise.pool.functions import pack
 from fanwise.pool.interpreters import Interpreter
 from fanwise.pool.processes import stat_of
 from fanwise.testing import within
-from fanwise.testing.gates import Gate
-from fanwise.testing.jobs import began, local_engine
 
 Writer = Callable[[str, str], ModuleType]
 

@@ -11,12 +11,12 @@ from typing import cast
 
 import numpy as np
 import pytest
+from gates import Gate
+from job_functions import submitted
 
 from fanwise.pool import Pool, current, worker
 from fanwise.pool.specs import JobSpec
 from fanwise.testing import within
-from fanwise.testing.gates import Gate
-from fanwise.testing.jobs import submitted
 
 # -- chance ----------------------------------------------------------------------------------------------------------
 

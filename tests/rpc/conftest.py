@@ -5,9 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from fanwise.testing.networks import PlayedHost, two_hosts, why_not
-from fanwise.testing.rpc_workers import Nursery, Workers
+from networks import PlayedHost, two_hosts, why_not
+from rpc_workers import Nursery, Workers
 
 
 @pytest.fixture(scope="session")

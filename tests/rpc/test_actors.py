@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from rpc_workers import LIMIT_S, Worker, Workers, all_do, leave, num_owned
 from torch.futures import Future
 
 import fanwise.rpc as rpc
@@ -16,7 +17,6 @@ from fanwise.base.errors import DeadlineExceeded, NotSendableError, OwnerLostErr
 from fanwise.rpc import agent as agents
 from fanwise.rpc.functions import async_execution
 from fanwise.testing import within
-from fanwise.testing.rpc_workers import LIMIT_S, Worker, Workers, all_do, leave, num_owned
 
 # Any throughout: what users' functions take and return.
 

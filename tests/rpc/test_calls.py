@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from rpc_workers import LIMIT_S, Workers, all_do, leave
 from torch.futures import Future
 
 import fanwise.rpc as rpc
@@ -24,7 +25,6 @@ from fanwise.rpc.gathering import Gatherer
 from fanwise.rpc.nn import RemoteModule
 from fanwise.rpc.optim import DistributedOptimizer
 from fanwise.testing import within
-from fanwise.testing.rpc_workers import LIMIT_S, Workers, all_do, leave
 
 # Any throughout: what functions of users take and return.
 

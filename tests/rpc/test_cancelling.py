@@ -6,13 +6,13 @@ import threading
 from collections.abc import Callable
 
 import pytest
+from rpc_workers import LIMIT_S, Workers, leave, num_owned
 from torch.futures import Future
 
 import fanwise.rpc as rpc
 from fanwise.base.errors import CallCancelled, CancelledError, WorkerLostError
 from fanwise.rpc.functions import async_execution
 from fanwise.testing import within
-from fanwise.testing.rpc_workers import LIMIT_S, Workers, leave, num_owned
 
 said: list[str] = []
 unset: "Future[int]" = Future()

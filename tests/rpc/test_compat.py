@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 import torch
+from rpc_workers import Workers, all_do
 
 import fanwise.rpc as rpc
 from fanwise.rpc import torch_compat
-from fanwise.testing.rpc_workers import Workers, all_do
 
 # Any: what functions of torch's interface take and return.
 

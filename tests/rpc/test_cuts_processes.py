@@ -13,6 +13,9 @@ from typing import Any
 
 import pytest
 import torch
+from networks import PlayedHost, why_not
+from resets import hosts_behind_resets
+from rpc_workers import LIMIT_S, Worker, Workers, all_do, leave
 
 import fanwise.rpc as rpc
 from fanwise.base.errors import LinkLostError, OwnerLostError, WorkerLostError
@@ -20,9 +23,6 @@ from fanwise.links.shared_secret import new_secret
 from fanwise.rpc import agent as agents
 from fanwise.rpc import autograd
 from fanwise.testing import within
-from fanwise.testing.networks import PlayedHost, why_not
-from fanwise.testing.resets import hosts_behind_resets
-from fanwise.testing.rpc_workers import LIMIT_S, Worker, Workers, all_do, leave
 
 # Any throughout: what users' functions take and return.
 

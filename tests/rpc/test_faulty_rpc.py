@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from faulty_rpc import Faults, FaultyTensorPipeRpcBackendOptions, call_types, message_types
+from rpc_workers import LIMIT_S, Worker, Workers
 
 import fanwise.rpc as rpc
 from fanwise.base.errors import DeadlineExceeded
@@ -14,7 +15,6 @@ from fanwise.rpc.references.orders import Batch, ForkRequest, GlobalId, Release
 from fanwise.rpc.references.rref import value_on_owner
 from fanwise.rpc.worker_info import WorkerKey
 from fanwise.testing import within
-from fanwise.testing.rpc_workers import LIMIT_S, Worker, Workers
 
 # Any: functions of users.
 

@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 import torch
+from rpc_workers import LIMIT_S, Worker, Workers, all_do, leave, names, num_owned
 
 import fanwise.rpc as rpc
 from fanwise.base.errors import ClosedError, DeadlineExceeded, OwnerLostError, WorkerLostError
 from fanwise.rpc import agent as agents
 from fanwise.rpc import autograd
 from fanwise.testing import within
-from fanwise.testing.rpc_workers import LIMIT_S, Worker, Workers, all_do, leave, names, num_owned
 
 # Any throughout: what users' functions take and return.
 KEPT: list[Any] = []

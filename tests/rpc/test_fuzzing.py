@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 import torch
+from rpc_workers import Worker, Workers
 
 import fanwise.rpc as rpc
 from fanwise.links import frames
@@ -33,7 +34,6 @@ from fanwise.rpc.rendezvous.lock_files import host_key
 from fanwise.rpc.worker_info import WorkerKey
 from fanwise.tensor.wire.header import ENGINE_CODES, MAGIC, VERSION
 from fanwise.testing import within
-from fanwise.testing.rpc_workers import Worker, Workers
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse")
 

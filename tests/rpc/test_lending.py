@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 import torch
+from played_devices import HostMemory
+from rpc_workers import LIMIT_S, Worker, Workers
 
 from fanwise import rpc
 from fanwise.base.errors import DeadlineExceeded, WorkerLostError
 from fanwise.rpc import agent as agents
 from fanwise.rpc import autograd
 from fanwise.testing import within
-from fanwise.testing.played_devices import HostMemory
-from fanwise.testing.rpc_workers import LIMIT_S, Worker, Workers
 
 BIG = 1 << 18  # float32: 1 MiB
 KEPT: list[Any] = []

@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from lock_holders import WITH_LOCK_FILES
 
 from fanwise.base.errors import DeadlineExceeded
 from fanwise.rpc.rendezvous.lock_files import guarded, holder_of, host_key, lock_path, try_lock
-from fanwise.testing.lock_holders import WITH_LOCK_FILES
 
 
 @pytest.fixture

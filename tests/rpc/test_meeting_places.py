@@ -7,6 +7,8 @@ import os
 
 import pytest
 import torch
+from networks import PlayedHost
+from rpc_workers import LIMIT_S, Worker, Workers, leave, names
 
 from fanwise import rpc
 from fanwise.base.errors import DeadlineExceeded, SecretError
@@ -14,8 +16,6 @@ from fanwise.links.shared_secret import new_secret
 from fanwise.rpc.rendezvous.addresses import Place, parse
 from fanwise.rpc.rendezvous.choosing import meeting_at
 from fanwise.testing import within
-from fanwise.testing.networks import PlayedHost
-from fanwise.testing.rpc_workers import LIMIT_S, Worker, Workers, leave, names
 
 SECRET = new_secret()
 BOTH = "tcp://10.91.0.1:29500,10.91.0.2:29500"

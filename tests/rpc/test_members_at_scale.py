@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from played_groups import PlayedGroup, agree
 
 from fanwise.rpc.membership.coordinator import Coordinator, Order, Show
 from fanwise.rpc.membership.members import Change, Hello, Joined, Left, Lost, Member, MemberState, View
-from fanwise.testing.played_groups import PlayedGroup, agree
 
 # Each member is told of each change, and answers; what leads to the change is little beside that.
 MESSAGES_MAX = 2.5

@@ -13,11 +13,11 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from played_groups import PlayedGroup, agree
 
 from fanwise.rpc.membership.coordinator import (
     Coordinator,
 )
-from fanwise.testing.played_groups import PlayedGroup, agree
 
 RANKS = 5
 LONG_S = 100.0

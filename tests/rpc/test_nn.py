@@ -5,11 +5,11 @@ from typing import Any, cast
 
 import pytest
 import torch
+from rpc_workers import Workers
 
 import fanwise.rpc as rpc
 from fanwise.rpc import autograd
 from fanwise.rpc.nn import _REMOTE_MODULE_PICKLED_ATTRIBUTES, RemoteModule, _RemoteModule
-from fanwise.testing.rpc_workers import Workers
 
 # Any: what modules take and return.
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from fanwise.testing.rpc_workers import Nursery, Workers
+from rpc_workers import Nursery, Workers
 
 
 def modules(nursery: Nursery, folder: Path) -> set[str]:

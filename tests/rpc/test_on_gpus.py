@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 import torch
+from rpc_workers import LIMIT_S, Worker, Workers
 
 from fanwise import rpc
 from fanwise.rpc import agent as agents
 from fanwise.rpc import autograd
 from fanwise.rpc.devices.cuda_memory import CudaMemory
 from fanwise.testing import within
-from fanwise.testing.rpc_workers import LIMIT_S, Worker, Workers
 
 BIG = 1 << 18  # float32: 1 MiB, which is lent
 CPU_AND_GPU = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda:0", marks=pytest.mark.gpu)])

@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 import torch
 import torch._dynamo  # torch.optim loads it at its first use, which takes seconds: so it is loaded before workers fork
+from rpc_workers import Workers
 
 import fanwise.rpc as rpc
 from fanwise.rpc import autograd
 from fanwise.rpc.optim import DistributedOptimizer
-from fanwise.testing.rpc_workers import Workers
 
 # Any: references, and optimizers of torch, which has no type for their classes.
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from rpc_workers import LIMIT_S, Worker, Workers, all_do, leave
 
 import fanwise.rpc as rpc
 from fanwise.base.errors import ClosedError, DeadlineExceeded, WindowFullError, WorkerLostError
 from fanwise.links.flow_control.credits import OVERDRAFT, WINDOW_MAX
 from fanwise.rpc import agent as agents
 from fanwise.testing import within
-from fanwise.testing.rpc_workers import LIMIT_S, Worker, Workers, all_do, leave
 
 # Any throughout: what users' functions take and return.
 

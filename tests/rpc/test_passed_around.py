@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from fanwise.testing.programs import LoadedInterpreter
+from program_runs import LoadedInterpreter
 
 PROGRAM = Path(__file__).with_name("passed_around.py")
 FUTURE = "Can not pickle torch.futures.Future"

@@ -5,12 +5,12 @@ import threading
 from typing import Any
 
 import pytest
+from rpc_workers import LIMIT_S, Workers, all_do, leave, num_owned
 
 import fanwise.rpc as rpc
 from fanwise.base.errors import DeadlineExceeded, OwnerLostError
 from fanwise.rpc import agent as agents
 from fanwise.testing import within
-from fanwise.testing.rpc_workers import LIMIT_S, Workers, all_do, leave, num_owned
 
 # Any throughout: what users' functions take and return.
 

@@ -17,12 +17,12 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from played_refs import PlayedWorker, World
+from sim import Sim
 
 from fanwise.rpc.references.orders import FreeValue, GlobalId
 from fanwise.rpc.references.table import RefTable
 from fanwise.rpc.worker_info import WorkerKey
-from fanwise.testing.played_refs import PlayedWorker, World
-from fanwise.testing.sim import Sim
 
 SIZE = 3
 WHO = st.integers(0, SIZE - 1)

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from played_refs import PlayedWorker, World
+from sim import Sim
 
 from fanwise.rpc.references.orders import Acknowledge, Batch, Drain, Drained, Fork, FreeValue, GlobalId, Send
 from fanwise.rpc.references.table import RefTable
 from fanwise.rpc.worker_info import WorkerKey
-from fanwise.testing.played_refs import PlayedWorker, World
-from fanwise.testing.sim import Sim
 
 SIZE = 4
 STEPS = 60

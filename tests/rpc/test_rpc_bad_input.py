@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from rpc_workers import LIMIT_S, Nursery, Workers, all_do, leave
 from torch.futures import Future
 from torch.utils.data import DataLoader, Dataset
 
@@ -19,7 +20,6 @@ import fanwise.rpc as rpc
 from fanwise.base.errors import DeadlineExceeded, JoinError
 from fanwise.rpc import agent as agents
 from fanwise.testing import within
-from fanwise.testing.rpc_workers import LIMIT_S, Nursery, Workers, all_do, leave
 
 # Any throughout: what users' functions take and return.
 KEPT: list[Any] = []

@@ -9,10 +9,10 @@ import sys
 from typing import Any
 
 import pytest
+from rpc_workers import Workers
 
 import fanwise.rpc as rpc
 from fanwise.base.errors import NotInstalled, NotSendableError, WireError
-from fanwise.testing.rpc_workers import Workers
 
 # Any throughout: arrays of JAX, which the process of the tests does not load.
 

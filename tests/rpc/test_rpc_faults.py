@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 import torch
+from gates import Gate
+from rpc_workers import LIMIT_S, Worker, Workers, all_do, leave, names, num_owned
 
 import fanwise.rpc as rpc
 from fanwise.base.errors import AuthenticationError, ClosedError, OwnerLostError, WorkerLostError
@@ -25,8 +27,6 @@ from fanwise.links.transports.unix import UnixListener, dial
 from fanwise.rpc import agent as agents
 from fanwise.rpc import autograd
 from fanwise.testing import within
-from fanwise.testing.gates import Gate
-from fanwise.testing.rpc_workers import LIMIT_S, Worker, Workers, all_do, leave, names, num_owned
 
 NOBODY = 65534  # a user id that is neither ours nor root's
 

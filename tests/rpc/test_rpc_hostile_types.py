@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from rpc_workers import Workers, all_do, leave
 
 import fanwise.rpc as rpc
-from fanwise.testing.rpc_workers import Workers, all_do, leave
 
 # Any throughout: what users' functions take and return.
 

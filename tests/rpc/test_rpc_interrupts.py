@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 import torch
+from rpc_workers import LIMIT_S, Workers, all_do, leave
 
 import fanwise.rpc as rpc
 from fanwise.rpc import autograd
 from fanwise.testing import within
-from fanwise.testing.rpc_workers import LIMIT_S, Workers, all_do, leave
 
 # Any throughout: what users' functions take and return.
 

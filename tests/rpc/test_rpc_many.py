@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 import torch
+from rpc_workers import LIMIT_S, Worker, Workers, all_do, leave
 from torch.futures import Future
 
 import fanwise.rpc as rpc
 from fanwise.rpc import agent as agents
 from fanwise.testing import within
-from fanwise.testing.rpc_workers import LIMIT_S, Worker, Workers, all_do, leave
 
 # Any throughout: what users' functions take and return.
 

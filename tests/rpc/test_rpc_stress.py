@@ -8,11 +8,11 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from rpc_workers import LIMIT_S, Worker, Workers, all_do, leave
 from torch.futures import Future
 
 import fanwise.rpc as rpc
 from fanwise.base.errors import DeadlineExceeded
-from fanwise.testing.rpc_workers import LIMIT_S, Worker, Workers, all_do, leave
 
 SIZE, THREADS, STEPS = 3, 4, 40
 _STACKS_AFTER_S = LIMIT_S - 5.0

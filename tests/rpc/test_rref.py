@@ -10,15 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.futures import Future
-
-from fanwise.base.errors import NotSendableError, OwnerLostError, WorkerLostError
-from fanwise.rpc.functions import async_execution
-from fanwise.rpc.references.proxy import RRefProxy
-from fanwise.rpc.references.rref import Pending, RRef, done_with
-from fanwise.rpc.references.rref import make as make_rref
-from fanwise.testing import within
-from fanwise.testing.played_agents import (
+from played_agents import (
     PlayedAgent,
     all_empty,
     ask,
@@ -29,6 +21,14 @@ from fanwise.testing.played_agents import (
     played_workers,
     remote,
 )
+from torch.futures import Future
+
+from fanwise.base.errors import NotSendableError, OwnerLostError, WorkerLostError
+from fanwise.rpc.functions import async_execution
+from fanwise.rpc.references.proxy import RRefProxy
+from fanwise.rpc.references.rref import Pending, RRef, done_with
+from fanwise.rpc.references.rref import make as make_rref
+from fanwise.testing import within
 
 # Any throughout: what users' functions take and return.
 

@@ -8,13 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from torch.futures import Future
-
-from fanwise.base.errors import ClosedError, DeadlineExceeded, OwnerLostError, WorkerLostError
-from fanwise.rpc.calling.futures import result_of
-from fanwise.rpc.references.rref import RRef
-from fanwise.testing import within
-from fanwise.testing.played_agents import (
+from played_agents import (
     PlayedAgent,
     all_empty,
     ask,
@@ -24,6 +18,12 @@ from fanwise.testing.played_agents import (
     played_workers,
     remote,
 )
+from torch.futures import Future
+
+from fanwise.base.errors import ClosedError, DeadlineExceeded, OwnerLostError, WorkerLostError
+from fanwise.rpc.calling.futures import result_of
+from fanwise.rpc.references.rref import RRef
+from fanwise.testing import within
 
 # Any throughout: what users' functions take and return.
 

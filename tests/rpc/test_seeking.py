@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from lock_holders import die_holding
 
 from fanwise.base.errors import DeadlineExceeded
 from fanwise.links.hub import Hub
@@ -15,7 +16,6 @@ from fanwise.rpc.membership.group import Group
 from fanwise.rpc.rendezvous.addresses import Rendezvous
 from fanwise.rpc.rendezvous.entrance import LocalMeeting
 from fanwise.rpc.rendezvous.lock_files import lock_path
-from fanwise.testing.lock_holders import die_holding
 
 WHERE = Rendezvous("tcp://127.0.0.1:1", "port:1", "127.0.0.1", 1)
 LIMIT_S = 20.0

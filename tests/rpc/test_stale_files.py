@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from lock_holders import die_holding
 
 from fanwise.links.hub import Hub
 from fanwise.links.process_state import look_at, this_host
@@ -19,7 +20,6 @@ from fanwise.rpc.rendezvous.addresses import Rendezvous
 from fanwise.rpc.rendezvous.entrance import LocalMeeting
 from fanwise.rpc.rendezvous.lock_files import has_survivors, holder_of, lock_path, try_lock
 from fanwise.rpc.rendezvous.stale_files import sweep
-from fanwise.testing.lock_holders import die_holding
 
 NOBODY = 65534  # a user id that is neither ours nor root's
 OLD = "w-00000000000000aa"

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from rpc_workers import LIMIT_S, Worker, Workers, leave, num_owned
 
 import fanwise.rpc as rpc
 from fanwise.base.errors import (
@@ -21,7 +22,6 @@ from fanwise.base.errors import (
 )
 from fanwise.rpc import agent as agents
 from fanwise.testing import within
-from fanwise.testing.rpc_workers import LIMIT_S, Worker, Workers, leave, num_owned
 
 # Any throughout: what users' functions take and return.
 

@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 import torch
+from networks import PlayedHost
+from rpc_workers import Worker, Workers, all_do
 
 from fanwise import rpc
 from fanwise.base.errors import AuthenticationError, DeadlineExceeded, LinkLostError, SecretError, WorkerLostError
@@ -30,8 +32,6 @@ from fanwise.rpc.optim import DistributedOptimizer
 from fanwise.rpc.rendezvous.addresses import parse
 from fanwise.rpc.rendezvous.choosing import meeting_at
 from fanwise.testing import within
-from fanwise.testing.networks import PlayedHost
-from fanwise.testing.rpc_workers import Worker, Workers, all_do
 
 LIMIT_S = 60.0
 PORTS = "29600-29619"

@@ -6,7 +6,7 @@ In a fresh interpreter: the tests' own has loaded the compiler, as torch's optim
 import json
 from pathlib import Path
 
-from fanwise.testing.programs import run_program
+from program_runs import run_program
 
 PROGRAM = """
 import json, sys

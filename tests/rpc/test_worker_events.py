@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from rpc_workers import LIMIT_S, Worker, Workers
 
 import fanwise.rpc as rpc
 from fanwise.links.hub import Hub
@@ -15,7 +16,6 @@ from fanwise.rpc.hub_thread import run_on_hub
 from fanwise.rpc.membership.members import Event, Joined, Left, Lost, Member
 from fanwise.rpc.membership.worker_events import WorkerEvents
 from fanwise.testing import within
-from fanwise.testing.rpc_workers import LIMIT_S, Worker, Workers
 
 # Any throughout: what callbacks are called with.
 

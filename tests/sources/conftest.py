@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from fanwise.testing.programs import Finished, LoadedInterpreter
+from program_runs import Finished, LoadedInterpreter
 
 HERE = Path(__file__).resolve().parent
 DOCUMENTS = HERE.parents[1].parent / "shared" / "seeds"

@@ -9,8 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-from fanwise.testing.programs import run_program
+from program_runs import run_program
 
 FASHION = Path(__file__).resolve().parents[3] / "shared" / "data" / "fashion-mnist-900"
 SHIMS = Path(__file__).resolve().parent / "shims"

@@ -8,6 +8,7 @@ In a process of its own, because one that has used CUDA keeps it.
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,9 @@ from fanwise.tensor import (
     to_numpy,
     to_wire,
 )
-from fanwise.testing.late import Late
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "support"))
+from late import Late  # isort: skip
 
 jax, jnp = Late("jax"), Late("jax.numpy")
 _cuda: Any = torch.cuda  # Any: torch has not annotated its streams

@@ -9,10 +9,10 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import torch
+from late import Late
 
 from fanwise.tensor import convert, empty_aligned, engine_of, same_memory, to_numpy
 from fanwise.tensor.adapters import DLPackExchange, exchanges
-from fanwise.testing.late import Late
 
 jax, jnp = Late("jax"), Late("jax.numpy")
 pytestmark = pytest.mark.usefixtures("jax_is_loaded")

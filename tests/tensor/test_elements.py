@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 import torch
+from late import Late
 
 import fanwise.tensor as ft
-from fanwise.testing.late import Late
 
 jax, tf = Late("jax"), Late("tensorflow")
 pytestmark = pytest.mark.usefixtures("jax_is_loaded", "tensorflow_is_loaded")

@@ -3,9 +3,9 @@
 from typing import Any
 
 import pytest
+from late import Late
 
 from fanwise.tensor import grad, jit, stop_gradient, value_and_grad, vjp
-from fanwise.testing.late import Late
 
 jax, jnp = Late("jax"), Late("jax.numpy")
 pytestmark = pytest.mark.usefixtures("jax_is_loaded")

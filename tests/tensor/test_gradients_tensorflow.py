@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from late import Late
 
 from fanwise.tensor import grad, jit, vjp
-from fanwise.testing.late import Late
 
 jnp, tf = Late("jax.numpy"), Late("tensorflow")
 pytestmark = pytest.mark.usefixtures("jax_is_loaded", "tensorflow_is_loaded")

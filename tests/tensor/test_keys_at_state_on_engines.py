@@ -14,6 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from late import Late
 
 import fanwise.tensor as ft
 from fanwise.tensor import (
@@ -34,7 +35,6 @@ from fanwise.tensor import (
     use,
     value_and_grad,
 )
-from fanwise.testing.late import Late
 
 jax, jnp, tf = Late("jax"), Late("jax.numpy"), Late("tensorflow")
 pytestmark = pytest.mark.usefixtures("jax_is_loaded", "tensorflow_is_loaded")

@@ -4,8 +4,7 @@ import importlib.util
 from pathlib import Path
 
 import pytest
-
-from fanwise.testing.programs import run_program
+from program_runs import run_program
 
 PROGRAM = Path(__file__).with_name("on_gpu.py")
 CASES = (

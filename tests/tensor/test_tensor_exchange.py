@@ -14,10 +14,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from late import Late
 
 from fanwise.tensor import aligned_buffer, convert, empty_aligned, engine_of, from_numpy, same_memory, to_numpy, use
 from fanwise.tensor.with_numpy.exchange import aligned_alias
-from fanwise.testing.late import Late
 
 jax, jnp, tf = Late("jax"), Late("jax.numpy"), Late("tensorflow")
 pytestmark = pytest.mark.usefixtures("jax_is_loaded", "tensorflow_is_loaded")

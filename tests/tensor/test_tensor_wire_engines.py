@@ -14,6 +14,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from late import Late
 
 from fanwise.base.errors import NotSendableError, WireError
 from fanwise.links import codec
@@ -30,7 +31,6 @@ from fanwise.tensor import (
     to_wire,
 )
 from fanwise.tensor.wire import array_reducers
-from fanwise.testing.late import Late
 
 jax, jnp, tf = Late("jax"), Late("jax.numpy"), Late("tensorflow")
 pytestmark = pytest.mark.usefixtures("jax_is_loaded", "tensorflow_is_loaded")

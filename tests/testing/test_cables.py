@@ -7,9 +7,8 @@ from collections.abc import Iterator
 
 import psutil
 import pytest
-
-from fanwise.testing.cables import Cable, Direction
-from fanwise.testing.networks import PlayedHost, two_hosts, why_not
+from cables import Cable, Direction
+from networks import PlayedHost, two_hosts, why_not
 
 PACKET = bytes(1250)  # 10,000 bits
 

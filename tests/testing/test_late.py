@@ -6,8 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from fanwise.testing.late import Late
+from late import Late
 
 # These take from one second to several, in every process of a run.
 SLOW = ("jax", "tensorflow", "sklearn")

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from program_runs import LoadedInterpreter, run_program
 
 from fanwise.testing import Snapshot
-from fanwise.testing.programs import LoadedInterpreter, run_program
 
 
 def test_status_and_both_outputs_are_told(tmp_path: Path) -> None:

@@ -1,8 +1,7 @@
 """The simulated network does what it says."""
 
 import pytest
-
-from fanwise.testing.sim import Address, Sim
+from sim import Address, Sim
 
 
 def listening(sim: Sim, address: Address) -> list[object]:

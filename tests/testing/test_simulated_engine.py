@@ -4,16 +4,16 @@ import logging
 import math
 
 import pytest
+from engine_contract import Heard
+from engine_jobs import climbs, play, returns, waits
+from simulated_engine import Fate, SimulatedEngine, SimulatedJob
+from simulated_loop import SimulatedLoop
 
 from fanwise.base.errors import ClosedError
 from fanwise.pool import Machine, Outcome
 from fanwise.pool.contract import JobRequest
 from fanwise.pool.functions import pack
 from fanwise.pool.leases import Resources
-from fanwise.testing.engine_contract import Heard
-from fanwise.testing.engine_jobs import climbs, play, returns, waits
-from fanwise.testing.simulated_engine import Fate, SimulatedEngine, SimulatedJob
-from fanwise.testing.simulated_loop import SimulatedLoop
 
 CLIMB = JobRequest(pack(climbs), Resources(), keywords={"steps": 100})
 

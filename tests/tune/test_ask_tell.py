@@ -10,10 +10,10 @@ from types import FrameType
 from typing import Any
 
 import pytest
+from program_runs import run_program
 
 import fanwise
 from fanwise.base.errors import ClosedError, RecordError, SearchFailedError
-from fanwise.testing.programs import run_program
 from fanwise.tune import (
     ASHA,
     FIFO,

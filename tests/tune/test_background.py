@@ -4,11 +4,11 @@ import threading
 from pathlib import Path
 
 import pytest
+from program_runs import run_program
 
 from fanwise.base.errors import ClosedError, DeadlineExceeded, NotSendableError, SearchFailedError
 from fanwise.pool import Pool
 from fanwise.testing import within
-from fanwise.testing.programs import run_program
 from fanwise.tune import (
     FIFO,
     RunningSearch,

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from searches import quiet_tuner
 
 from fanwise.base.errors import AuthenticationError, ClosedError, FanwiseError, WorkerLostError
 from fanwise.links.frames import REQUEST, encode
@@ -20,7 +21,6 @@ from fanwise.links.security.handshake import MAGIC, NONCE_SIZE
 from fanwise.links.transports.unix import dial
 from fanwise.pool import Pool
 from fanwise.testing import within
-from fanwise.testing.searches import quiet_tuner
 from fanwise.tune import Experiment, Tuner, report, uniform
 from fanwise.tune.record.event_file import read_events
 from fanwise.tune.record.overview import overview_of

@@ -10,9 +10,9 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from recorded_search import RecordedSearch
 
 from fanwise.base.errors import RecordError
-from fanwise.testing.recorded_search import RecordedSearch
 from fanwise.tune import Space, choice, loguniform, parameter, randint
 from fanwise.tune.experiment import Best, Experiment, load_experiment
 from fanwise.tune.plot_data import hyperparameter_axes

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from fanwise.testing.programs import run_program
+from program_runs import run_program
 
 if importlib.util.find_spec("nbclient") is None or importlib.util.find_spec("ipykernel") is None:
     pytest.skip("needs nbclient and ipykernel", allow_module_level=True)

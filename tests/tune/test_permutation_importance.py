@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from late import Late
 
 from fanwise.cli.app import main
-from fanwise.testing.late import Late
 from fanwise.tune import (
     FIFO,
     Experiment,

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 from record_edits import edit_events, edit_meta
+from simulated_record import record_simulated
 
 from fanwise.base.errors import RecordError
 from fanwise.cli import main
 from fanwise.pool import Pool
-from fanwise.testing.simulated_record import record_simulated
 from fanwise.tune import (
     ASHA,
     BOHB,

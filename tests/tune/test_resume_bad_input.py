@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from disks import FullDisk
 from record_edits import edit_meta
+from searches import quiet_tuner, search
 
 from fanwise.base.errors import CheckpointError, ClusterError, RecordError
 from fanwise.pool import Pool
 from fanwise.testing import within
-from fanwise.testing.disks import FullDisk
-from fanwise.testing.searches import quiet_tuner, search
 from fanwise.tune import (
     FIFO,
     StoppingCriterion,

@@ -4,11 +4,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from played_pool import Stage
 
 from fanwise.base.errors import ClosedError, FanwiseError, RecordError
 from fanwise.pool import Outcome
 from fanwise.pool.contract import Output
-from fanwise.testing.played_pool import Stage
 from fanwise.tune import FIFO, Searcher, StoppingCriterion
 from fanwise.tune.core import events
 from fanwise.tune.record.event_codec import event_of

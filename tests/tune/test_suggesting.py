@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from searches import quiet_tuner, search
 
 from fanwise.pool import Pool
-from fanwise.testing.searches import quiet_tuner, search
 from fanwise.testing.within import within
 from fanwise.tune import FIFO, Searcher, SuggestContext, report, uniform
 from fanwise.tune.searchers import Observation

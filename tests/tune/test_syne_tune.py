@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
+from program_runs import Finished, run_program
 
-from fanwise.testing.programs import Finished, run_program
 from fanwise.tune import Experiment, Tuner, list_experiments
 from fanwise.tune.syne_tune import ASHA, PythonBackend, RandomSearch, StoppingCriterion, uniform
 from fanwise.tune.syne_tune import Tuner as SyneTuner

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from searches import quiet_tuner, search
 
 from fanwise.base.errors import CheckpointError
 from fanwise.pool import Pool
-from fanwise.testing.searches import quiet_tuner, search
 from fanwise.tune import (
     StoppingCriterion,
     SuccessiveHalving,

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from searches import quiet_tuner, search
 
 from fanwise.pool import Pool, current
-from fanwise.testing.searches import quiet_tuner, search
 from fanwise.tune import (
     FIFO,
     Experiment,

@@ -3,12 +3,12 @@
 import random
 
 import numpy as np
+from program_runs import LoadedInterpreter
+from searches import search
 
 from fanwise.base.errors import ClosedError
 from fanwise.pool import Pool, current
 from fanwise.pool.seeds import job_seed
-from fanwise.testing.programs import LoadedInterpreter
-from fanwise.testing.searches import search
 from fanwise.tune import (
     report,
 )

@@ -12,12 +12,12 @@ from typing import Any
 import pandas as pd
 import psutil
 import pytest
+from disks import FullDisk
+from searches import quiet_tuner
 
 from fanwise.base.errors import RecordError, SearchFailedError
 from fanwise.pool import Pool
 from fanwise.testing import within
-from fanwise.testing.disks import FullDisk
-from fanwise.testing.searches import quiet_tuner
 from fanwise.tune import (
     FIFO,
     Experiment,

@@ -5,9 +5,9 @@ import threading
 from pathlib import Path
 
 import pytest
+from searches import quiet_tuner, search
 
 from fanwise.pool import Pool
-from fanwise.testing.searches import quiet_tuner, search
 from fanwise.tune import (
     FIFO,
     Decision,

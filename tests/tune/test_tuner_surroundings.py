@@ -8,13 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from job_functions import local_engine
+from searches import quiet_tuner, search
 
 import fanwise
 from fanwise.base.errors import ClosedError, RecordError
 from fanwise.pool import Pool
 from fanwise.testing import within
-from fanwise.testing.jobs import local_engine
-from fanwise.testing.searches import quiet_tuner, search
 from fanwise.tune import Experiment, StoppingCriterion, Tuner, choice, load_experiment, report, uniform
 from fanwise.tune.callbacks import TrialReported
 from fanwise.tune.record.event_file import read_events

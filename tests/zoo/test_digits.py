@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from late import Late
+from program_runs import LoadedInterpreter
 
 from fanwise import zoo
-from fanwise.testing.late import Late
-from fanwise.testing.programs import LoadedInterpreter
 from fanwise.zoo.digits import read_table
 
 datasets = Late("sklearn.datasets")

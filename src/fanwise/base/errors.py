@@ -138,8 +138,6 @@ class NotSendableError(FanwiseError, TypeError):
     anchor = "not-sendable"
 
 
-
-
 class LeaseError(FanwiseError):
     """More CPUs, GPUs or memory asked for than the pool, or the caller's own lease, will ever have."""
 

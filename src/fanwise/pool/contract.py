@@ -8,7 +8,7 @@
 
 Nothing here knows of processes, links, files or threads, so a search that uses only this runs wherever an engine does.
 
-What every engine keeps; `fanwise.testing.engine_contract` checks it:
+What every engine keeps; `tests/support/engine_contract.py` checks it:
 * It is used on its loop's thread, `capacity` and `output` on any. Events come on that thread, one after another, and
   never while `prepare`, `submit` or `end` is at work: whoever submits has its job in hand before it hears of it.
 * `on_ended` and `on_free` come once for each job that was accepted, in this order, whatever happens; `on_ready` at most

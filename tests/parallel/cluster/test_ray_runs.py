@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from memory_hosts import MemoryHosts, memory_pool
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -30,7 +31,6 @@ from fanwise.pool.current import current
 from fanwise.pool.engine import LocalEngine
 from fanwise.pool.leases import Gpu, Machine
 from fanwise.testing import within
-from fanwise.testing.memory_hosts import MemoryHosts, memory_pool
 
 # N: samples, B: samples of a global batch
 N, B, EPOCHS = 53, 16, 2

@@ -33,7 +33,9 @@ from fanwise.parallel.launch.settings import Backend, Settings
 from fanwise.parallel.progress import Display
 from fanwise.parallel.run import run_attempts
 from fanwise.pool.devices import find_machine
-from fanwise.testing.memory_hosts import memory_pool
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "support"))
+from memory_hosts import memory_pool  # isort: skip
 
 # N: samples, B: samples of a global batch
 N, B, SHARDS = 200, 48, 4

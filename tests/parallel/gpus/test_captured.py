@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from program_runs import LoadedInterpreter
 
 from fanwise.parallel.step.cuda_graph import LaunchProbe
-from fanwise.testing.programs import LoadedInterpreter
 
 PROGRAM = Path(__file__).with_name("captured.py")
 # Of 12 batches, 9 have 8 samples and 3 have 2. The first of each size runs without a graph.

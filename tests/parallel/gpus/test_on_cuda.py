@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-
-from fanwise.testing.programs import run_program
+from program_runs import run_program
 
 PROGRAM = Path(__file__).with_name("on_cuda.py")
 GUESTS = Path(__file__).with_name("on_cuda_as_guests.py")

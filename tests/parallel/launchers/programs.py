@@ -4,6 +4,7 @@ import gc
 import hashlib
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -26,8 +27,10 @@ from fanwise.parallel.data.position import DataPosition
 from fanwise.parallel.launch.external import launched
 from fanwise.pool.contract import Decision, Reply
 from fanwise.pool.current import CurrentJob, enter, leave
-from fanwise.testing.all_reduce_contract import CHECKS, Peer
 from fanwise.testing.within import within
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "support"))
+from all_reduce_contract import CHECKS, Peer  # isort: skip
 
 # N: samples, B: samples of a global batch
 N, B, EPOCHS, SHARDS = 53, 16, 2, 8

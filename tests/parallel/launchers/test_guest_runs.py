@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
-
-from fanwise.testing.all_reduce_contract import CHECKS
-from fanwise.testing.programs import LoadedInterpreter, run_program
+from all_reduce_contract import CHECKS
+from program_runs import LoadedInterpreter, run_program
 
 STARTED = Path(__file__).with_name("started.py")
 PROGRAMS = Path(__file__).with_name("programs.py")

@@ -1,10 +1,10 @@
 """The protocol of a run in several processes, played: real members and views, random order, kills, one seed."""
 
 import pytest
+from played_members import PlayedRun
 
 from fanwise.parallel.comm.shm_team import MembershipChanged, SharedMemoryTeam
 from fanwise.parallel.launch.membership import Membership, Order
-from fanwise.testing.played_members import PlayedRun
 
 TRANSACTIONS = 8
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from searches import search
 from torch import Tensor, nn
 
 import fanwise
@@ -16,7 +17,6 @@ from fanwise.base.errors import TrialStopped
 from fanwise.parallel import Run
 from fanwise.parallel.progress import Display
 from fanwise.pool import Pool
-from fanwise.testing.searches import search
 from fanwise.tune import FIFO, Decision, New, NextTrial, Observation, Space, SuggestContext, loguniform, uniform
 from fanwise.tune.schedulers import Scheduler
 

@@ -7,10 +7,10 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+from program_runs import LoadedInterpreter
 
 from fanwise.parallel.comm.stack_dump import StackFile, describe_process, user_frames
 from fanwise.testing import within
-from fanwise.testing.programs import LoadedInterpreter
 
 
 @pytest.fixture

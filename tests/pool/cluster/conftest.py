@@ -5,8 +5,7 @@ import os
 from collections.abc import Iterator
 
 import pytest
-
-from fanwise.testing.with_ray import ENVIRONMENT, RayCluster
+from with_ray import ENVIRONMENT, RayCluster
 
 
 @pytest.fixture(scope="session")

@@ -9,13 +9,13 @@ from threading import Event, Thread
 
 import psutil
 import pytest
+from cables import Cable
+from networks import PlayedHost, two_hosts, why_not
+from searches import quiet_tuner
+from with_ray import RayCluster
 
 from fanwise import Pool
 from fanwise.testing import within
-from fanwise.testing.cables import Cable
-from fanwise.testing.networks import PlayedHost, two_hosts, why_not
-from fanwise.testing.searches import quiet_tuner
-from fanwise.testing.with_ray import RayCluster
 from fanwise.tune import load_checkpoint, report, trial_id
 
 EPOCHS = 20

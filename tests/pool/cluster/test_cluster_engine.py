@@ -2,14 +2,14 @@
 
 from collections.abc import Iterator
 
+import engine_contract as contract
 import pytest
+from engine_contract import CHECKS, Check, EngineCase
+from memory_hosts import MemoryHosts, memory_pool
 
 from fanwise.pool.cluster.jobs import ClusterJob
 from fanwise.pool.contract import Job, Ready
-from fanwise.testing import engine_contract as contract
 from fanwise.testing import within
-from fanwise.testing.engine_contract import CHECKS, Check, EngineCase
-from fanwise.testing.memory_hosts import MemoryHosts, memory_pool
 
 WEARING = (contract.a_lost_node_is_an_outcome, contract.closing_tells_every_submitter)
 

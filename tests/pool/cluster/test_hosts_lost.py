@@ -8,14 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from engine_contract import Heard
+from memory_hosts import MemoryHosts, memory_pool
 
 from fanwise.pool.contract import JobRequest
 from fanwise.pool.functions import pack
 from fanwise.pool.leases import Resources
 from fanwise.pool.outcomes import value_of
 from fanwise.testing import within
-from fanwise.testing.engine_contract import Heard
-from fanwise.testing.memory_hosts import MemoryHosts, memory_pool
 
 
 @pytest.fixture

@@ -16,12 +16,12 @@ from pathlib import Path
 from threading import Event
 
 import pytest
+from searches import quiet_tuner
+from with_ray import RayCluster
 
 from fanwise import Pool
 from fanwise.pool.cluster.engine import ClusterEngine
 from fanwise.testing import within
-from fanwise.testing.searches import quiet_tuner
-from fanwise.testing.with_ray import RayCluster
 from fanwise.tune import load_checkpoint, report, trial_id
 
 EPOCHS = 10

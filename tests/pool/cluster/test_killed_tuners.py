@@ -18,10 +18,10 @@ from pathlib import Path
 
 import psutil
 import pytest
+from with_ray import RayCluster
 
 import fanwise
 from fanwise.testing import within
-from fanwise.testing.with_ray import RayCluster
 from fanwise.tune import load_experiment
 
 SOURCES = Path(fanwise.__file__).parents[1]

@@ -11,18 +11,18 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import engine_contract as contract
 import pytest
+from engine_contract import EngineCase
+from job_functions import began
+from with_ray import RayCluster
 
 from fanwise import Pool
 from fanwise.base.errors import ClusterError, NotInstalled
 from fanwise.pool.cluster.engine import ClusterEngine
 from fanwise.pool.cluster.jobs import ClusterJob
 from fanwise.pool.contract import Job, Ready
-from fanwise.testing import engine_contract as contract
 from fanwise.testing import within
-from fanwise.testing.engine_contract import EngineCase
-from fanwise.testing.jobs import began
-from fanwise.testing.with_ray import RayCluster
 
 
 def alive(pid: int) -> bool:

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from with_ray import RayCluster
 
 import fanwise.rpc as rpc
 from fanwise import Pool
 from fanwise.base.errors import OwnerLostError, WorkerLostError
 from fanwise.testing import within
-from fanwise.testing.with_ray import RayCluster
 
 
 def work(rank: int, folder: str) -> None:

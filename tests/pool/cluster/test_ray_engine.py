@@ -2,14 +2,14 @@
 
 from collections.abc import Iterator
 
+import engine_contract as contract
 import pytest
+from engine_contract import CHECKS, Check, EngineCase
+from with_ray import RayCluster
 
 from fanwise import Pool
 from fanwise.pool.cluster.engine import ClusterEngine
-from fanwise.testing import engine_contract as contract
 from fanwise.testing import within
-from fanwise.testing.engine_contract import CHECKS, Check, EngineCase
-from fanwise.testing.with_ray import RayCluster
 
 # For these test_ray_alone.py has a pool of their own: hosts are lost and the engine closed.
 WEARING = (contract.a_lost_node_is_an_outcome, contract.closing_tells_every_submitter)

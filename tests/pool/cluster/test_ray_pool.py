@@ -8,15 +8,15 @@ from threading import Event
 from typing import Any
 
 import pytest
+from gates import Gate
+from job_functions import began
+from networks import why_not
+from searches import quiet_tuner, search
+from with_ray import RayCluster
 
 from fanwise import Pool
 from fanwise.base.errors import ClosedError, LeaseError
 from fanwise.testing import within
-from fanwise.testing.gates import Gate
-from fanwise.testing.jobs import began
-from fanwise.testing.networks import why_not
-from fanwise.testing.searches import quiet_tuner, search
-from fanwise.testing.with_ray import RayCluster
 from fanwise.tune import load_checkpoint, report, trial_id, uniform
 
 

@@ -13,12 +13,12 @@ import torch
 import torch._dynamo  # the first optimizer loads it, which leaves a variable in the environment
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from with_ray import RayCluster
 
 import fanwise
 from fanwise import Pool
 from fanwise.parallel import Run
 from fanwise.testing import within
-from fanwise.testing.with_ray import RayCluster
 
 # N: samples, B: samples of a global batch. 40 batches, so that a kill is within some step
 N, B, EPOCHS = 64, 16, 10

@@ -3,8 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
-
-from fanwise.testing.simulated_workers import World
+from simulated_workers import World
 
 
 @pytest.fixture

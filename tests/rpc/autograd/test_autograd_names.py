@@ -5,9 +5,9 @@ from typing import cast
 
 import pytest
 import torch
+from simulated_workers import World
 
 from fanwise.rpc import autograd
-from fanwise.testing.simulated_workers import World
 
 
 @pytest.fixture

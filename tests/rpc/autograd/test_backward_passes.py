@@ -8,13 +8,13 @@ from typing import Any, ClassVar, cast
 
 import pytest
 import torch
+from simulated_workers import World
 from torch.autograd import Function
 
 from fanwise.base.errors import DeadlineExceeded, WorkerLostError
 from fanwise.rpc.autograd.contexts import Context
 from fanwise.rpc.autograd.running import Through, most_running
 from fanwise.testing import within
-from fanwise.testing.simulated_workers import World
 
 
 class Refuses(Function):

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from simulated_workers import World
 
 from fanwise.rpc.autograd.contexts import Context
-from fanwise.testing.simulated_workers import World
 
 Place = int
 NUM_WORKERS = 4

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from searches import quiet_tuner
 
 from fanwise.pool import Pool
 from fanwise.testing import within
-from fanwise.testing.searches import quiet_tuner
 from fanwise.tune import FIFO, Objective, Space, StoppingCriterion, Tuner, report, uniform
 from fanwise.tune.callbacks import SearchEnded, SearchStarted, TrialEnded, TrialReported, TrialStarted
 from fanwise.tune.callbacks.dispatcher import CallbackDispatcher, checked_callbacks

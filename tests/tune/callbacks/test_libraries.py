@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from program_runs import LoadedInterpreter
 
 from fanwise.base.errors import NotInstalled
-from fanwise.testing.programs import LoadedInterpreter
 from fanwise.tune.callbacks import MLflowCallback, TensorBoardCallback, WandbCallback
 
 # Trial 0 completes with two reports. Trial 1 is paused at its first report, resumes, and fails after its second.

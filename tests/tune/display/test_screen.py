@@ -8,9 +8,9 @@ import time
 from pathlib import Path
 
 import pytest
+from terminals import output_in_a_terminal
 
 import fanwise
-from fanwise.testing.terminals import output_in_a_terminal
 from fanwise.tune.display.screen import LiveOutput, LogOutput, Screen, screen_for
 from fanwise.tune.record.trials import SearchSnapshot, TrialRow
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from played_search import PlayedSearch
 
-from fanwise.testing.played_search import PlayedSearch
 from fanwise.tune.core.events import Reported
 from fanwise.tune.record.event_codec import to_row
 from fanwise.tune.record.event_file import read_events

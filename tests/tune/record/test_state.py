@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from recorded_search import RecordedSearch
 
 from fanwise.base.errors import RecordError
-from fanwise.testing.recorded_search import RecordedSearch
 from fanwise.tune.record.event_codec import RecordedEvent
 from fanwise.tune.record.state import SearchState
 

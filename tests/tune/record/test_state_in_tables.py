@@ -3,8 +3,8 @@
 from typing import Any
 
 import pytest
+from recorded_search import RecordedSearch
 
-from fanwise.testing.recorded_search import RecordedSearch
 from fanwise.tune.record.state import SearchState
 from fanwise.tune.record.trials import MAX_ROWS
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from played_search import PlayedSearch
 
-from fanwise.testing.played_search import PlayedSearch
 from fanwise.tune.pareto import HypervolumeFront, best_of
 from fanwise.tune.schedulers import ASHA, FIFO, MOASHA, Decision, Scheduler
 from fanwise.tune.searchers import Observation

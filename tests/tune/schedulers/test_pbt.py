@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from played_search import PlayedSearch
 
-from fanwise.testing.played_search import PlayedSearch
 from fanwise.testing.searcher_contract import SPACES
 from fanwise.tune.rng import KeyedRandom
 from fanwise.tune.schedulers import Clone, Decision, Done, New, Status, Wait

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from searches import quiet_tuner
 
 import fanwise.tune.schedulers
 from fanwise.pool import Pool
-from fanwise.testing.searches import quiet_tuner
 from fanwise.tune import (
     ASHA,
     FIFO,

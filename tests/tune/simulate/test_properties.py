@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from learning_curves import curves
 from simulated_attempts import SimulatedAttempt, SimulatedAttempts
 
 from fanwise.errors import SearchFailedError
-from fanwise.testing.learning_curves import curves
 from fanwise.tune import FIFO, Scheduler, StoppingCriterion
 from fanwise.tune.core.actions import Action
 from fanwise.tune.core.events import Event

@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any, final
 
+import domain_contract
 import numpy as np
 import pytest
+from domain_contract import CHECKS, Check
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fanwise.testing import domain_contract
-from fanwise.testing.domain_contract import CHECKS, Check
 from fanwise.tune.space.domains import (
     DOMAIN_TYPES,
     Domain,

@@ -4,7 +4,8 @@
     receiver  borrow(handle) --> a tensor over the sender's memory; copies are made of it; settle(copies); it ends
     sender    the copy ends when the receiver has let go; reclaim(handle) when the receiver died and could not say so
 
-A protocol, so that the rest can be exercised where there is no GPU: `testing.played_devices` hands out main memory.
+A protocol, so that the rest can be exercised where there is no GPU: `tests/support/played_devices.py` hands
+out main memory.
 """
 
 from collections.abc import Sequence

@@ -14,7 +14,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
-from ..rpc.references.orders import (
+from sim import Address, Sim
+
+from fanwise.rpc.references.orders import (
     Acknowledge,
     Batch,
     FailRefs,
@@ -26,9 +28,8 @@ from ..rpc.references.orders import (
     Refused,
     Send,
 )
-from ..rpc.references.table import RefTable
-from ..rpc.worker_info import WorkerKey
-from .sim import Address, Sim
+from fanwise.rpc.references.table import RefTable
+from fanwise.rpc.worker_info import WorkerKey
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,19 +13,19 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from ..links.hub import Hub
-from ..links.transports.unix import memory_links
-from ..pool import Machine
-from ..pool.backend import Backend
-from ..pool.cluster.engine import ClusterEngine
-from ..pool.cluster.host import Host
-from ..pool.cluster.hosts import HostFacts
-from ..pool.contract import Engine, Job, JobRequest, Outcome, Ready, Reply, Report
-from ..pool.functions import pack
-from ..pool.leases import Gpu, Resources
-from ..pool.lifetime import Lifetime, Local
-from ..pool.runtime_environment import look
-from .within import within
+from fanwise.links.hub import Hub
+from fanwise.links.transports.unix import memory_links
+from fanwise.pool import Machine
+from fanwise.pool.backend import Backend
+from fanwise.pool.cluster.engine import ClusterEngine
+from fanwise.pool.cluster.host import Host
+from fanwise.pool.cluster.hosts import HostFacts
+from fanwise.pool.contract import Engine, Job, JobRequest, Outcome, Ready, Reply, Report
+from fanwise.pool.functions import pack
+from fanwise.pool.leases import Gpu, Resources
+from fanwise.pool.lifetime import Lifetime, Local
+from fanwise.pool.runtime_environment import look
+from fanwise.testing.within import within
 
 
 class MemoryHosts:

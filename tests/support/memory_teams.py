@@ -13,14 +13,14 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from all_reduce_contract import Check, Peer
 from torch import nn
 
-from ..parallel.comm.all_reduce import AllReduce
-from ..parallel.comm.control_block import FAILED, ControlBlock
-from ..parallel.comm.shared_memory import AllReduceKind, SharedMemory
-from ..parallel.comm.shm_team import MembershipChanged, RunEnded, SharedMemoryTeam
-from ..parallel.launch.membership import Membership, Order, Pause
-from .all_reduce_contract import Check, Peer
+from fanwise.parallel.comm.all_reduce import AllReduce
+from fanwise.parallel.comm.control_block import FAILED, ControlBlock
+from fanwise.parallel.comm.shared_memory import AllReduceKind, SharedMemory
+from fanwise.parallel.comm.shm_team import MembershipChanged, RunEnded, SharedMemoryTeam
+from fanwise.parallel.launch.membership import Membership, Order, Pause
 
 
 class MemoryRun:

@@ -18,7 +18,7 @@ import struct
 import threading
 from collections.abc import Iterator, Sequence
 
-from .networks import PlayedHost, hosts_and_others
+from networks import PlayedHost, hosts_and_others
 
 _CHUNK_BYTES = 1 << 14
 _RESET = struct.pack("ii", 1, 0)  # of SO_LINGER, 0 s: closing sends a RST

@@ -13,18 +13,19 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from ..pool import Outcome, Reply, Resources
-from ..pool.contract import JobRequest
-from ..pool.functions import pack
-from ..tune import FIFO, Scheduler, Space, StoppingCriterion, uniform
-from ..tune.core import events
-from ..tune.core.search_core import SearchCore
-from ..tune.record.event_file import read_events
-from ..tune.record.log import Record
-from ..tune.record.state import SearchState
-from ..tune.runtime.checkpoint_store import CheckpointStore
-from ..tune.runtime.runner import SearchRunner
-from .simulated_engine import Say, SimulatedEngine, SimulatedJob, SimulatedReport
+from simulated_engine import Say, SimulatedEngine, SimulatedJob, SimulatedReport
+
+from fanwise.pool import Outcome, Reply, Resources
+from fanwise.pool.contract import JobRequest
+from fanwise.pool.functions import pack
+from fanwise.tune import FIFO, Scheduler, Space, StoppingCriterion, uniform
+from fanwise.tune.core import events
+from fanwise.tune.core.search_core import SearchCore
+from fanwise.tune.record.event_file import read_events
+from fanwise.tune.record.log import Record
+from fanwise.tune.record.state import SearchState
+from fanwise.tune.runtime.checkpoint_store import CheckpointStore
+from fanwise.tune.runtime.runner import SearchRunner
 
 DONE = Outcome("returned", objective_s=0.5)
 

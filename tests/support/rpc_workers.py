@@ -30,7 +30,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from .within import within
+from fanwise.testing.within import within
 
 LIMIT_S = 30.0
 _PR_SET_PDEATHSIG = 1
@@ -238,7 +238,7 @@ def all_do(workers: list[Worker], function: Callable[..., object], *args: object
 
 def join(name: str, rank: int, world_size: int | None, url: str, **options: Any) -> None:
     """In a worker: `init_rpc`. Calls may take as long as tests may, where `options` do not say otherwise."""
-    from ..rpc import TensorPipeRpcBackendOptions, init_rpc
+    from fanwise.rpc import TensorPipeRpcBackendOptions, init_rpc
 
     options = {"rpc_timeout": LIMIT_S, "init_method": url, **options}
     init_rpc(name, rank=rank, world_size=world_size, rpc_backend_options=TensorPipeRpcBackendOptions(**options))
@@ -246,21 +246,21 @@ def join(name: str, rank: int, world_size: int | None, url: str, **options: Any)
 
 def leave() -> None:
     """In a worker: `shutdown`, of all."""
-    from ..rpc import shutdown
+    from fanwise.rpc import shutdown
 
     shutdown(timeout=LIMIT_S)
 
 
 def names() -> list[str]:
     """In a worker: whom it sees in its group, itself too."""
-    from ..rpc import agent
+    from fanwise.rpc import agent
 
     return [worker.name for worker in agent.current().workers()]
 
 
 def num_owned() -> int:
     """In a worker: how many values it keeps that references are to."""
-    from ..rpc import agent
+    from fanwise.rpc import agent
 
     gc.collect()
     return int(agent.current().references.debug_info()["num_owner_rrefs"])
@@ -272,7 +272,7 @@ def num_owned() -> int:
 def main(descriptor: int) -> None:
     """The first nursery's program. Returns in a worker, when that is told to come to its end."""
     gc.disable()  # nothing of what is loaded is garbage, and looking through it again and again takes long
-    from ..rpc import init_rpc  # noqa: F401  # loads torch, for all workers
+    from fanwise.rpc import init_rpc  # noqa: F401  # loads torch, for all workers
 
     gc.freeze()  # a process that collects all this, at its end at the latest, works for half a second and copies it
     gc.enable()

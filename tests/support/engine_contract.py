@@ -15,13 +15,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from ..base.errors import ClosedError, LeaseError
-from ..pool.contract import Ending, Engine, Job, JobRequest, Outcome, Output, Ready, Reply, Report
-from ..pool.functions import pack
-from ..pool.leases import Resources
-from ..pool.outcomes import value_of
-from ..pool.seeds import job_seed
-from . import engine_jobs as jobs
+import engine_jobs as jobs
+
+from fanwise.base.errors import ClosedError, LeaseError
+from fanwise.pool.contract import Ending, Engine, Job, JobRequest, Outcome, Output, Ready, Reply, Report
+from fanwise.pool.functions import pack
+from fanwise.pool.leases import Resources
+from fanwise.pool.outcomes import value_of
+from fanwise.pool.seeds import job_seed
 
 T = TypeVar("T")
 

@@ -21,10 +21,10 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from ..base.errors import CancelledError, ClosedError, DeadlineExceeded, WorkerLostError
-from ..links.link import Link, Reply, Request
-from ..links.peers import Ending
-from .within import within
+from fanwise.base.errors import CancelledError, ClosedError, DeadlineExceeded, WorkerLostError
+from fanwise.links.link import Link, Reply, Request
+from fanwise.links.peers import Ending
+from fanwise.testing.within import within
 
 E = TypeVar("E", bound=BaseException)
 T = TypeVar("T")

@@ -13,13 +13,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from ..tune.core.actions import Action, Answer, Finish, Reject, SetStatus, Start, Suggest, Terminate
-from ..tune.core.events import Begin, Ended, Event, Free, Outcome, Ready, Reported, Resumed, Suggested
-from ..tune.core.search_core import SearchCore, handle_and_suggest
-from ..tune.rng import KeyedRandom
-from ..tune.schedulers.scheduler import Decision, Scheduler
-from ..tune.space import Space
-from ..tune.stopping import StoppingCriterion, limits_of
+from fanwise.tune.core.actions import Action, Answer, Finish, Reject, SetStatus, Start, Suggest, Terminate
+from fanwise.tune.core.events import Begin, Ended, Event, Free, Outcome, Ready, Reported, Resumed, Suggested
+from fanwise.tune.core.search_core import SearchCore, handle_and_suggest
+from fanwise.tune.rng import KeyedRandom
+from fanwise.tune.schedulers.scheduler import Decision, Scheduler
+from fanwise.tune.space import Space
+from fanwise.tune.stopping import StoppingCriterion, limits_of
 
 State: TypeAlias = Any  # whatever train() makes of it
 Train: TypeAlias = Callable[[State, Mapping[str, object]], tuple[State, Mapping[str, object]]]

@@ -23,15 +23,16 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from functools import partial
 
-from ..base.errors import ClosedError, LeaseError, TrialStopped
-from ..links.codec import dumps_by_value, pack_error
-from ..pool import Machine
-from ..pool.contract import Capacity, Ending, Job, JobEvents, JobRequest, JobState, Outcome, Output, Ready, Reply
-from ..pool.leases import Ledger
-from ..pool.outcomes import exception_outcome
-from ..pool.seeds import job_seed
-from ..pool.specs import Packed
-from .simulated_loop import SimulatedLoop, SimulatedTimer
+from simulated_loop import SimulatedLoop, SimulatedTimer
+
+from fanwise.base.errors import ClosedError, LeaseError, TrialStopped
+from fanwise.links.codec import dumps_by_value, pack_error
+from fanwise.pool import Machine
+from fanwise.pool.contract import Capacity, Ending, Job, JobEvents, JobRequest, JobState, Outcome, Output, Ready, Reply
+from fanwise.pool.leases import Ledger
+from fanwise.pool.outcomes import exception_outcome
+from fanwise.pool.seeds import job_seed
+from fanwise.pool.specs import Packed
 
 _log = logging.getLogger(__name__)
 

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ..parallel.comm.all_reduce import AllReduce, AllReducePlan, RankNode
-from ..parallel.comm.node_info import NodeInfo
-from ..parallel.comm.team import Team, divide
-from ..parallel.step.gradients import add_grads
-from ..parallel.step.tree import Node, TreeSum, assign, tree_reduce
+from fanwise.parallel.comm.all_reduce import AllReduce, AllReducePlan, RankNode
+from fanwise.parallel.comm.node_info import NodeInfo
+from fanwise.parallel.comm.team import Team, divide
+from fanwise.parallel.step.gradients import add_grads
+from fanwise.parallel.step.tree import Node, TreeSum, assign, tree_reduce
 
 Grads = list[Tensor | None]
 

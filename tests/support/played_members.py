@@ -12,14 +12,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..base.huge_pages import FileMap
-from ..parallel.comm.control_block import FAILED, SUPERVISOR, ControlBlock
-from ..parallel.comm.shared_memory import SharedMemory
-from ..parallel.comm.shm_team import RunEnded, SharedMemoryTeam, pack, wait_for_answer
-from ..parallel.comm.team import Monitor, report_together
-from ..parallel.launch.membership import Membership, Order, Pause
-from ..parallel.step.tree import assign
-from .stages import Stage
+from stages import Stage
+
+from fanwise.base.huge_pages import FileMap
+from fanwise.parallel.comm.control_block import FAILED, SUPERVISOR, ControlBlock
+from fanwise.parallel.comm.shared_memory import SharedMemory
+from fanwise.parallel.comm.shm_team import RunEnded, SharedMemoryTeam, pack, wait_for_answer
+from fanwise.parallel.comm.team import Monitor, report_together
+from fanwise.parallel.launch.membership import Membership, Order, Pause
+from fanwise.parallel.step.tree import assign
 
 SHARDS = 6
 KINDS = ("step", "mean", "report")

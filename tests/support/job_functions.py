@@ -1,8 +1,8 @@
 """Jobs in tests: handles of submits made outside any job, and the engine of a local pool, as what they are."""
 
-from ..pool import JobHandle, Pool
-from ..pool.current import NestedHandle
-from ..pool.engine import LocalEngine
+from fanwise.pool import JobHandle, Pool
+from fanwise.pool.current import NestedHandle
+from fanwise.pool.engine import LocalEngine
 
 
 def submitted(handle: JobHandle | NestedHandle) -> JobHandle:

@@ -17,18 +17,18 @@ from typing import Any
 
 from torch.futures import Future
 
-from ..base.errors import DeadlineExceeded, NotSendableError, WorkerLostError
-from ..rpc import agent as agents
-from ..rpc import current as process
-from ..rpc.calling.call import Invocation
-from ..rpc.calling.futures import result_of
-from ..rpc.calling.server import DelayedReply
-from ..rpc.membership.members import Member
-from ..rpc.messages.serializer import Serializer
-from ..rpc.references.references import References
-from ..rpc.references.rref import RRef, done_with
-from ..rpc.worker_info import WorkerInfo
-from .within import within
+from fanwise.base.errors import DeadlineExceeded, NotSendableError, WorkerLostError
+from fanwise.rpc import agent as agents
+from fanwise.rpc import current as process
+from fanwise.rpc.calling.call import Invocation
+from fanwise.rpc.calling.futures import result_of
+from fanwise.rpc.calling.server import DelayedReply
+from fanwise.rpc.membership.members import Member
+from fanwise.rpc.messages.serializer import Serializer
+from fanwise.rpc.references.references import References
+from fanwise.rpc.references.rref import RRef, done_with
+from fanwise.rpc.worker_info import WorkerInfo
+from fanwise.testing.within import within
 
 # Any throughout: what users' functions take and return.
 

@@ -18,8 +18,8 @@ import subprocess
 from collections.abc import Iterator
 from typing import IO
 
-from .cables import CUT, MENDED, Cable
-from .namespaces import set_namespace
+from cables import CUT, MENDED, Cable
+from network_namespaces import set_namespace
 
 _OWN = "/proc/thread-self/ns/net"
 _numbers = itertools.count()

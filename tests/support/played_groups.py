@@ -12,10 +12,22 @@ from collections import Counter, deque
 from collections.abc import Callable
 from functools import partial
 
-from ..rpc.membership.coordinator import Admit, Coordinator, Count, Dismiss, Fence, Order, Over, Refuse, Rest, Show
-from ..rpc.membership.members import Event, Hello, Left, Lost, Member, MemberState, View
-from ..rpc.messages.records import control_codec
-from .sim import Sim
+from sim import Sim
+
+from fanwise.rpc.membership.coordinator import (
+    Admit,
+    Coordinator,
+    Count,
+    Dismiss,
+    Fence,
+    Order,
+    Over,
+    Refuse,
+    Rest,
+    Show,
+)
+from fanwise.rpc.membership.members import Event, Hello, Left, Lost, Member, MemberState, View
+from fanwise.rpc.messages.records import control_codec
 
 FROZEN_S, AWAY_S = 5.0, 30.0
 # Of the incarnations of workers: each life has so many for all ranks.

@@ -28,8 +28,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-from . import program_server
-from .within import within
+import program_server
+
+from fanwise.testing.within import within
 
 LIMIT_S = 100.0
 

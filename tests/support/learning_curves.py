@@ -11,8 +11,8 @@ bits on every machine.
 from collections.abc import Mapping
 from typing import Any
 
-from ..tune.simulate import FunctionTable
-from ..tune.space import uniform
+from fanwise.tune.simulate import FunctionTable
+from fanwise.tune.space import uniform
 
 SLOWEST, FASTEST = 0.5, 4.0
 BEST = {"x0": 0.3, "x1": 0.6, "x2": 0.9}

@@ -9,7 +9,7 @@ import signal
 import threading
 from pathlib import Path
 
-from .within import within
+from fanwise.testing.within import within
 
 _LATELY = 12  # of the last so many steps: those processes live, as a rule
 

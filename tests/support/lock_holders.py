@@ -12,7 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ..rpc.rendezvous import lock_files
+from fanwise.rpc.rendezvous import lock_files
 
 # The beginning of a program that has `lock_files`.
 WITH_LOCK_FILES = f"""

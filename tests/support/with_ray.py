@@ -27,9 +27,9 @@ from types import TracebackType
 from typing import Any
 
 import psutil
+from networks import PlayedHost
 
-from .networks import PlayedHost
-from .processes import MARKER
+from fanwise.testing.processes import MARKER
 
 # What Ray reads when it is loaded, here and in who uses the cluster. Without the first it takes 127.0.0.1 for this
 # machine's address in its network, where nobody listens.
@@ -50,7 +50,7 @@ class RayCluster:
         # Its paths of sockets must not outgrow what the kernel takes, and outlive a test's folder for temporary files.
         environment |= {**ENVIRONMENT, "TMPDIR": "/tmp"}
         self._process = subprocess.Popen(
-            [sys.executable, "-c", "from fanwise.testing.with_ray import main; main()"],
+            [sys.executable, __file__],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -188,3 +188,7 @@ def _arguments(order: dict[str, Any]) -> dict[str, object]:  # Any: JSON
         "include_dashboard": False,
         "object_store_memory": _STORE_BYTES,
     }
+
+
+if __name__ == "__main__":
+    main()

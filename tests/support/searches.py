@@ -8,7 +8,7 @@ Every setting of a `Tuner` can be given and goes before what is set here. The sc
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..tune import FIFO, Experiment, StoppingCriterion, Tuner
+from fanwise.tune import FIFO, Experiment, StoppingCriterion, Tuner
 
 
 def quiet_tuner(

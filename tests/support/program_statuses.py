@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ..links.status_files import Status
+from fanwise.links.status_files import Status
 
 
 def run_status(key: str = "run-1-a", **changes: object) -> Status:

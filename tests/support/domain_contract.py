@@ -12,8 +12,8 @@ import json
 import math
 from collections.abc import Callable, Sequence
 
-from ..tune.rng import KeyedRandom
-from ..tune.space.domains import Domain, domain_from_json, domain_to_json, grid_values, is_finite
+from fanwise.tune.rng import KeyedRandom
+from fanwise.tune.space.domains import Domain, domain_from_json, domain_to_json, grid_values, is_finite
 
 Check = Callable[[Domain], None]
 

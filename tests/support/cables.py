@@ -2,7 +2,7 @@
 
     host a: its packets --TUN device--> this process: lost, or held back for so long --TUN device--> host b
 
-Started by `networks.two_hosts` as a process: `python -m fanwise.testing.cables`. Both devices are in the namespaces of
+Started by `networks.two_hosts` as a process: `python tests/support/cables.py`. Both devices are in the namespaces of
 their hosts; it ends when its standard input does. A packet is lost, or waits for those before it at `gbits` and then
 `delay_s`; the way back has a queue of its own. What waits longer than `_QUEUE_S` for its turn is lost, as in a switch.
 Every packet is lost from a CUT on standard input to a MENDED; the devices stay up, as behind a switch that fails.
@@ -19,7 +19,7 @@ import time
 from collections import deque
 from dataclasses import asdict, dataclass
 
-from .namespaces import set_namespace
+from network_namespaces import set_namespace
 
 _TUNSETIFF = 0x400454CA
 _TUN, _NO_INFO = 0x0001, 0x1000
@@ -48,7 +48,7 @@ class Cable:
 
     def command(self, namespaces: tuple[str, str]) -> list[str]:
         """The process that plays it."""
-        return [sys.executable, "-m", "fanwise.testing.cables", json.dumps([asdict(self), namespaces])]
+        return [sys.executable, __file__, json.dumps([asdict(self), namespaces])]
 
 
 class Direction:

@@ -12,10 +12,11 @@ import threading
 from collections.abc import Callable, Generator
 from typing import Any
 
-from ..base.errors import TrialStopped
-from ..pool import current
-from ..pool.contract import Outcome, Reply
-from .simulated_engine import Dies, Print, Say, SimulatedJob, Step, Wait
+from simulated_engine import Dies, Print, Say, SimulatedJob, Step, Wait
+
+from fanwise.base.errors import TrialStopped
+from fanwise.pool import current
+from fanwise.pool.contract import Outcome, Reply
 
 Steps = Generator[Step, Reply | None, Any]  # Any: results
 

@@ -14,8 +14,8 @@ import logging
 from collections import deque
 from collections.abc import Callable
 
-from ..base.clocks import VirtualClock
-from ..base.errors import ClosedError
+from fanwise.base.clocks import VirtualClock
+from fanwise.base.errors import ClosedError
 
 _log = logging.getLogger(__name__)
 

@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from ..rpc.devices.device_memory import Handle
-from ..rpc.devices.loans import Sight
+from fanwise.rpc.devices.device_memory import Handle
+from fanwise.rpc.devices.loans import Sight
 
 _COUNTER = struct.Struct("<q")
 _HEAD_BYTES = 64

@@ -9,16 +9,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..tune.core.actions import Action
-from ..tune.core.events import Event
-from ..tune.program import save_program
-from ..tune.record.event_codec import to_row
-from ..tune.record.log import Record
-from ..tune.schedulers.scheduler import Scheduler
-from ..tune.search_settings import SearchSettings
-from ..tune.simulate import Faults, simulate
-from ..tune.simulate.tables import Table
-from ..tune.stopping import StoppingCriterion
+from fanwise.tune.core.actions import Action
+from fanwise.tune.core.events import Event
+from fanwise.tune.program import save_program
+from fanwise.tune.record.event_codec import to_row
+from fanwise.tune.record.log import Record
+from fanwise.tune.schedulers.scheduler import Scheduler
+from fanwise.tune.search_settings import SearchSettings
+from fanwise.tune.simulate import Faults, simulate
+from fanwise.tune.simulate.tables import Table
+from fanwise.tune.stopping import StoppingCriterion
 
 
 def record_simulated(

@@ -16,10 +16,10 @@ from typing import Any
 import torch
 from torch.futures import Future
 
-from ..base.errors import WorkerLostError
-from ..rpc.autograd.service import Header, Service
-from ..rpc.messages.records import control_codec
-from ..rpc.worker_info import WorkerInfo
+from fanwise.base.errors import WorkerLostError
+from fanwise.rpc.autograd.service import Header, Service
+from fanwise.rpc.messages.records import control_codec
+from fanwise.rpc.worker_info import WorkerInfo
 
 
 class FakeAgent:

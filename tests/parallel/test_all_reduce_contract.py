@@ -75,9 +75,7 @@ def test_a_late_process_adds_the_old_nodes_when_another_has_sent_those_of_the_ne
 
 def test_a_sum_that_fails_is_released() -> None:
     class Fails:
-        def finish_all_reduces(self) -> None: ...
-
-        def start_all_reduce(self, tensor: Tensor) -> None:
+        def all_reduce(self, tensors: list[Tensor]) -> None:
             raise WorkerLostError("it is gone")
 
     params, cpu, calls = [nn.Parameter(torch.zeros(1))], torch.device("cpu"), list[str]()

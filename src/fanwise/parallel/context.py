@@ -25,7 +25,6 @@ from .checkpoint import file as checkpoint_file
 from .checkpoint.file import Writer
 from .checkpoint.location import StrPath, is_in_process_memory, location_of
 from .checkpoint.state import RunState
-from .comm.sums import TeamSums
 from .comm.team import Alone, Monitor, Stateful, Team, report_together
 from .config import Plan
 from .data.batch import Batch
@@ -272,13 +271,12 @@ class Run:
         step_optimizers = [
             self._step_optimizers.add(replica.params, opt, allow_slices=allow_slices) for opt in optimizers
         ]
-        sums = self._team.sums(replica.params, step_optimizers[0])
         execution = BatchExecution(
             self._plan,
             replica,
             optimizers,
             self._team,
-            sums,
+            self._team.sums(replica.params, step_optimizers[0]),
             number=number,
             progress_line=self._progress_line,
             verifier=Verifier(
@@ -291,10 +289,7 @@ class Run:
         if loss_fn is None:
             step = ManualStep(execution, step_optimizers)
         else:
-            overlap = sums.overlap if isinstance(sums, TeamSums) and not captures else None
-            execute = partial(replica.execute, overlap=overlap)
-            if batch_norm == "global":
-                execute = partial(execute_globally, replica, self._team)
+            execute = partial(execute_globally, replica, self._team) if batch_norm == "global" else replica.execute
             stages = TrainStages(execution, step_optimizers[0], execute, clip_norm=clip_norm)
             if captures:
                 step = Step(stages, StepGraphs(stages, optimizers[0]))

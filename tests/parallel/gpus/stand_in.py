@@ -317,11 +317,8 @@ class OneProcess:
     def all_gather(self, memory: Tensor) -> None:
         """There is one part."""
 
-    def start_all_reduce(self, tensor: Tensor) -> None:
+    def all_reduce(self, tensors: Sequence[Tensor]) -> None:
         """There is one operand."""
-
-    def finish_all_reduces(self) -> None:
-        """Nothing is in progress."""
 
 
 def in_group(training: Callable[[Run], Any], reduce: str = "exact", shards: int = SHARDS) -> Any:  # Any: its result

@@ -122,34 +122,6 @@ def error_of_the_last(rank: int) -> None:
     fanwise.run(train)
 
 
-def fast_error_in_a_shard(rank: int) -> None:
-    _fails_in_a_fast_run(in_shard=True)
-
-
-def fast_error_between_steps(rank: int) -> None:
-    """The others start to exchange gradients, in which the last one never takes part."""
-    _fails_in_a_fast_run(in_shard=False)
-
-
-def _fails_in_a_fast_run(*, in_shard: bool) -> None:
-    def train(run: Run) -> None:
-        def fail(is_here: bool) -> None:
-            if is_here and step.batches == 4 and run.rank == run.world_size - 1:
-                raise KeyError("poison")
-
-        def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-            fail(in_shard)
-            return losses(model, x, y)
-
-        model = Net()
-        step = run.step(model, optimizer_of("momentum", model), loss)
-        for _ in range(6):  # the first batches are compared, so their first exchange is not that of gradients
-            fail(not in_shard)
-            step((X, Y))
-
-    fanwise.run(train, reduce="fast")
-
-
 def _ends_of_the_last(error: type[BaseException]) -> None:
     def train(run: Run) -> None:
         step = run.step(model := Net(), optimizer_of("momentum", model), losses)

@@ -13,8 +13,7 @@ from program_runs import LoadedInterpreter, run_program
 STARTED = Path(__file__).with_name("started.py")
 PROGRAMS = Path(__file__).with_name("programs.py")
 EXITS = ("exit_of_the_last", "interrupt_of_the_last")
-FAST_ERRORS = ("fast_error_in_a_shard", "fast_error_between_steps")
-ERRORS = (*EXITS, *FAST_ERRORS, "error_of_the_last", "different_ways", "different_arguments", "too_many_devices")
+ERRORS = (*EXITS, "error_of_the_last", "different_ways", "different_arguments", "too_many_devices")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,11 +120,6 @@ def test_the_error_of_one_is_raised_in_all(three: Said) -> None:
         assert notes[0] == own[2][0]
         assert "programs.py" in notes[1], "the remote traceback"
         assert notes[-1] == "raised in process 2 of 3"
-
-
-@pytest.mark.parametrize("program", FAST_ERRORS)
-def test_the_error_of_one_in_a_fast_run_is_raised_in_all(three: Said, program: str) -> None:
-    assert [said[:2] for said in three.all(program)] == [("KeyError", "'poison'")] * 3
 
 
 @pytest.mark.parametrize(("program", "kind"), [(EXITS[0], "SystemExit"), (EXITS[1], "KeyboardInterrupt")])

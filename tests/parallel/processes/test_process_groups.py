@@ -15,7 +15,6 @@ from torch.nn.functional import cross_entropy
 import fanwise
 from fanwise.base.errors import TrialStopped, WorkerLostError
 from fanwise.parallel import Run
-from fanwise.parallel.comm import fast
 from fanwise.parallel.comm.torch_group import is_connection_error
 from fanwise.parallel.launch.local import Supervisor
 from fanwise.parallel.launch.settings import Settings, default_backend
@@ -111,70 +110,9 @@ def test_bits_are_those_of_one_device(processes: int, pool: Pool, expected: list
     assert size == processes and same(tensors, expected)
 
 
-class Mixed(nn.Module):
-    """With a sparse embedding, a frozen and an unused layer, and a scale that few shards use."""
-
-    def __init__(self, *, is_sparse: bool) -> None:
-        super().__init__()
-        self.words, self.hidden = nn.Embedding(9, 36, sparse=is_sparse), nn.Linear(36, 20)
-        self.frozen = nn.Linear(20, 20).requires_grad_(False)
-        self.head, self.unused = nn.Linear(20, 3), nn.Linear(3, 3)
-        self.scale = nn.Parameter(torch.ones(3))
-
-    def forward(self, x: Tensor) -> Tensor:
-        words = self.words((x.sum((1, 2, 3)) > 0).long())
-        out: Tensor = self.head(torch.tanh(self.frozen(self.hidden(x.flatten(1) + words))))
-        return out * self.scale if x.sum() > 10 else out
-
-
-def train_mixed(
-    run: Run, batch_size: int = B, fails: Callable[[int, int], bool] | None = None, **options: Any
-) -> dict[str, Tensor]:  # Any: of run.step
-    """Return the model's tensors. With small buckets, of which several are exchanged at once.
-
-    Args:
-        fails: called with the rank and the number of the step in each shard. True: the shard raises.
-    """
-    fast._BUCKET_BYTES = 512  # in the process of the rank
-    model = Mixed(is_sparse="clip_norm" not in options)  # torch cannot clip sparse gradients
-
-    def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-        result = losses(model, x, y)
-        if fails is not None and fails(run.rank, step.batches):
-            raise KeyError("poison")
-        return result
-
-    step = run.step(model, torch.optim.SGD(model.parameters(), 0.1), loss, **options)
-    for batch in run.batches((X, Y), batch_size):
-        step(batch)
-    fast._BUCKET_BYTES = 25 << 20
-    return {name: tensor.detach() for name, tensor in model.state_dict().items()}
-
-
-# Batches of 2 samples leave the last ranks without samples.
-@pytest.mark.parametrize(
-    ("processes", "options"),
-    [
-        (2, {}),
-        (3, {"batch_size": 2}),
-        (3, {"clip_norm": 0.1}),
-        (2, {"autocast": torch.float16}),
-    ],
-    ids=["2", "no samples", "clipped", "scaled losses"],
-)
-def test_fast_training_is_exact_training_up_to_rounding(pool: Pool, processes: int, options: dict[str, Any]) -> None:
-    training = functools.partial(train_mixed, **options)
-    exact = fanwise.run(training, devices="cpu", shards=SHARDS, progress=False)
-    rtol, atol = (1e-2, 1e-3) if "autocast" in options else (1e-5, 1e-6)
-    torch.testing.assert_close(over_gloo(pool, training, processes, reduce="fast"), exact, rtol=rtol, atol=atol)
-
-
-@pytest.mark.parametrize("rank", [0, 1, 2])
-def test_an_error_in_a_shard_of_one_rank_of_a_fast_run_is_raised(pool: Pool, rank: int) -> None:
-    training = functools.partial(train_mixed, fails=lambda own, step: (own, step) == (rank, 3))
-    with pytest.raises(KeyError, match="poison") as raised:
-        over_gloo(pool, training, 3, reduce="fast")
-    assert any(f"in rank {rank} of 3 (pid " in note for note in raised.value.__notes__)
+def test_fast_sums_of_two_processes_are_those_of_shared_memory(pool: Pool) -> None:
+    direct, _ = fanwise.run(train, devices=["cpu"] * 2, shards=SHARDS, reduce="fast", pool=pool)
+    assert same(over_gloo(pool, train, reduce="fast")[0], direct)
 
 
 def test_the_error_of_one_rank_is_raised_and_names_it(pool: Pool) -> None:

@@ -18,7 +18,6 @@ from ..optim.step_optimizer import StepOptimizer
 from ..step.gradients import Partial, add
 from ..step.tree import Node, tree_reduce
 from .all_reduce import AllReduce, AllReducePlan, ExactAllReduce, Grads, RankNode
-from .fast import FastAllReduce
 from .node_info import infos_of, to_device
 from .team import Team, check_total
 
@@ -39,7 +38,6 @@ class TeamSums:
         self._step_optimizer = step_optimizer
         self._device = device
         self._is_fast = is_fast
-        self.overlap = all_reduce if isinstance(all_reduce, FastAllReduce) else None  # with the backward pass
         self._mean = False
         self._grads: Grads | None = None  # None: `gather_grads` must gather the slices
         self._has_grad: Sequence[bool] = ()
@@ -106,8 +104,6 @@ class TeamSums:
         has_grad = list(map(any, zip(*(node.has_grad for _, _, node in rank_nodes if node.has_grad), strict=True)))
         if result.sparse or not all(can_update_slices for can_update_slices, _ in messages):
             step_optimizer.unshard()
-        if self.overlap is not None:
-            self.overlap.overlaps &= all(grad.is_sparse for grad in result.sparse.values())
         return AllReducePlan(rank_nodes, num_leaves, has_grad, result.count if mean else None), result
 
 

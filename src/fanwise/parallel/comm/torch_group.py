@@ -1,7 +1,7 @@
 """`TorchGroup`: process groups of torch.distributed for one run, on GPUs and under launchers.
 
     control group   Gloo, for bytes in main memory
-    data group      for gradients: NCCL on GPUs, where calls return when they are queued on the stream; else Gloo
+    data group      for gradients: NCCL on GPUs, where calls return when they are queued on the stream; else `control`
 
 The groups belong to the run, so the program can also use torch.distributed itself. If the program has not initialized
 torch.distributed, the run does, and destroys it at the end.
@@ -64,8 +64,6 @@ class TorchGroup:
         device: device of this process.
         backend: backend of the data group. None: NCCL for a GPU, else Gloo.
         on_operation: called with the sequence number of each exchange when it begins.
-        can_overlap: bytes can be gathered while an all-reduce is in progress that some processes may never start, as
-            those that have raised an error. The data group is then not the control group, even over Gloo.
 
     Attributes:
         is_broken: an exchange has failed, so no other exchange can follow.
@@ -81,7 +79,6 @@ class TorchGroup:
         device: torch.device,
         backend: TorchBackend | None = None,
         on_operation: Callable[[int], None] | None = None,
-        can_overlap: bool = False,
     ) -> None:
         self.index, self.size = world.rank, world.size
         self.is_broken = self.has_stepped = False
@@ -90,10 +87,9 @@ class TorchGroup:
         self._on_operation = on_operation
         self._seq = 0
         self._must_leak = False
-        self._started: list[distributed.Work | None] = []  # all-reduces in progress
         self._is_initialized_here = world.make_store is not None
         self._timeout = _SUPERVISED_LIMIT if world.has_supervisor else None
-        self._uses_nccl = use_nccl = device.type == "cuda" and backend != "gloo"
+        use_nccl = device.type == "cuda" and backend != "gloo"
         with self._exchanging("meets the others"):
             if world.make_store is not None:
                 backends = "cpu:gloo,cuda:nccl" if use_nccl else "gloo"
@@ -104,8 +100,6 @@ class TorchGroup:
             try:
                 self._control = distributed.new_group(backend="gloo", timeout=self._timeout)
                 self._data = self._nccl_group(device) if use_nccl else self._control
-                if can_overlap and not use_nccl:
-                    self._data = distributed.new_group(backend="gloo", timeout=self._timeout)
             except BaseException:
                 self._destroy_own_initialization()
                 raise
@@ -120,7 +114,7 @@ class TorchGroup:
 
     def close(self) -> None:
         """Close the connections. Exchanges of other processes with this one then fail at once."""
-        if self._must_leak or (self._uses_nccl and not all(work and work.is_completed() for work in self._started)):
+        if self._must_leak:
             # Destroying the groups would block until all processes do it, and so would the end of the program, which
             # drops all references but these. The launcher ends processes that hang once another one has ended.
             for group in (self._data, self._control):
@@ -128,7 +122,7 @@ class TorchGroup:
             return
         for group in {id(group): group for group in (self._data, self._control)}.values():
             distributed.destroy_process_group(group)
-        del self._data, self._control, self._started, group  # the last reference closes the connections
+        del self._data, self._control, group  # the last reference closes the connections
         self._destroy_own_initialization()
 
     def _destroy_own_initialization(self) -> None:
@@ -202,7 +196,7 @@ class TorchGroup:
             parts = memory.view(self.size, -1)
             if not parts.numel():
                 return
-            if not self._uses_nccl:
+            if self._data is self._control:
                 # Gloo's all_gather copies: it takes 100 ms for 45 MB between two processes, broadcasts take 19 ms.
                 works = [
                     distributed.broadcast(part, index, group=self._data, async_op=True)
@@ -212,34 +206,27 @@ class TorchGroup:
                 works = [_all_gather(memory, parts[self.index], group=self._data, async_op=True)]
             self._finish(works)
 
-    def start_all_reduce(self, tensor: Tensor) -> None:
-        """Begin to replace a tensor by its sum over all processes, which start the same tensors in the same order."""
-        with self._exchanging("exchanges gradients", is_counted=False):
-            self._started.append(distributed.all_reduce(tensor, group=self._data, async_op=True))
-
-    def finish_all_reduces(self) -> None:
-        """Block until the sums of all tensors given to `start_all_reduce` are complete."""
-        if self._started:
-            with self._exchanging("exchanges gradients"):
-                self._finish(self._started)
-            self._started = []
+    def all_reduce(self, tensors: Sequence[Tensor]) -> None:
+        """Replace each tensor by its sum over all processes."""
+        with self._exchanging("exchanges gradients"):
+            self._finish([distributed.all_reduce(tensor, group=self._data, async_op=True) for tensor in tensors])
 
     def _finish(self, works: Sequence[distributed.Work | None]) -> None:
         # Over NCCL only the stream waits, so a process that hangs is noticed at the next exchange of bytes.
         for work in works:
-            if not self._uses_nccl:
+            if self._data is self._control:
                 self._wait(work)
             else:
                 assert work is not None, "this process is in the group"
                 work.wait()
 
     @contextmanager
-    def _exchanging(self, operation: str, *, is_counted: bool = True) -> Iterator[None]:
+    def _exchanging(self, operation: str) -> Iterator[None]:
         before, self.is_broken = self.is_broken, True
-        self._seq += is_counted
-        if is_counted and self._on_operation is not None:
+        self._seq += 1
+        if self._on_operation is not None:
             self._on_operation(self._seq)
-        if is_counted and self._late_finder is not None:
+        if self._late_finder is not None:
             self._late_finder.arrive(self._seq)
         began_s, limit = time.monotonic(), self._limit()
         try:

@@ -164,7 +164,7 @@ def open_team(
         WorkerLostError: a process did not come.
     """
     with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
-        group = TorchGroup(world, device, backend, on_operation, can_overlap=reduce == "fast")
+        group = TorchGroup(world, device, backend, on_operation)
         try:
             yield TorchTeam(group, device, reduce, step_timeout_s, on_first_step)
         finally:

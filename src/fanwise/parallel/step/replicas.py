@@ -7,16 +7,14 @@ for the shard. Operations of a GPU are only queued: a step of a single process d
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ...tensor.random.keys import Key
-from ..comm.fast import FastAllReduce
 from ..data.batch import Content, as_arguments
 from ..rng import generators_of, seed_generators
 from .buffers import Buffers
@@ -97,36 +95,25 @@ class Replica:
         self.other_params = [param for param in dict.fromkeys(params) if param not in own]
         self.buffers = Buffers(self.modules, self._mean_buffers)
 
-    def execute(
-        self, work: Sequence[ShardWork], key: Key, shards: int, overlap: FastAllReduce | None = None
-    ) -> list[Node[Partial]]:
+    def execute(self, work: Sequence[ShardWork], key: Key, shards: int) -> list[Node[Partial]]:
         """Execute consecutive shards. Return the nodes of the tree over `shards` that they form.
 
         Args:
             key: random key of this batch, from which each shard derives its own.
             shards: number of shards of the whole batch.
-            overlap: exchanges the gradients during the last backward pass of this process.
         """
         tree: TreeSum[Partial] = TreeSum(shards, add)
-        last = max((shard.index for shard in work if shard.samples), default=None)
-        with nullcontext() if overlap is None else overlap.overlapping():
-            for shard in work:
-                value: Partial | None = None
-                with add_shard_note(shard, shards):
-                    if overlap is not None and shard.index == last:
-                        earlier = [node.value.grads for node in tree.nodes if node.value is not None]
-                        value = self.differentiate(shard, key, partial(overlap.backward, earlier))
-                        overlap.take_grads(value)
-                    elif shard.samples:
-                        value = self.differentiate(shard, key)
-                tree.put(Node(shard.index, shard.index + 1, value))
+        for shard in work:
+            with add_shard_note(shard, shards):
+                value = self.differentiate(shard, key) if shard.samples else None
+            tree.put(Node(shard.index, shard.index + 1, value))
         return tree.nodes
 
-    def differentiate(self, work: ShardWork, key: Key, backward: Callable[[Tensor], Any] = Tensor.backward) -> Partial:
+    def differentiate(self, work: ShardWork, key: Key) -> Partial:
         """Execute forward and backward of a shard. The parameters have no gradients afterwards."""
         seed_generators(key.fold_in(work.index), self.generators)
         loss, count = self.loss(work)
-        backward(scale_loss(loss, work))
+        scale_loss(loss, work).backward()  # type: ignore[no-untyped-call]  # torch has not annotated it
         return self.collect_result(work, loss, count)
 
     def differentiate_concurrently(self, work: ShardWork) -> Partial:

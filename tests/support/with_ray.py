@@ -48,7 +48,9 @@ class RayCluster:
     def __init__(self, cpus: int = 1, host: PlayedHost | None = None) -> None:
         environment = {name: value for name, value in os.environ.items() if name != MARKER}
         # Its paths of sockets must not outgrow what the kernel takes, and outlive a test's folder for temporary files.
-        environment |= {**ENVIRONMENT, "TMPDIR": "/tmp"}
+        # Its nodes must find the modules of this folder, which functions of tests refer to.
+        path = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+        environment |= {**ENVIRONMENT, "TMPDIR": "/tmp", "PYTHONPATH": os.pathsep.join(path)}
         self._process = subprocess.Popen(
             [sys.executable, __file__],
             stdin=subprocess.PIPE,

@@ -260,7 +260,7 @@ def test_a_supervisor_that_is_killed_takes_the_daemon_along_and_the_next_job_has
 OWNER = """
 import sys
 from pathlib import Path
-sys.path.insert(0, {tests!r})
+sys.path[:0] = {paths!r}
 from test_mps import GPU, connect
 from fanwise.pool import Pool
 import signal
@@ -282,8 +282,8 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("victims", ["owner", "owner supervisor", "guard owner", "guard supervisor"])
 def test_nothing_of_the_daemon_is_left_when_processes_of_the_pool_are_killed(victims: str, tmp_path: Path) -> None:
-    script = tmp_path / "owner.py"
-    script.write_text(OWNER.format(tests=str(Path(__file__).parent), folder=str(tmp_path)))
+    script, here = tmp_path / "owner.py", Path(__file__).parent
+    script.write_text(OWNER.format(paths=[str(here), str(here.parent / "support")], folder=str(tmp_path)))
     others = running_processes()
     with subprocess.Popen(
         [sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

@@ -102,8 +102,8 @@ class ResettingDevice:
         finally:
             for way in ways:
                 way.cancel()
+            there.close()  # first: this task may be canceled while it waits
             await asyncio.gather(*ways, return_exceptions=True)
-            there.close()
 
     async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, back: asyncio.StreamWriter) -> None:
         """One direction, to its end."""

@@ -54,7 +54,7 @@ RATIOS = (
     Ratio("1 device / plain loop, 1 thread", ONE, PLAIN, (">= 0.98", ">= 0.98")),
     Ratio("2 processes / the same without exchange", TWO, APART, (">= 0.95", ">= 0.88")),
     Ratio("2 processes / the same, freed memory kept", TWO, APART_KEPT, (">= 0.95", ">= 0.88")),
-    Ratio("2 processes / DDP over Gloo", TWO, DDP, (">= 1.03", ">= 1.15")),
+    Ratio("2 processes / DDP over Gloo", TWO, DDP, (">= 1.15", ">= 1.3")),
     Ratio("2 processes / 1 process, 2 threads", TWO, THREADS, ("", "")),
     Ratio("exact / fast", TWO, FAST, ("", "")),
     Ratio("by default: 4 shards / 1, 1 device", ONE_FOUR, ONE, ("", "")),

@@ -38,6 +38,7 @@ LONG = (
     "tests/pool/test_orphans.py",
     "tests/rpc/test_group_processes.py",
     "tests/rpc/test_two_hosts.py",
+    "tests/tensor/test_right_on_every_engine.py",
     "tests/tensor/test_right_or_error.py",
     "tests/tensor/test_standard_values.py",
 )
@@ -46,7 +47,6 @@ LONG = (
 OF_TENSORFLOW = (
     "tests/docs/test_differences.py",
     "tests/links/test_arrays_of_engines.py",
-    "tests/rpc/autograd/test_mixed_engines.py",
     "tests/sources/test_arrays.py",
     "tests/tensor/test_adapters.py",
     "tests/tensor/test_gradients.py",
@@ -54,15 +54,12 @@ OF_TENSORFLOW = (
     "tests/tensor/test_gradients_jax.py",
     "tests/tensor/test_gradients_tensorflow.py",
     "tests/tensor/test_keys_at_state_on_engines.py",
-    "tests/tensor/test_portability.py",
     "tests/tensor/test_right_or_error.py",
     "tests/tensor/test_same_beyond_the_standard.py",
     "tests/tensor/test_standard_names.py",
     "tests/tensor/test_standard_values.py",
     "tests/tensor/test_tensor_exchange.py",
     "tests/tensor/test_tensor_wire_engines.py",
-    "tests/tensor/test_tensorflow_namespace_use.py",
-    "tests/tensor/test_tensorflow_namespace_values.py",
 )
 
 # No deadline: speed is measured in benchmarks/. Not derandomised, in CI neither: a new example is worth finding

@@ -33,7 +33,6 @@ LAYERS = {
     "fanwise.pool": "Warm workers.",
     "fanwise.plot": "Figures.",
     "fanwise.zoo": "Data sets and models of the examples.",
-    "fanwise.links": "Authenticated connections between processes.",
     "fanwise.testing": "What tests of such programs need.",
 }
 

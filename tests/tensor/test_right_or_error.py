@@ -294,7 +294,7 @@ def compared(name: str, call: Call, mode: str, results: dict[str, Outcome], boun
 
 
 # The standard leaves the sign of a zero open where both arguments are zeros.
-SIGN_OF_ZERO_IS_OPEN = {"clip", "maximum", "minimum", "relu"}
+SIGN_OF_ZERO_IS_OPEN = {"clip", "maximum", "minimum"}
 
 
 def form(arrays: Sequence[Any], mode: str) -> str:

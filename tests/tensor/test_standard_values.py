@@ -29,8 +29,7 @@ Case = Callable[[Draw, Sequence[str]], Arguments]
 
 EXAMPLES = int(os.environ.get("FANWISE_EXAMPLES", "0"))
 # How many inputs are drawn for a function; jax64 is JAX with 64 bits on. JAX compiles for every shape, 30 ms each, so
-# it gets few, and only for the functions that we mend: the others are its own. TensorFlow's functions are ours: they
-# have a file of tests of their own, test_tensorflow_namespace_values.py.
+# it gets few, and only for the functions that we mend: the others are its own.
 ENGINES = {"numpy": 12, "torch": 12, "jax": 1, "jax64": 1}
 
 SIGNED = ["int8", "int16", "int32", "int64"]

@@ -378,3 +378,23 @@ def test_a_dtype_is_refused_where_the_standard_has_none_and_taken_beside_other_a
         assert ft.zeros(2, dtype=ft.int8).dtype == ft.zeros(2, dtype=ft.int8, device="cpu").dtype == ft.int8
         assert ft.sum(np.ones((2, 3)), axis=0, keepdims=True).shape == (1, 3)
         assert ft.sum(np.ones((2, 3)), keepdims=True).shape == (1, 1)
+
+
+def test_an_array_of_another_engine_in_a_refused_call_does_not_change_later_calls() -> None:
+    with pytest.raises(TypeError):
+        UNTYPED.reshape(torch.ones(2), np.asarray([2, 1]))
+    assert ft.reshape(np.ones(2), (2, 1)).shape == (2, 1)
+
+
+def test_floor_divide_of_torch_checks_and_promotes_as_divide_does() -> None:
+    with pytest.raises(OverflowError):
+        ft.floor_divide(torch.tensor([200], dtype=torch.uint8), 300)
+    quotient = ft.floor_divide(torch.ones(1), torch.tensor(2.0, dtype=torch.float64))
+    assert quotient.dtype == ft.divide(torch.ones(1), torch.tensor(2.0, dtype=torch.float64)).dtype
+
+
+def test_det_of_torch_can_be_mapped_and_differentiated_in_a_map(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "unused")  # torch sets it while vmap loads its compiler
+    matrices = torch.stack([torch.eye(2), torch.zeros(2, 2)])
+    assert torch.func.vmap(ft.linalg.det)(matrices).tolist() == [1, 0]
+    assert torch.func.vmap(torch.func.grad(ft.linalg.det))(matrices)[0].tolist() == [[1, 0], [0, 1]]

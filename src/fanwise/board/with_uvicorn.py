@@ -57,7 +57,7 @@ class Server:
         try:
             ask_for_statuses()
         except (JoinError, OSError) as error:
-            logging.getLogger(__name__).warning("trainings and groups of workers are not shown: %s", error)
+            logging.getLogger(__name__).warning("training runs are not shown: %s", error)
         log = logging.getLogger("uvicorn.error")
         log.addFilter(self._is_worth_saying)
         try:

@@ -1,20 +1,20 @@
 """Links: authenticated calls between processes. Loads no torch.
 
-    frames (quiet)     messages cut out of bytes, lengths checked before memory is asked for
-    calls (quiet)      which calls are open
-    outstanding (quiet)  what is out with others, by id
+    frames (pure)     messages cut out of bytes, lengths checked before memory is asked for
+    calls (pure)      which calls are open
+    outstanding (pure)  what is out with others, by id
     codec, plain       objects to bytes and back: as pickles, and values of a fixed list
     pickler            one way to pickle, for links and for the calls of rpc
     hub                the loop of a process
     runner_threads     threads that take turns at driving a hub, and run the user's code that comes in
-    counts (quiet)     what a link has carried, as numbers
+    counts (pure)     what a link has carried, as numbers
     link               calls both ways with one peer: what the caller holds, what the peer answers
     waiters            threads that wait for answers while another reads
     sender             the writing half of a link
     peers              who is at the other end, and its death; process_state: whether a process lives, or is stopped
     message_limits     how large a message may be here
     runtime_folder     where sockets, lock files and status files of this user lie
-    status_files       what running programs say of themselves, for whoever looks
+    status_files       what training runs report to the boards of the same user
     shared_secret      the secret of a cluster: made, read, and refused when it is weak
 
     transports/        what carries bytes: memory, Unix sockets, encryption between hosts; listening and dialling

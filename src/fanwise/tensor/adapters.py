@@ -231,7 +231,6 @@ _TABLES: dict[str, _Parts[Any]] = {
     "devices": device_placements,
     "writing": writers,
     "random": generators,
-    "wire": wires,
     "gradients": differentiators,
     "namespace": standards,
 }
@@ -243,7 +242,7 @@ def register_engine(engine: "Engine", array_type: type, **parts: Any) -> None:
     Args:
         engine: its name and abilities.
         array_type: the class of its arrays; subclasses belong to the engine too.
-        parts: "namespace", "exchange", "devices", "writing", "random", "wire" or "gradients", each an object with
+        parts: "namespace", "exchange", "devices", "writing", "random" or "gradients", each an object with
             the functions of the protocol of this module. Only what is used is needed.
 
     Raises:

@@ -1,5 +1,5 @@
 // One training run with its ranks, as long as it runs.
-import { $, ask, bytes, el, fill, follow, number, pill, renew, say, seconds, write } from "/static/dom.js";
+import { $, ask, el, fill, follow, number, pill, renew, say, seconds, write } from "/static/dom.js";
 import { colour, draw } from "/static/charts.js";
 
 const key = decodeURIComponent(location.pathname.split("/")[2]);

@@ -5,8 +5,8 @@
                                                             tls              proofs, before the first record
     acceptor     strangers, until they have proved          tcp_sockets      addresses, ports, options
                  themselves                                 tcp_watch        whether the other host answers
-    pending_connections (quiet)   how many strangers there may be
-    spinning (quiet)              whether who waits looks before it sleeps
+    pending_connections (pure)   how many strangers there may be
+    spinning (pure)              whether who waits looks before it sleeps
 
 Knows no message. `tls` and `tcp` load `ssl` and `cryptography`; the rest does not.
 """

@@ -60,7 +60,7 @@ def _by_arrays(name: str, signature: inspect.Signature) -> Function:
         if "device" in kwargs:
             kwargs["device"] = _device(engine, kwargs["device"])
         found: Function = getattr(part_of(engine, ""), name)
-        for kind in map(type, args[0] if takes_sequence else args):
+        for kind in map(type, args[0] if takes_sequence else args[:1]):
             if is_remembered(kind):
                 known[kind] = found
         return found
@@ -84,11 +84,11 @@ def _by_arrays(name: str, signature: inspect.Signature) -> Function:
         return found(first, *others, **kwargs)
 
     def of_sequence(arrays: Any, /, **kwargs: Any) -> Any:
-        kinds = set(map(type, arrays))
-        found = known.get(next(iter(kinds))) if len(kinds) == 1 else None
-        if found is None or not plain.issuperset(kwargs):
+        kinds = {*map(type, arrays)}
+        found = known.get(kinds.pop()) if len(kinds) == 1 else None
+        if found is None or (kwargs and not plain.issuperset(kwargs)):
             found = choose((arrays,), kwargs)
-        return found(arrays, **kwargs)
+        return found(arrays, **kwargs) if kwargs else found(arrays)
 
     return of_sequence if takes_sequence else of_arrays
 

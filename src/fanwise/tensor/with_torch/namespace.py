@@ -143,7 +143,8 @@ def sign(x: torch.Tensor, /) -> torch.Tensor:
 
 def remainder(x1: Any, x2: Any, /) -> torch.Tensor:
     if not isinstance(x1, _TENSOR):  # torch has no derivative of that
-        check_fits(x1, _LIMITS.get(x2.dtype))
+        if type(x1) is int:
+            check_fits(x1, _LIMITS.get(x2.dtype))
         x1 = torch.as_tensor(x1, dtype=compat.result_type(x1, x2), device=x2.device)
     found: torch.Tensor = _remainder(x1, x2)
     if not found.dtype.is_floating_point:
@@ -226,11 +227,21 @@ def arange(start: Any, /, stop: Any = None, step: Any = 1, *, dtype: Any = None,
 
 def _det(x: torch.Tensor, /) -> torch.Tensor:
     found: torch.Tensor = torch.linalg.det(x)
-    if not _is_differentiated(x) or not (is_singular := found == 0).any():
+    # vmap cannot branch on values, so there the derivatives at singular matrices are those of torch.
+    if not _is_differentiated(x) or _is_mapped(x) or not (is_singular := found == 0).any():
         return found
     # torch returns 0 as the gradient at singular matrices, and NaN as the second derivative.
     parts = zip(x.reshape(-1, *x.shape[-2:]), found.reshape(-1), is_singular.reshape(-1), strict=True)
     return torch.stack([_det_of_singular(a) if singular else d for a, d, singular in parts]).reshape(found.shape)
+
+
+def _is_mapped(x: torch.Tensor) -> bool:
+    """Return True inside torch.func.vmap, also below derivatives."""
+    while torch._C._functorch.is_functorch_wrapped_tensor(x):
+        if torch._C._functorch.is_batchedtensor(x):
+            return True
+        x = torch._C._functorch.get_unwrapped(x)
+    return False
 
 
 def _det_of_singular(x: torch.Tensor) -> torch.Tensor:
@@ -245,7 +256,7 @@ def _det_of_singular(x: torch.Tensor) -> torch.Tensor:
     rest = x[rank:, rank:] - below @ torch.linalg.solve(regular, right)
     # The characteristic polynomial by Faddeev and Le Verrier: products and sums alone. `rest` is 0 but for rounding.
     eye = torch.eye(len(s) - rank, dtype=x.dtype, device=x.device)
-    matrix, coefficient = eye, eye[:1, :1].sum()
+    matrix, coefficient = eye, x.new_ones(())
     for n in range(1, len(eye) + 1):
         matrix = rest @ matrix
         coefficient = -torch.trace(matrix) / n
@@ -255,6 +266,10 @@ def _det_of_singular(x: torch.Tensor) -> torch.Tensor:
 
 
 def floor_divide(x1: Any, x2: Any, /) -> torch.Tensor:
+    for number, array in ((x1, x2), (x2, x1)):
+        if type(number) is int:
+            check_fits(number, _LIMITS.get(array.dtype))
+    x1, x2 = _promoted(x1, x2)
     return torch.div(x1, x2, rounding_mode="floor")  # torch.floor_divide has no derivative (pytorch#43327)
 
 

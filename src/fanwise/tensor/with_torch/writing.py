@@ -35,14 +35,14 @@ def changed(
 ) -> torch.Tensor:  # Any, here and below: a number or tensor
     if not _means_the_same(x, index) or _is_batched(value) or not (how == "set" or is_basic(index)):
         return _by_positions(x, index, value, how)
-    check_in_range(x, index)
-    place = x[index]
+    if type(index) is not int:  # torch checks a single number itself
+        check_in_range(x, index)
     if isinstance(value, torch.Tensor):
         if how == "set" and not is_basic(index) and not _is_mask(index):
             return _by_positions(x, index, value, how)  # torch has a gradient for values that others overwrite
-        check_broadcast(tuple(value.shape), tuple(place.shape))
+        check_broadcast(tuple(value.shape), tuple(x[index].shape))
     y = x.clone()
-    y[index] = value if how == "set" else _combined(place, value, how)
+    y[index] = value if how == "set" else _combined(x[index], value, how)
     return y
 
 

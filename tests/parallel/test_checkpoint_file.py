@@ -1,5 +1,6 @@
 """Checkpoint files: the saved state is written as a whole or not at all, and errors are reported."""
 
+import io
 import os
 import sys
 import threading
@@ -161,9 +162,23 @@ def test_an_error_becomes_a_note_if_the_block_raises(tmp_path: Path) -> None:
 
 
 def test_content_that_cannot_be_serialized_is_refused_at_once(tmp_path: Path) -> None:
-    with Writer() as writer, pytest.raises(TypeError, match="cannot pickle"):
-        writer.start(tmp_path / "run.pt", content(1, bad=threading.Lock()))
+    changes: list[bool] = []
+    with Writer(changes.append) as writer, pytest.raises(TypeError, match="cannot pickle"):
+        writer.start(tmp_path / "run.pt", content(1, lock=threading.Lock()))
+    assert changes == [True, False], "nobody waits for it"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_only_the_elements_of_a_view_are_written() -> None:
+    data = checkpoint_file.serialize({"view": torch.zeros(100_000)[:2]})
+    assert len(data) < 100_000
+    assert torch.load(io.BytesIO(data), weights_only=True)["view"].shape == (2,)
+
+
+def test_version_numbers_of_modules_are_written() -> None:
+    state = nn.BatchNorm1d(2).state_dict()
+    loaded = torch.load(io.BytesIO(checkpoint_file.serialize({"model": state})))["model"]
+    assert loaded._metadata == state._metadata  # type: ignore[attr-defined]
 
 
 def test_a_relative_path_belongs_to_the_folder_of_the_call(

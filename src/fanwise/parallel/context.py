@@ -560,6 +560,7 @@ class Run:
             ValueError, NotInstalled: fsspec does not have the file system, or the URL is memory:// and the run has
                 several processes.
             OSError, CheckpointError: the previous checkpoint could not be written, or, with wait=True, this one.
+            Errors of torch and pickle: the state of an object cannot be serialized.
         """
         self._shard_loop_guard.check("run.save")
         location = location_of(path)
@@ -569,7 +570,6 @@ class Run:
                 f"Use a file or another URL. memory:// is for runs in the calling process."
             )
         if self._team.index == 0:
-            self._monitor.set_writing(True)  # a run that fails while the state is copied waits for the checkpoint, too
             self.writer.start(location, self._state.content())
             if wait:
                 self.writer.wait()

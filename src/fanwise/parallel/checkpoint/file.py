@@ -52,7 +52,9 @@ def serialize(content: Mapping[str, Any]) -> memoryview:
 def _in_main_memory(value: Any) -> Any:
     """Copy tensors of other devices in nested containers, so that a machine without such a device can load them."""
     if isinstance(value, Tensor):
-        return value.detach().cpu()
+        tensor = value.detach().cpu()
+        is_view = tensor.layout is torch.strided and tensor.untyped_storage().nbytes() > tensor.nbytes
+        return tensor.clone() if is_view else tensor  # torch.save would write the whole storage of a view
     if type(value) in (dict, OrderedDict):
         copied = type(value)((name, _in_main_memory(member)) for name, member in value.items())
         if type(value) is OrderedDict:
@@ -164,10 +166,12 @@ class Writer:
             )
         location = location_of(path)  # a relative path belongs to the current folder
         self.wait()
-        arguments = (location, serialize(content), self._errors, self._on_writing_changed, self._on_written)
-        thread = threading.Thread(target=_write_in_background, args=arguments, name="fanwise-checkpoint", daemon=False)
-        self._on_writing_changed(True)
+        self._on_writing_changed(True)  # a run that fails while the content is serialized waits for it, too
         try:
+            arguments = (location, serialize(content), self._errors, self._on_writing_changed, self._on_written)
+            thread = threading.Thread(
+                target=_write_in_background, args=arguments, name="fanwise-checkpoint", daemon=False
+            )
             thread.start()
         except BaseException:
             self._on_writing_changed(False)

@@ -240,15 +240,15 @@ class DeviceCopy:
         return wait
 
 
-def _identity(value: Content) -> Content:
+def identity(value: Content) -> Content:
     return value
 
 
 def _map(
     content: Content,
     on_tensor: Callable[[Tensor], Tensor],
-    on_column: Callable[[Content], Content] = _identity,
-    on_other: Callable[[Content], Content] = _identity,
+    on_column: Callable[[Content], Content] = identity,
+    on_other: Callable[[Content], Content] = identity,
 ) -> Content:
     """Apply functions to the leaves of nested content. Lists become tuples."""
     if isinstance(content, Tensor):

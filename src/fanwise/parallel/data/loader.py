@@ -28,7 +28,7 @@ from ...pool.current import in_job
 from ...tensor.random.keys import Key
 from ..rng import forget_spare_normal
 from ..step.tree import cut
-from .batch import Batch, Content, DeviceCopy, LoadedBatch
+from .batch import Batch, Content, DeviceCopy, LoadedBatch, identity
 from .dataset import Collate, PassReader, Reader, SampleReader, TensorReader
 from .position import Pass
 from .stream import StreamReader
@@ -264,7 +264,7 @@ class Loaders:
         return DataLoader(
             dataset,
             num_workers=num_workers,
-            collate_fn=_identity,
+            collate_fn=identity,
             pin_memory=self._device.type == "cuda" and options.pin_memory is not False,
             timeout=options.timeout,
             worker_init_fn=partial(_init_worker, options.worker_init_fn),
@@ -350,10 +350,6 @@ def iterate_stream(
 
 def cut_range(batch: range, shards: int) -> tuple[range, ...]:
     return tuple(batch[part.start : part.stop] for part in cut(len(batch), shards))
-
-
-def _identity(content: Any) -> Any:
-    return content
 
 
 def _init_worker(init_fn: InitFn | None, number: int) -> None:

@@ -23,7 +23,7 @@ from . import evaluation, user_collectives
 from .batch_norm import BatchNormMode, check_batch_norm, execute_globally
 from .checkpoint import file as checkpoint_file
 from .checkpoint.file import Writer
-from .checkpoint.location import StrPath, is_in_process_memory, location_of
+from .checkpoint.location import Location, StrPath, is_in_process_memory, location_of
 from .checkpoint.state import RunState
 from .comm.team import Alone, Monitor, Stateful, Team, report_together
 from .config import Plan
@@ -545,8 +545,8 @@ class Run:
     def save(self, path: P, *, wait: bool = False) -> P:
         """Write a checkpoint in the background, and return the path.
 
-        Every process must call it. Only process 0 writes. The state is copied before this returns. An existing file is
-        replaced atomically. `fanwise.run` returns after the checkpoint is written. A run that fails waits up to 30 s
+        Every process must call it, and blocks until all do. Only process 0 writes. The state is copied before this
+        returns. An existing file is replaced atomically. `fanwise.run` returns after the checkpoint is written. A run that fails waits up to 30 s
         for the checkpoint. An error is raised by the next `save`, or at the end of the run.
 
         A run that is resumed from a checkpoint saved inside the loop over the batches continues with the next batch. If
@@ -569,11 +569,16 @@ class Run:
                 f"path={path!r} is the memory of one process of this run, which is lost when the process ends.\n"
                 f"Use a file or another URL. memory:// is for runs in the calling process."
             )
+        self._team.together(lambda: self._start_checkpoint(location))
+        if wait and self._team.index == 0:
+            self.writer.wait()
+        return path
+
+    def _start_checkpoint(self, location: Location) -> None:
         if self._team.index == 0:
             self.writer.start(location, self._state.content())
-            if wait:
-                self.writer.wait()
-        return path
+        # Without this, another process could fail after `save` and end the run before process 0 has called it.
+        self._team.gather("saves a checkpoint", None)
 
     def restore(self, path: StrPath, *, weights_only: bool = True) -> None:
         """Continue from a checkpoint, on any number of devices. Call it before the first epoch and batch.

@@ -63,6 +63,7 @@ QUIET = [
     "parallel/comm/stragglers.py",
     "parallel/launch/membership.py",
     "plot/data.py",
+    "plot/worker_intervals.py",
     "pool/contract.py",
     "pool/launchers.py",
     "pool/leases.py",

@@ -22,7 +22,7 @@ from fanwise.plot.data import (
     num_not_finite,
     typical_values,
 )
-from fanwise.plot.timeline import WorkerInterval, worker_timeline
+from fanwise.plot.worker_intervals import WorkerInterval, worker_timeline
 
 
 def search_of(

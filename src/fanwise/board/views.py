@@ -17,7 +17,7 @@ import numpy as np
 
 from ..plot.rung_levels import rungs_of
 from ..plot.scales import value_scale
-from ..plot.timeline import Timeline, worker_timeline
+from ..plot.worker_intervals import Timeline, worker_timeline
 from ..tune.constraints import format_violations, violated_constraints
 from ..tune.display.table import method_line
 from ..tune.experiment import Experiment

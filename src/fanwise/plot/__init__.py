@@ -2,11 +2,11 @@
 
     from fanwise.plot import SearchData, incumbent, learning_curves, save_figure, workers
 
-    data          SearchData, and what is computed from it: incumbents, learning curves
-    timeline      what each worker did, and the figure `workers`
-    rung_levels   which trials continued at each rung, and the figure `rungs`
-    incumbents, curves, fronts, importances    the other figures
-    canvas, scales                             figures without pyplot; limits, units and labels of axes
+    data                SearchData, and what is computed from it: incumbents, learning curves
+    worker_intervals    what each worker did, and the utilization
+    rung_levels         which trials continued at each rung, and the figure `rungs`
+    incumbents, curves, timeline, fronts, importances    the other figures
+    canvas, scales      figures without pyplot; limits, units and labels of axes
 
 Figures are matplotlib `Figure` objects that pyplot does not know; a notebook shows the last one of a cell. They can be
 drawn at any time, also before the first report. Importing this package does not import matplotlib; drawing does.

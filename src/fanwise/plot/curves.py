@@ -36,7 +36,8 @@ from .data import (
     typical_values,
 )
 from .scales import TimeUnit, ValueScale, plain, thin, time_unit, value_scale
-from .timeline import draw_rows, row_scale, worker_timeline
+from .timeline import draw_rows, row_scale
+from .worker_intervals import worker_timeline
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

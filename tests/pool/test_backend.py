@@ -160,7 +160,7 @@ def test_a_pool_that_is_closed_while_jobs_run_ends_all_its_processes(gate: Gate)
 def test_a_pool_that_is_closed_while_something_uses_its_loop_ends_the_loop() -> None:
     with Pool(cpus=1) as pool:
         pool.submit(int).result(within_s=60)
-        hub = pool.hub
+        hub = pool._hub
         hub.at_turn_end(lambda: None)
     assert hub.is_closed
 

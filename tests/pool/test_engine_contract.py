@@ -40,7 +40,7 @@ def local(pool: Pool) -> EngineCase:
         assert ready.pid is not None, "it has a process"
         os.kill(stat_of(ready.pid).parent, signal.SIGKILL)  # the warm process, without which no job lives
 
-    return EngineCase(pool.engine, lambda fact, text: void(within(30, fact, text)), lose)
+    return EngineCase(pool._engine, lambda fact, text: void(within(30, fact, text)), lose)
 
 
 @contextlib.contextmanager

@@ -19,8 +19,7 @@ from fanwise.pool import pool as pool_module
 from fanwise.pool.backend import release
 from fanwise.pool.launching import MPS_VARIABLES
 from fanwise.pool.leases import Gpu, Machine
-from fanwise.pool.marks import mark_of
-from fanwise.pool.processes import all_pids
+from fanwise.pool.processes import all_pids, tag_of
 from fanwise.testing import within
 from fanwise.testing.processes import MARKER, running_processes
 
@@ -80,8 +79,8 @@ def exists(pid: int) -> bool:
 
 def daemons_of(pool: Pool) -> list[int]:
     """The processes that carry the mark of the pool's MPS daemon."""
-    line = local_engine(pool).worker_set._interpreters.line
-    return [pid for pid in all_pids() if mark_of(pid) == f"{line}/mps"]
+    line = local_engine(pool).worker_set._interpreters.lineage
+    return [pid for pid in all_pids() if tag_of(pid) == f"{line}/mps"]
 
 
 # -- who uses MPS ------------------------------------------------------------------------------------------------------
@@ -272,7 +271,7 @@ def job():
 if __name__ == "__main__":
     pool = Pool(cpus=1, gpus=[GPU], seed=1)
     handle = pool.needs(gpus=0.5).submit(job)
-    interpreters = pool.engine.worker_set._interpreters
+    interpreters = pool._engine.worker_set._interpreters
     handle.wait_began(60)
     print(interpreters._guard.pid, interpreters._supervisor_link.peer.pid, pool._life.folder, flush=True)
     sys.stdin.read()

@@ -302,7 +302,9 @@ def test_a_done_callback_that_fails_is_logged_and_the_others_are_called(
 
 def test_a_result_that_is_not_there_in_time_is_a_deadline_and_the_job_goes_on(pool: Pool, gate: Gate) -> None:
     handle = submitted(pool.submit(gate.wait))
-    with pytest.raises(DeadlineExceeded, match=rf"job {handle.id} 'Gate.wait' has not ended within 0.01 s; it goes on"):
+    with pytest.raises(
+        DeadlineExceeded, match=rf"job {handle.id} 'Gate.wait' has not ended within 0.01 s"
+    ):
         handle.result(within_s=0.01)
     gate.open()
     assert handle.result(within_s=30) is None
@@ -323,7 +325,7 @@ def test_a_fork_inside_a_job_sends_nothing_and_ends_with_the_function(pool: Pool
         pid = os.fork()
         if pid == 0:
             words = []
-            for use in (current, lambda: job.report(1), lambda: job.submit(int), lambda: Pool().submit(int)):
+            for use in (current, lambda: job.report(1), lambda: Pool().submit(int)):
                 try:
                     use()
                 except ClosedError as error:
@@ -339,7 +341,7 @@ def test_a_fork_inside_a_job_sends_nothing_and_ends_with_the_function(pool: Pool
 
     heard: list[object] = []
     handle = submitted(pool.needs(on_report=hear).submit(fork))
-    assert handle.result(within_s=30) == (0, "4")
+    assert handle.result(within_s=30) == (0, "3")
     assert heard == []
     assert (tmp_path / "exits").read_text() == f"{handle.pid} "  # the child did not do the job's own cleaning up
 
@@ -350,7 +352,7 @@ def test_a_fork_of_the_users_process_cannot_use_the_pool(pool: Pool, gate: Gate)
     pid = os.fork()
     if pid == 0:
         words = []
-        for use in (lambda: pool.submit(int), lambda: handle.result(), lambda: handle.stop(), lambda: pool.engine):
+        for use in (lambda: pool.submit(int), lambda: handle.result(), lambda: handle.stop(), lambda: pool._engine):
             try:
                 use()
             except ClosedError as error:

@@ -152,7 +152,7 @@ def test_a_job_that_is_handed_to_a_dying_process_runs_in_another(own: Pool) -> N
         kept = pid_of(own.needs(reuse=True))
         os.kill(kept, signal.SIGSTOP)  # it will not read what it is given
         handle = own.needs(reuse=True).submit(os.getpid)
-        within(10, lambda: not local_engine(own)._backlog, "the job was handed over")
+        within(10, lambda: not local_engine(own)._backlog._queues, "the job was handed over")
         os.kill(kept, signal.SIGKILL)
         assert handle.result(within_s=30) != kept
 
@@ -162,7 +162,7 @@ def test_a_job_that_is_killed_while_it_is_handed_over_is_told_and_the_next_one_r
     os.kill(kept, signal.SIGSTOP)
     handle = own.needs(reuse=True).submit(os.getpid)
     assert isinstance(handle, JobHandle)
-    within(10, lambda: not local_engine(own)._backlog, "the job was handed over")
+    within(10, lambda: not local_engine(own)._backlog._queues, "the job was handed over")
     handle.kill()
     assert handle.outcome(within_s=30).text == f"job {handle.id} was stopped before it began"
     assert pid_of(own.needs(reuse=True)) != kept
@@ -215,7 +215,7 @@ def test_the_nested_jobs_of_a_reused_process_end_before_its_next_job(own: Pool, 
         signal.pause()
 
     def parent() -> None:
-        current().submit(child)
+        Pool().submit(child)
         while not (tmp_path / "child").exists() or not (tmp_path / "child").read_text():
             current().report("until the child runs")
 
@@ -234,7 +234,7 @@ def test_a_reused_process_gets_its_next_job_only_when_the_jobs_of_its_last_one_a
         signal.pause()
 
     def parent() -> None:
-        current().submit(deaf)
+        Pool().submit(deaf)
         while not (tmp_path / "deaf").exists():
             current().report("until the child does not listen")
 

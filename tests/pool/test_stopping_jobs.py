@@ -67,7 +67,7 @@ def test_a_stop_that_is_ignored_is_followed_by_a_kill(pool: Pool, tmp_path: Path
     within(30, (tmp_path / "ready").exists, "the job is inside its try")
     outcome = stopped(handle, grace_s=0.2)
     assert outcome.kind == "signal"
-    assert "ended by SIGKILL: told to end, it had not ended when its time was up" in outcome.text
+    assert "ended by SIGKILL, because it did not end in time after a stop" in outcome.text
 
 
 def test_a_second_stop_may_shorten_the_grace(pool: Pool, tmp_path: Path) -> None:

@@ -170,6 +170,4 @@ def test_a_job_whose_pool_has_lost_its_folder_says_so(tmp_path: Path) -> None:
         os.rename(folder, tmp_path / "away")  # at once: the pool removes the output of the job that ended meanwhile
         outcome = submitted(pool.submit(int)).outcome(within_s=60)
     assert outcome.kind == "lost"
-    assert outcome.text == (
-        f"it could not begin, because somebody removed the folder {pool._life.folder}. Make a new pool."
-    )
+    assert outcome.text == (f"it could not begin, because the folder {pool._life.folder} was removed. Make a new pool.")

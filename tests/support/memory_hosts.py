@@ -18,12 +18,11 @@ from fanwise.links.transports.unix import memory_links
 from fanwise.pool import Machine
 from fanwise.pool.backend import Backend
 from fanwise.pool.cluster.engine import ClusterEngine
-from fanwise.pool.cluster.host import Host
-from fanwise.pool.cluster.hosts import HostFacts
+from fanwise.pool.cluster.host import Host, HostFacts
 from fanwise.pool.contract import Engine, Job, JobRequest, Outcome, Ready, Reply, Report
 from fanwise.pool.functions import pack
 from fanwise.pool.leases import Gpu, Resources
-from fanwise.pool.lifetime import Lifetime, Local
+from fanwise.pool.lifetime import Lifetime, LocalRunning
 from fanwise.pool.runtime_environment import look
 from fanwise.testing.within import within
 
@@ -61,7 +60,7 @@ class MemoryHosts:
         self._number += 1
         key = f"host-{self._number}"
         machine = Machine(cpus, 1 << 30, self._gpus, (key,))
-        life = Lifetime(lambda backend: Local(backend, seed=0, machine=machine))
+        life = Lifetime(lambda backend: LocalRunning(backend, seed=0, machine=machine))
         engine = life.start()
         assert life.hub is not None, "comes with the engine"
         near, far = memory_links(self._hub, life.hub)

@@ -19,8 +19,7 @@ from with_ray import RayCluster
 
 from fanwise import Pool
 from fanwise.base.errors import ClusterError, NotInstalled
-from fanwise.pool.cluster.engine import ClusterEngine
-from fanwise.pool.cluster.jobs import ClusterJob
+from fanwise.pool.cluster.engine import ClusterEngine, ClusterJob
 from fanwise.pool.contract import Job, Ready
 from fanwise.testing import within
 
@@ -34,8 +33,8 @@ def alive(pid: int) -> bool:
 
 
 def engine_of(pool: Pool) -> ClusterEngine:
-    assert isinstance(pool.engine, ClusterEngine)
-    return pool.engine
+    assert isinstance(pool._engine, ClusterEngine)
+    return pool._engine
 
 
 PROGRAM = """
@@ -49,7 +48,7 @@ if __name__ == "__main__":
     pool = Pool(ray=sys.argv[1])
     jobs = [pool.submit(waits) for _ in range(2)]
     assert all(job.wait_began(60) for job in jobs)
-    print(*(host.pid for host in pool.engine.hosts), *(job.pid for job in jobs), flush=True)
+    print(*(host.pid for host in pool._engine.hosts), *(job.pid for job in jobs), flush=True)
     sys.stdin.read()
 """
 

@@ -92,7 +92,7 @@ def test_a_kill_while_memory_ran_out_is_out_of_memory() -> None:
     assert "the kernel ran out of memory and killed one process meanwhile" in explain(-9, ooms=1).text
     assert "killed 3 processes meanwhile" in explain(-9, ooms=3).text
     assert explain(-11, ooms=1).kind == "signal"
-    assert explain(-9, asked="terminate", ooms=1).kind == "out-of-memory"
+    assert explain(-9, stop_request="terminate", ooms=1).kind == "out-of-memory"
 
 
 def test_native_code_without_memory_is_out_of_memory() -> None:
@@ -114,7 +114,7 @@ def test_what_was_asked_for_is_not_blamed_on_others(
     status: int, asked: Literal["terminate", "kill"], text: str
 ) -> None:
     kind = "exit" if status == 0 else "signal"
-    assert explain(status, asked=asked, ooms=2) == Death(kind, text)  # type: ignore[arg-type]
+    assert explain(status, stop_request=asked, ooms=2) == Death(kind, text)  # type: ignore[arg-type]
 
 
 def test_the_last_output_is_shown_below() -> None:

@@ -97,13 +97,6 @@ def test_a_nested_jobs_seed_follows_from_its_parents(pool: Pool) -> None:
     assert len({*first, *other}) == 4
 
 
-def test_nested_jobs_of_nested_jobs_run(pool: Pool) -> None:
-    def descend(levels: int) -> int:
-        return 1 + Pool().submit(descend, levels - 1).result(20) if levels else 1
-
-    assert pool.submit(descend, 3).result(within_s=30) == 4
-
-
 @pytest.mark.parametrize("end", ["returns", "raises", "SIGKILL", "stop", "kill"])
 def test_nested_jobs_end_with_their_parent(pool: Pool, tmp_path: Path, gate: Gate, end: str) -> None:
     def child(number: int) -> None:

@@ -9,7 +9,7 @@
     worker_set, interpreters     start processes for jobs; warm processes and spares, seen from the owner
     launching, supervisor        start of the first process; the processes that end all others
     processes, children, pages   functions of Linux for process trees and huge pages
-    warm, worker, leftovers      the process that forks workers; the worker; what a function left running
+    warm, worker, leftovers      the process that forks workers; the worker; leftovers of a function
     current, stop_signal         the job of this process; stop requests to it
     reporting, seeds             metrics from a job; its random seeds
     functions, sendable          serialization of functions and arguments

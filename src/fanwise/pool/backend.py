@@ -26,7 +26,7 @@ from ..links.transports.unix import new_key, private_folder
 from .current import in_job
 from .launching import FIXED_VARIABLES
 from .preload import modules_needed
-from .runtime_environment import look
+from .runtime_environment import capture_environment
 from .worker_set import WorkerSet
 
 # A kept warm process holds the memory of the user's imports. Consecutive searches start sooner than this.
@@ -86,14 +86,14 @@ class Backend:
 
 
 _lock = threading.Lock()
-_kept: Backend | None = None
+_cached: Backend | None = None
 _of_parent: list[Backend | None] = []  # kept alive in a forked child, because destructors would end its processes
 
 
 def start_ahead(*functions: Callable[..., object]) -> None:
     """Start a warm process in the background and let it import the modules of these functions. Does not block.
 
-    Uses the kept backend if there is one. Does nothing inside a job. If processes cannot be started, the first job of
+    Uses the kept backend if possible. Does nothing inside a job. If processes cannot be started, the first job of
     the pool reports the error.
     """
     if in_job():
@@ -117,9 +117,9 @@ def take() -> Backend:
 
 def keep(backend: Backend) -> None:
     """Keep an unused backend for IDLE_S. Blocks while another kept one ends."""
-    global _kept
+    global _cached
     with _lock:
-        previous, _kept = _kept, backend
+        previous, _cached = _cached, backend
         backend.timer = None
     backend.hub.call_soon(lambda: _set_timer(backend))
     if previous is not None:
@@ -134,9 +134,9 @@ def release() -> None:
 
 
 def _take_kept() -> Backend | None:
-    global _kept
+    global _cached
     with _lock:
-        backend, _kept = _kept, None
+        backend, _cached = _cached, None
         if backend is not None and backend.timer is not None:
             backend.timer.cancel()
     return backend
@@ -144,16 +144,16 @@ def _take_kept() -> Backend | None:
 
 def _set_timer(backend: Backend) -> None:
     with _lock:
-        if _kept is backend:
+        if _cached is backend:
             backend.timer = backend.hub.call_at(backend.hub.now_s() + IDLE_S, lambda: _expire(backend))
 
 
 def _expire(backend: Backend) -> None:
-    global _kept
+    global _cached
     with _lock:
-        if _kept is not backend:
+        if _cached is not backend:
             return
-        _kept = None
+        _cached = None
     threading.Thread(target=backend.end, name="fanwise-ending", daemon=True).start()  # `end` joins the loop's thread
 
 
@@ -162,7 +162,7 @@ def _surroundings() -> tuple[object, ...]:
     ignored = FIXED_VARIABLES | _SET_BY_LIBRARIES
     return (
         {name: value for name, value in os.environ.items() if name not in ignored},
-        look({}).folder,
+        capture_environment({}).folder,
         tuple(sys.path),
         [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(_INHERITED)],
         [resource.getrlimit(limit) for limit in _LIMITS],
@@ -171,9 +171,9 @@ def _surroundings() -> tuple[object, ...]:
 
 
 def _after_fork() -> None:
-    global _kept, _lock
-    _of_parent.append(_kept)
-    _kept, _lock = None, threading.Lock()
+    global _cached, _lock
+    _of_parent.append(_cached)
+    _cached, _lock = None, threading.Lock()
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -61,7 +61,6 @@ class Children:
             self._children[pid] = self._children[pid]._replace(started_s=boot_s())
 
     def pids(self) -> list[int]:
-        """Return the pids of all running children."""
         return list(self._children)
 
     def signal(self, pid: int, number: int) -> None:
@@ -71,7 +70,6 @@ class Children:
                 signal.pidfd_send_signal(self._children[pid].pidfd, number)
 
     def close_fds(self) -> None:
-        """Close the inherited descriptors in a forked child."""
         for child in self._children.values():
             os.close(child.pidfd)
         self._children.clear()
@@ -137,7 +135,6 @@ class Children:
 
 
 def _reap(pid: int) -> bool:
-    """Reap a process if it is dead. Return whether it is gone."""
     try:
         return os.waitpid(pid, os.WNOHANG)[0] == pid
     except ChildProcessError:

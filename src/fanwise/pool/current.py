@@ -20,7 +20,7 @@ from .contract import GO_ON, Outcome, Reply
 from .functions import pack
 from .leases import Resources
 from .outcomes import value_of
-from .runtime_environment import look
+from .runtime_environment import capture_environment
 from .settings import grace_of, limit_of
 from .specs import JobSpec, NestedJob
 from .stop_signal import InterruptibleWaiter, StopSignal
@@ -73,8 +73,8 @@ class CurrentJob:
     def begin_report(self, values: object) -> "Reported":
         """Send values like `report`, without waiting for the reply."""
         with self._stop_signal.shield():
-            asked = self._link.call("report", self.id, values, time.monotonic() - self._began_s, None)
-        return _Reported(asked, self._waiter, self._apply_reply)
+            sent = self._link.call("report", self.id, values, time.monotonic() - self._began_s, None)
+        return _Reported(sent, self._waiter, self._apply_reply)
 
     def _apply_reply(self, answer: Any) -> Reply:
         """Return the reply. If the job should end, prepare for it. `answer`: see `jobs.Report.answer`."""
@@ -98,12 +98,11 @@ class CurrentJob:
         number: int | None,
     ) -> "NestedHandle":
         """Submit a job that runs beside this one, within its lease. Blocks until the pool has accepted it."""
-        nested = NestedJob(
-            pack(function, args, kwargs), resources.cpus, resources.gpus, resources.memory_bytes, number, look()
-        )
+        packed = pack(function, args, kwargs)
+        nested = NestedJob(packed, resources, number, capture_environment())
         with self._stop_signal.shield():
             job_id = self._link.ask("submit", self.id, nested)
-            return NestedHandle(self._link, self._stop_signal, self._waiter, job_id, nested.packed.name)
+            return NestedHandle(self._link, self._stop_signal, self._waiter, job_id, packed.name)
 
 
 class Reported(Protocol):
@@ -115,14 +114,14 @@ class Reported(Protocol):
 
 
 class _Reported:
-    def __init__(self, asked: Asked, waiter: InterruptibleWaiter, apply_reply: Callable[[Any], Reply]) -> None:
-        self._asked = asked
+    def __init__(self, sent: Asked, waiter: InterruptibleWaiter, apply_reply: Callable[[Any], Reply]) -> None:
+        self._sent = sent
         self._waiter = waiter
         self._apply_reply = apply_reply
 
     def reply(self, within_s: float) -> Reply | None:
-        self._waiter.wait(self._asked, within_s)
-        return self._apply_reply(self._asked.result()) if self._asked.done() else None
+        self._waiter.wait(self._sent, within_s)
+        return self._apply_reply(self._sent.result()) if self._sent.done() else None
 
 
 class NestedHandle:
@@ -151,7 +150,7 @@ class NestedHandle:
         Raises:
             DeadlineExceeded: it has not ended in time. It continues.
             WorkerLostError: it died without a result.
-            TrialStopped: it was stopped, or this job was told to stop.
+            TrialStopped: it was stopped, or this job must stop.
             Exception: the error of its function, in its original type.
         """
         self._waiter.wait(self._reply, limit_of(within_s))

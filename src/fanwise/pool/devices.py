@@ -10,7 +10,7 @@ depend on CUDA_DEVICE_ORDER and CUDA_VISIBLE_DEVICES.
 
 CUDA_VISIBLE_DEVICES is parsed as by CUDA and torch (`torch.cuda._parse_visible_devices`): the first entry decides
 between numbers and UUIDs; UUIDs may be unique prefixes; an unknown entry ends the list; a duplicate entry empties it. A
-card in MIG mode represents all its instances, each of which is a device.
+card in MIG mode represents all its instances, which are separate devices.
 
 Files are read below `root`, so that tests can provide a machine.
 """
@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from .leases import Gpu as Gpu
 from .leases import Machine as Machine
@@ -32,25 +32,7 @@ _ROOT = Path("/")
 _INITIAL_PID_NAMESPACE = "pid:[4026531836]"  # PROC_PID_INIT_INO of the kernel, the same on every Linux
 
 
-class Nvml(Protocol):
-    """The parts of the module `pynvml` that are used here."""
-
-    NVMLError: type[Exception]
-    NVMLError_LibraryNotFound: type[Exception]
-
-    def nvmlInit(self) -> None: ...
-    def nvmlShutdown(self) -> None: ...
-    def nvmlDeviceGetCount(self) -> int: ...
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> Any: ...
-    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> Any: ...
-    def nvmlDeviceGetUUID(self, handle: Any) -> str: ...
-    def nvmlDeviceGetName(self, handle: Any) -> str: ...
-    def nvmlDeviceGetMemoryInfo(self, handle: Any) -> Any: ...
-    def nvmlDeviceGetCudaComputeCapability(self, handle: Any) -> Any: ...
-    def nvmlDeviceGetMigMode(self, device: Any) -> Any: ...
-    def nvmlDeviceGetMaxMigDeviceCount(self, device: Any) -> int: ...
-    def nvmlDeviceGetMigDeviceHandleByIndex(self, device: Any, index: int) -> Any: ...
-    def nvmlDeviceGetComputeRunningProcesses(self, handle: Any) -> Any: ...
+Nvml = Any  # the module `pynvml`, or a substitute
 
 
 def find_machine(environ: Mapping[str, str] = os.environ, root: Path = _ROOT, nvml: Nvml | None = None) -> Machine:
@@ -158,7 +140,6 @@ def _allowed_cpus(root: Path) -> int:
 
 
 def _cpu_quotas(root: Path) -> list[int]:
-    """Return the CPU quotas of the cgroups in CPUs, rounded up."""
     quotas = []
     for folder in _cgroup_folders(root, "cpu"):
         both = f"{_read(folder / 'cpu.cfs_quota_us')} {_read(folder / 'cpu.cfs_period_us')}"

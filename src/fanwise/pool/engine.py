@@ -27,7 +27,7 @@ from .contract import Job as AnyJob
 from .devices import find_machine, ooms_so_far
 from .interpreters import after_turns
 from .jobs import Backlog, Job, NestedEvents, Report, Worker
-from .leases import Ledger, Machine, Resources
+from .leases import Ledger, Machine
 from .leftovers import GRACE_S
 from .outcomes import (
     as_gpu_fault,
@@ -38,7 +38,7 @@ from .outcomes import (
     is_gpu_oom,
     never_began,
 )
-from .runtime_environment import look
+from .runtime_environment import capture_environment
 from .seeds import job_seed
 from .specs import How, NestedJob, Packed, RuntimeEnvironment
 from .tree import End, JobTree, Order
@@ -57,7 +57,7 @@ _SAME_FAULT_S = 5.0
 
 
 class LocalEngine:
-    """Runs jobs in processes of this machine, see `contract.Engine`."""
+    """Runs jobs in processes of this machine, see `contract.Engine` and `lifetime.Running`."""
 
     def __init__(
         self,
@@ -90,11 +90,9 @@ class LocalEngine:
         self.started: Counter[How] = self.worker_set.started
 
     def capacity(self) -> Capacity:
-        """Return this machine. May be called on any thread."""
         return Capacity((self.machine,))
 
     def prepare(self, packed: Packed) -> None:
-        """Load a function in the warm process before its first job is submitted."""
         self.worker_set.warm_up(packed)
 
     # -- submitting ------------------------------------------------------------------------------------------------
@@ -128,11 +126,9 @@ class LocalEngine:
         return job
 
     def runtime_environment(self) -> RuntimeEnvironment:
-        """Return the runtime environment of this process now. May be called on any thread."""
-        return look(self.worker_set.environment)
+        return capture_environment(self.worker_set.environment)
 
     def counts(self) -> tuple[int, int]:
-        """Return the number of running and of waiting jobs. May be called on any thread."""
         jobs = list(self._jobs.values())
         running = sum(job.begun for job in jobs)
         return running, len(jobs) - running
@@ -160,12 +156,12 @@ class LocalEngine:
         SIGTERM is repeated once: if it arrives just before a blocking call, Python handles it only when that call
         returns or another signal interrupts it. A job that has handled the first one ignores the second.
         """
-        if job.asked is None:
-            job.asked = "terminate"
+        if job.stop_request is None:
+            job.stop_request = "terminate"
             job.repeat_s = self.loop.now_s() + _REPEAT_S
             if self._signal_or_drop(job, signal.SIGTERM):
                 self._set_timer(job)
-        if grace_s is not None and job.id in self._jobs and job.asked == "terminate" and job.outcome is None:
+        if grace_s is not None and job.id in self._jobs and job.stop_request == "terminate" and job.outcome is None:
             kill_s = self.loop.now_s() + grace_s
             if job.kill_s is None or kill_s < job.kill_s:
                 job.kill_s = kill_s
@@ -178,16 +174,16 @@ class LocalEngine:
     def _on_timer(self, job: Job) -> None:
         if job.kill_s is not None and self.loop.now_s() >= job.kill_s:
             self._kill(job)
-        elif job.asked == "terminate":
+        elif job.stop_request == "terminate":
             job.repeat_s = None
             if job.worker is not None:
                 self.worker_set.signal(job.worker.id, job.worker.link, signal.SIGTERM)
             self._set_timer(job)
 
     def _kill(self, job: Job) -> None:
-        if job.asked != "kill":
-            is_first = job.asked is None
-            job.asked = "kill"
+        if job.stop_request != "kill":
+            is_first = job.stop_request is None
+            job.stop_request = "kill"
             if is_first or job.worker is not None:
                 self._signal_or_drop(job, signal.SIGKILL)
 
@@ -204,7 +200,6 @@ class LocalEngine:
         return not is_dropped
 
     def _finish_unstarted(self, job: Job, outcome: Outcome) -> None:
-        """Finish a job that has no process and will not get one."""
         if job.id not in self._jobs:
             return
         if job.worker is not None:
@@ -247,9 +242,8 @@ class LocalEngine:
         return True
 
     def _next(self, job: Job, request: Request) -> None:
-        """Handle the request of a reused worker for another job."""
         worker = job.worker
-        if worker is None or job.outcome is None or job.asked is not None:
+        if worker is None or job.outcome is None or job.stop_request is not None:
             request.answer(None)  # its kill timer runs
             return
         worker.set_timer(None)
@@ -262,8 +256,8 @@ class LocalEngine:
     def on_started(self, job_id: int, pid: int) -> None:
         """Handle the start of a job's process. Its first message may have arrived before."""
         job = self._jobs.get(job_id)
-        if job is not None and job.worker is not None and job.asked is not None:  # stopped during the start
-            number = signal.SIGTERM if job.asked == "terminate" else signal.SIGKILL
+        if job is not None and job.worker is not None and job.stop_request is not None:  # stopped during the start
+            number = signal.SIGTERM if job.stop_request == "terminate" else signal.SIGKILL
             self.worker_set.signal(job_id, job.worker.link, number)
 
     def on_not_started(self, job_id: int, error: bytes) -> None:
@@ -390,9 +384,8 @@ class LocalEngine:
             self._schedule()
 
     def _queue_again(self, job: Job) -> None:
-        """Put a job that a reused worker could not run at the head of its queue."""
         self._workers.take_back(job)
-        if job.asked is not None:
+        if job.stop_request is not None:
             self._finish_unstarted(job, never_began(job.id))
         else:
             self._backlog.put_back(job)
@@ -442,7 +435,6 @@ class LocalEngine:
         self._execute(self._tree.outcome(job.id))
 
     def _execute(self, orders: list[Order]) -> None:
-        """Execute orders of the job tree."""
         for order in orders:
             job = self._jobs.get(order.job)
             if job is None:
@@ -462,7 +454,7 @@ class LocalEngine:
         worker = job.worker
         if worker is not None:
             worker.job = None
-        if worker is not None and worker.gone:
+        if worker is not None and worker.is_reaped:
             self._workers.return_lease(worker, lambda: self._on_free(job))
         else:
             self._on_free(job)
@@ -487,7 +479,7 @@ class LocalEngine:
         try:
             job_request = JobRequest(
                 nested.packed,
-                Resources(cpus=nested.cpus, gpus=nested.gpus, memory_bytes=nested.memory_bytes),
+                nested.resources,
                 number=nested.number,
                 seed=parent.seed,
                 runtime_environment=nested.runtime_environment,
@@ -500,7 +492,6 @@ class LocalEngine:
         request.answer(job.id)
 
     def _result(self, request: Request) -> None:
-        """Answer a job's request for the outcome of a job that it submitted."""
         job_id = request.args[0]
         worker = self._workers.of_link(request.link)
         if worker is not None and worker.job is not None and job_id in worker.job.nested:
@@ -508,7 +499,17 @@ class LocalEngine:
             return
         request.fail(LookupError(f"job {job_id} was not submitted by this job"))
 
-    # -- closing ---------------------------------------------------------------------------------------------------
+    # -- beginning and closing -------------------------------------------------------------------------------------
+
+    @property
+    def engine(self) -> "LocalEngine":
+        return self
+
+    def begin(self) -> None:
+        """Do nothing: processes are started by the first job."""
+
+    def wait_closed(self) -> None:
+        """Do nothing: processes end with the backend."""
 
     def leave(self) -> bool | None:
         """Close the engine but keep the warm process for another one.
@@ -548,11 +549,11 @@ class LocalEngine:
 
 def _death_of(job: Job, status: int, why: str) -> Outcome:
     """Return the outcome of a job whose process exited without sending one. `why`: the cause, if it is known."""
-    if job.asked is not None and not job.begun:
+    if job.stop_request is not None and not job.begun:
         return never_began(job.id)
     lost = f"it was lost: {why}" if why else job.how_lost(status)
     ooms = ooms_so_far() - job.ooms_before
-    return death_of(status, asked=job.asked, ooms=ooms, stderr=job.stderr, lost=lost)
+    return death_of(status, stop_request=job.stop_request, ooms=ooms, stderr=job.stderr, lost=lost)
 
 
 def _pickled_arguments(request: JobRequest) -> bytes:

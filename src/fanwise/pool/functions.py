@@ -32,7 +32,7 @@ def pack(
     """Serialize a call.
 
     Args:
-        function: what a worker will call; not a coroutine function and not a generator function.
+        function: callable for a worker; not a coroutine function and not a generator function.
         args, kwargs: its arguments.
         caller: the function that the user called, for messages.
 
@@ -128,7 +128,6 @@ def _target(function: object) -> object:
 
 
 def _refuse_argument(name: str, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
-    """Raise NotSendableError for the first argument that cannot be serialized."""
     for number, value in enumerate(args, 1):
         _dump(value, label=f"argument {number} of {name}", description=f"an argument of {name}")
     for key, value in kwargs.items():

@@ -83,5 +83,5 @@ class GpuReservation:
         return ""
 
     def _is_memory_in_use(self, visible: str) -> bool:
-        before, now = self._used_before.get(visible), gpu_memory_used(visible)
-        return before is not None and now is not None and now > before + _NOISE_BYTES
+        before, used = self._used_before.get(visible), gpu_memory_used(visible)
+        return before is not None and used is not None and used > before + _NOISE_BYTES

@@ -189,7 +189,6 @@ class JobHandle:
     # -- on the event loop's thread --------------------------------------------------------------------------------
 
     def _submit(self) -> None:
-        """Submit the job. Raises the engine's errors."""
         call = self._call
         assert call is not None, "kept until the last attempt has ended"
         request = JobRequest(
@@ -200,14 +199,14 @@ class JobHandle:
             reuse=call.options.reuse,
             runtime_environment=call.runtime_environment,
         )
-        self._job = self._life.started_engine.submit(request, self)
+        self._job = self._life.started_engine.submit(request, _Events(self))
         self.id, self.seed = self._job.id, self._job.seed
 
-    def on_ready(self, job: Job, ready: Ready) -> None:
+    def _on_ready(self, job: Job, ready: Ready) -> None:
         self.pid, self.how = ready.pid, ready.how
         self._began.set()
 
-    def on_report(self, report: Report) -> None:
+    def _on_report(self, report: Report) -> None:
         on_report = self._call.options.on_report if self._call is not None else None
         if on_report is None:
             report.answer(GO_ON)
@@ -220,7 +219,7 @@ class JobHandle:
         except BaseException as error:  # also sys.exit, because this is the pool's thread
             report.refuse(error)
 
-    def on_ended(self, job: Job, outcome: Outcome) -> None:
+    def _on_ended(self, job: Job, outcome: Outcome) -> None:
         self._outcome = outcome
         if outcome.threads:
             _log.warning(
@@ -229,7 +228,7 @@ class JobHandle:
                 *(self.id, self.name, "; ".join(outcome.threads), GRACE_S),
             )
 
-    def on_free(self, job: Job) -> None:
+    def _on_free(self, job: Job) -> None:
         self._output = self._life.started_engine.output(job)
         if self._retry():
             return
@@ -267,6 +266,16 @@ class JobHandle:
             self._outcome = exception_outcome(pack_error(error), None, "")
             return False
         return True
+
+
+class _Events:
+    """Passes the events of a job to its handle, without making their handlers public."""
+
+    def __init__(self, handle: JobHandle) -> None:
+        self.on_ready = handle._on_ready
+        self.on_report = handle._on_report
+        self.on_ended = handle._on_ended
+        self.on_free = handle._on_free
 
 
 def submit_call(life: Lifetime, call: Call) -> JobHandle:

@@ -3,7 +3,7 @@
     launch(kind) --> supervisor launches it --> hello: linked --> prepare(function) --> ... --> over
 
 An interpreter is `over` when the supervisor has reported its exit and its link is drained, in either order; only then
-is it certain what it has done. When the supervisor itself ends, so do all interpreters, and everything that they
+are its actions certain. When the supervisor itself ends, so do all interpreters, and everything that they
 started is killed here, in a thread. The next launch starts a new supervisor.
 
 Used on the event loop's thread. Links of workers are passed on to the worker set.
@@ -95,8 +95,6 @@ class Interpreter:
 
 @dataclass(slots=True, eq=False)
 class _Loading:
-    """A function that an interpreter is loading, and the callbacks for the result."""
-
     name: str
     callbacks: list[OnPrepared]
 

@@ -95,7 +95,7 @@ class Worker:
         request: its open `next` request, while it is idle.
         timer: kills it if it does not exit.
         killed: the pool killed it because it did not exit in time.
-        gone: the process and everything that it started are reaped.
+        is_reaped: the process and everything that it started are reaped.
     """
 
     id: int
@@ -109,7 +109,7 @@ class Worker:
     request: Request | None = None
     timer: Timer | None = None
     killed: bool = False
-    gone: bool = False
+    is_reaped: bool = False
 
     @property
     def cut_off(self) -> bool:
@@ -117,7 +117,6 @@ class Worker:
         return self.link is not None and self.link.ending is not None
 
     def set_timer(self, timer: Timer | None) -> None:
-        """Replace the timer."""
         if self.timer is not None:
             self.timer.cancel()
         self.timer = timer
@@ -134,7 +133,7 @@ class Job:
         begun: the worker has announced that it is about to call the function.
         over: the job is in no table any more.
         inner: ledger of the jobs that this one submits, inside its own lease.
-        asked: the stop request that was sent.
+        stop_request: the stop request that was sent.
         repeat_s, kill_s: times of the loop's clock at which SIGTERM is repeated and the process is killed.
         ooms_before: the kernel's count of OOM kills when the job began.
         exited: exit status of its process, and the reason if another process caused the exit.
@@ -153,7 +152,7 @@ class Job:
     begun: bool = False
     over: bool = False
     inner: Ledger | None = None
-    asked: StopRequest | None = None
+    stop_request: StopRequest | None = None
     repeat_s: float | None = None
     kill_s: float | None = None
     ooms_before: int = 0
@@ -167,7 +166,7 @@ class Job:
         """See `contract.Job`."""
         if self.over:
             return "over"
-        if self.outcome is not None or self.asked is not None:
+        if self.outcome is not None or self.stop_request is not None:
             return "ending"
         if self.worker is None:
             return "queued"
@@ -175,7 +174,6 @@ class Job:
 
     @property
     def stderr(self) -> Path:
-        """File with its standard error."""
         return Path(f"{self.output}.err")
 
     @property
@@ -185,7 +183,6 @@ class Job:
         return bool(shares) and shares[0].fraction < 1
 
     def set_timer(self, timer: Timer | None) -> None:
-        """Replace the timer of the stop request."""
         if self.timer is not None:
             self.timer.cancel()
         self.timer = timer
@@ -207,7 +204,7 @@ class Job:
         worker, folder = self.worker, Path(self.output).parent
         if not self.begun and not folder.is_dir():
             return f"it could not begin, because the folder {folder} was removed. Make a new pool."
-        if worker is None or self.asked is not None:
+        if worker is None or self.stop_request is not None:
             return ""
         if worker.killed:
             return "it had closed its link to the pool, so it was killed"
@@ -264,7 +261,6 @@ class Backlog:
         return iter(list(self._queues))
 
     def head(self, parent: int | None) -> Job | None:
-        """Return the first job of a queue."""
         queue = self._queues.get(parent)
         return queue[0] if queue else None
 

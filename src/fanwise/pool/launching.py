@@ -1,4 +1,4 @@
-"""Start of the guard, a fresh interpreter of which all processes of a pool are forks.
+"""Start of the guard, a fresh interpreter from which all processes of a pool are forked.
 
 The child reads one line of JSON from its standard input, with `sys.path`, the folder and the key of the pool. Nothing
 secret is on a command line or in the environment. Numeric libraries are limited to one thread: importing numpy alone
@@ -21,7 +21,7 @@ _BOOT = (
     "from fanwise.pool import supervisor; supervisor.main(c)"
 )
 
-# Of numeric libraries, JAX and TensorFlow.
+# Numeric libraries, JAX and TensorFlow read these.
 THREAD_VARIABLES = (
     *("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"),
     *("PJRT_NPROC", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"),
@@ -42,7 +42,7 @@ MPS_PIPE_FOLDER, MPS_LOG_FOLDER = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIREC
 MPS_MEMORY_LIMIT = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 MPS_VARIABLES = (MPS_PIPE_FOLDER, MPS_LOG_FOLDER, MPS_MEMORY_LIMIT)
 
-# Variables that `launch` sets, whatever the user's environment has.
+# Variables that `launch` sets, even if the user's environment has others.
 FIXED_VARIABLES = frozenset((*_FORK_SAFE_ENVIRONMENT, TAG))
 
 # Variables that belong to the pool or to a lease, and not to the user's runtime environment.

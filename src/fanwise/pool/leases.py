@@ -217,8 +217,8 @@ class Ledger:
             return f"{resources.memory_bytes} bytes of memory asked for, {where} has {total.memory_bytes}."
         if _choose(resources, total.gpus) is None:
             gpus = resources.gpus
-            asked = f"{gpus} of a GPU" if isinstance(gpus, float) else counted(gpus, "GPU")
-            return f"{asked} asked for, {where} has {_describe(total.gpus)}."
+            request = f"{gpus} of a GPU" if isinstance(gpus, float) else counted(gpus, "GPU")
+            return f"{request} asked for, {where} has {_describe(total.gpus)}."
         return ""
 
 

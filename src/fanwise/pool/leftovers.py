@@ -71,7 +71,6 @@ def end_all() -> tuple[str, ...]:
 
 
 def _has_threads() -> bool:
-    """Return whether there are other threads that Python would wait for."""
     this = threading.current_thread()
     return threading.active_count() > 1 and any(not t.daemon and t is not this for t in threading.enumerate())
 
@@ -163,7 +162,6 @@ def _describe_process(pid: int) -> str:
 
 
 def _is_idle(thread: threading.Thread, frames: Mapping[int, FrameType]) -> bool:
-    """Return whether the thread belongs to an executor and runs no submitted function."""
     if type(thread).__name__ == "_ExecutorManagerThread":  # manager thread of a ProcessPoolExecutor, also in loky
         return True
     frame = frames.get(thread.ident or 0)

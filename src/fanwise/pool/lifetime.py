@@ -16,8 +16,6 @@ from ..base.errors import ClosedError
 from ..links.hub import Hub
 from .backend import Backend, keep
 from .contract import Engine
-from .engine import LocalEngine
-from .leases import Machine
 from .specs import How, RuntimeEnvironment
 
 # Time for reused workers and an MPS daemon to exit at closing. Later, all processes are ended.
@@ -52,8 +50,12 @@ class Running(Protocol):
     def begin(self) -> None:
         """Block until jobs can run. Called when the event loop runs."""
 
-    def leave(self) -> bool:
-        """Close the engine so that the next pool can use the backend. Return False if that is impossible. Blocks."""
+    def leave(self) -> bool | None:
+        """Close the engine so that the next pool can use the backend. Called on the event loop's thread.
+
+        Returns:
+            False if that is impossible, None while processes are exiting: call it again.
+        """
 
     def close(self) -> None:
         """End every job. Called on the event loop's thread. Does not block."""
@@ -62,65 +64,26 @@ class Running(Protocol):
         """Block until no processes are left. Called after `close`, on another thread."""
 
 
-class LocalRunning:
-    """An engine of this machine, see `Running`.
-
-    Args:
-        keeps_backend: `leave` is possible.
-    """
-
-    def __init__(
-        self,
-        backend: Backend,
-        *,
-        seed: int,
-        machine: Machine,
-        mps: bool = True,
-        retries_alone: bool = False,
-        keeps_backend: bool = False,
-    ) -> None:
-        self.engine = LocalEngine(backend, seed=seed, machine=machine, mps=mps, retries_alone=retries_alone)
-        self._backend = backend
-        self._keeps_backend = keeps_backend
-
-    def begin(self) -> None:
-        """Do nothing: processes are started by the first job."""
-
-    def leave(self) -> bool:
-        has_left: bool | None = None if self._keeps_backend else False
-
-        def leave() -> None:
-            nonlocal has_left
-            has_left = False  # if it raises
-            has_left = self.engine.leave()
-
-        until_s = time.monotonic() + _LEAVING_S
-        while has_left is None and time.monotonic() < until_s:
-            self._backend.on_hub(leave)
-            if has_left is None:
-                time.sleep(_POLL_S)
-        return bool(has_left)
-
-    def close(self) -> None:
-        self.engine.close()
-
-    def wait_closed(self) -> None:
-        """Do nothing: processes end with the backend."""
-
-
 class Lifetime:
     """An engine that is created at first use and never again after closing.
 
     Args:
         make: creates the engine on a backend.
         take: returns the backend.
+        keeps_backend: leave the backend to the next pool, if no jobs are left.
 
     Attributes:
         closed: never becomes False again.
         retried: number of repeated jobs.
     """
 
-    def __init__(self, make: Callable[[Backend], Running], take: Callable[[], Backend] = Backend) -> None:
+    def __init__(
+        self,
+        make: Callable[[Backend], Running],
+        take: Callable[[], Backend] = Backend,
+        *,
+        keeps_backend: bool = False,
+    ) -> None:
         self.closed = False
         self.retried = 0
         self.engine: PoolEngine | None = None
@@ -128,6 +91,7 @@ class Lifetime:
         self.folder = Path()
         self._make = make
         self._take = take
+        self._keeps_backend = keeps_backend
         self._backend: Backend | None = None
         self._running: Running | None = None
         self._pid = os.getpid()
@@ -198,14 +162,29 @@ class Lifetime:
             running, backend = self._running, self._backend
         if running is None or backend is None:
             return
-        if not backend.hub.is_loop_thread and running.leave():
+        if self._keeps_backend and not backend.hub.is_loop_thread and _leave(running, backend):
             keep(backend)
         else:
             _end(running, backend)
 
 
+def _leave(running: Running, backend: Backend) -> bool:
+    has_left: bool | None = None
+
+    def leave() -> None:
+        nonlocal has_left
+        has_left = False  # if it raises
+        has_left = running.leave()
+
+    until_s = time.monotonic() + _LEAVING_S
+    while has_left is None and time.monotonic() < until_s:
+        backend.on_hub(leave)
+        if has_left is None:
+            time.sleep(_POLL_S)
+    return bool(has_left)
+
+
 def _end(running: Running | None, backend: Backend) -> None:
-    """End every job and process. Blocks until they are gone."""
     if running is not None:
         backend.on_hub(running.close)
         backend.hub.close()

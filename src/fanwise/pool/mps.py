@@ -121,8 +121,8 @@ class MpsDaemon:
                 self._supervisor.notify("quit mps", str(self._pipe))
         return False
 
-    def use(self, visible: str, fraction: float, then: Callable[[Variables], None]) -> None:
-        """Call `then` with environment variables for a job that has a share of a GPU, now or later.
+    def use(self, visible: str, fraction: float, callback: Callable[[Variables], None]) -> None:
+        """Call `callback` with environment variables for a job that has a share of a GPU, now or later.
 
         There are none if MPS cannot be used. The first time, a warning says why.
         """
@@ -132,11 +132,11 @@ class MpsDaemon:
             if problem := mps_problem(tuple(self._gpus.values()), self._environment):
                 self._disable(problem)
         if not self._enabled:
-            then(())
+            callback(())
         elif self._is_users or self._is_ready:
-            then(self._variables(visible, fraction))
+            callback(self._variables(visible, fraction))
         else:
-            self._waiting.append((lambda: self.use(visible, fraction, then), lambda: then(())))
+            self._waiting.append((lambda: self.use(visible, fraction, callback), lambda: callback(())))
             self._start()
 
     @property
@@ -205,7 +205,6 @@ class MpsDaemon:
             self._start()
 
     def supervisor_ended(self) -> None:
-        """Handle the end of the supervisor, and so of the daemon."""
         self._supervisor = None
         self._reset()
         waiting, self._waiting = self._waiting, []

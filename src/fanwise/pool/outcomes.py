@@ -92,22 +92,22 @@ def never_began(job_id: int) -> Outcome:
     return Outcome("stopped", f"job {job_id} was stopped before it began")
 
 
-def death_of(status: int, *, asked: StopRequest | None, ooms: int, stderr: Path, lost: str) -> Outcome:
+def death_of(status: int, *, stop_request: StopRequest | None, ooms: int, stderr: Path, lost: str) -> Outcome:
     """Return the outcome of a job whose process exited without sending one.
 
     Args:
         status: exit code, or minus the number of the signal.
-        asked: the signal that the pool had sent.
+        stop_request: the signal that the pool had sent.
         ooms: number of processes that the kernel killed for lack of memory during the job.
         stderr: file with the standard error of the job.
         lost: how the pool lost the job; empty if the process died by itself.
     """
-    if asked == "terminate" and status in (0, LINK_LOST, -Signals.SIGTERM):
+    if stop_request == "terminate" and status in (0, LINK_LOST, -Signals.SIGTERM):
         return Outcome("stopped", "ended by SIGTERM after a stop")
     last_output = end_of_stderr(stderr)
     if lost:
         return Outcome("lost", lost, last_output=last_output)
-    death = explain(status, asked=asked, ooms=ooms, last_output=last_output)
+    death = explain(status, stop_request=stop_request, ooms=ooms, last_output=last_output)
     return Outcome(death.kind, death.text, last_output=last_output)
 
 
@@ -118,27 +118,27 @@ class Death(NamedTuple):
     text: str
 
 
-def explain(status: int, *, asked: StopRequest | None = None, ooms: int = 0, last_output: str = "") -> Death:
+def explain(status: int, *, stop_request: StopRequest | None = None, ooms: int = 0, last_output: str = "") -> Death:
     """Describe the end of a process.
 
     Args:
         status: exit code, or minus the number of the signal, as from `os.waitstatus_to_exitcode`.
-        asked: the signal that the pool had sent.
+        stop_request: the signal that the pool had sent.
         ooms: number of processes that the kernel killed for lack of memory meanwhile.
         last_output: the end of its output, which is cut and escaped here.
 
     >>> explain(3).text
     'ended with exit code 3 before its function returned. Something called sys.exit or os._exit.'
     """
-    death = _by_signal(-status, asked, ooms, last_output) if status < 0 else _by_exit(status, asked)
+    death = _by_signal(-status, stop_request, ooms, last_output) if status < 0 else _by_exit(status, stop_request)
     lines = last_lines(last_output)
     if not lines:
         return death
     return Death(death.kind, "\n".join([f"{death.text} Its last output:", *(f"  | {line}" for line in lines)]))
 
 
-def _by_exit(code: int, asked: StopRequest | None) -> Death:
-    if asked is not None:
+def _by_exit(code: int, stop_request: StopRequest | None) -> Death:
+    if stop_request is not None:
         return Death("exit", f"ended with exit code {code} after a stop.")
     hint = "Something called sys.exit or os._exit."
     if 128 < code < 128 + 65:
@@ -148,12 +148,12 @@ def _by_exit(code: int, asked: StopRequest | None) -> Death:
     return Death("exit", f"ended with exit code {code} before its function returned. {hint}")
 
 
-def _by_signal(number: int, asked: StopRequest | None, ooms: int, last_output: str) -> Death:
+def _by_signal(number: int, stop_request: StopRequest | None, ooms: int, last_output: str) -> Death:
     name = signal_name(number)
     text = f"ended by {name}"
-    if asked is not None and name == "SIGTERM":
+    if stop_request is not None and name == "SIGTERM":
         return Death("signal", f"{text} after a stop.")
-    if asked == "kill" and name == "SIGKILL":
+    if stop_request == "kill" and name == "SIGKILL":
         return Death("signal", f"{text}, because it did not end in time after a stop.")
     if name == "SIGKILL" and ooms > 0:
         kills = "one process" if ooms == 1 else f"{ooms} processes"

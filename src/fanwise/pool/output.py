@@ -45,16 +45,16 @@ def last_lines(text: str, *, max_lines: int = _MAX_LINES, max_chars: int = _MAX_
     lines = [_as_on_screen(line) for line in text[-16 * max_chars :].split("\n")]
     while lines and not lines[-1].strip():
         lines.pop()
-    kept: list[str] = []
+    shown: list[str] = []
     room = max_chars
     for line in map(printable, reversed(lines[-max_lines:])):
         if len(line) > room:
             if room > 3:
-                kept.append(f"...{line[len(line) - room + 3 :]}")
+                shown.append(f"...{line[len(line) - room + 3 :]}")
             break
         room -= len(line)
-        kept.append(line)
-    return kept[::-1]
+        shown.append(line)
+    return shown[::-1]
 
 
 def _as_on_screen(line: str) -> str:

@@ -24,10 +24,11 @@ from .backend import Backend, start_ahead, take
 from .contract import Capacity
 from .current import CurrentJob, NestedHandle, current, in_job
 from .devices import find_machine
+from .engine import LocalEngine
 from .functions import pack
 from .handles import Call, JobHandle, OnReport, Options, submit_call
 from .leases import Gpu, Ledger, Machine, Resources
-from .lifetime import Lifetime, LocalRunning, PoolEngine, Running, closed_error
+from .lifetime import Lifetime, PoolEngine, Running, closed_error
 from .settings import cluster_of, require_bool, require_int, require_int_or_none
 from .specs import How
 
@@ -135,18 +136,12 @@ class Pool:
         if self._cluster is not None:
             self._life = Lifetime(self._make_on_cluster)
             return
-        self._life = Lifetime(self._make, take)
+        self._life = Lifetime(self._make, take, keeps_backend=True)
         start_ahead()
 
     def _make(self, backend: Backend) -> Running:
-        return LocalRunning(
-            backend,
-            seed=self.seed,
-            machine=self._machine,
-            mps=self._mps,
-            retries_alone=self._on_oom == "retry_alone",
-            keeps_backend=True,
-        )
+        retries_alone = self._on_oom == "retry_alone"
+        return LocalEngine(backend, seed=self.seed, machine=self._machine, mps=self._mps, retries_alone=retries_alone)
 
     def _make_on_cluster(self, backend: Backend) -> Running:
         assert self._cluster is not None, "made for one"
@@ -209,7 +204,7 @@ class Pool:
             cpus: number of CPUs and threads.
             gpus: number of GPUs; below 1: a share of one GPU's memory, beside other jobs.
             memory: host memory in bytes; 0: unlimited.
-            reuse: run in a process that has run such a job before, if there is one. It keeps its CUDA context.
+            reuse: run in a process that has run such a job before, if possible. It keeps its CUDA context.
             retries: number of repetitions of a job that failed or died.
             number: number of the jobs, from which their seed is derived; None: counted by the pool.
             on_report: called on the pool's thread with the values of each report. Returns "CONTINUE", or "STOP" or
@@ -226,7 +221,6 @@ class Pool:
         return Submitter(self, resources, Options(number, reuse, retries, on_report))
 
     def _check(self, resources: Resources) -> None:
-        """Raise LeaseError for impossible resources. On a cluster, the submit does."""
         if self._cluster is None:
             Ledger(self._machine, "this pool").check(resources)
 
@@ -337,7 +331,6 @@ class Pool:
         return f"{running} running, {waiting} waiting, {self._life.engine.finished} finished"
 
     def _started(self) -> PoolEngine:
-        """Return the engine, which is created at first use."""
         self._life.check_process()
         if self._job is not None:
             raise ClosedError("inside a job only submit and needs may be used; the engine is in the pool's process.")

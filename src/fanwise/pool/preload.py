@@ -4,8 +4,8 @@
                                          -> import statements
 
 Functions and classes that are sent by value (of `__main__`, lambdas, local functions) are followed without limit,
-because unpickling them imports whatever they refer to. For a function that is sent by reference, its module imports the
-rest; only import statements inside it, and inside functions of the user's files that it calls, are added.
+because unpickling them imports everything that they refer to. For a function that is sent by reference, its module
+imports the rest; only import statements inside it, and inside functions of the user's files that it calls, are added.
 
 Nothing is imported here. A listed module may not exist (an optional import in a `try`), so importers must ignore
 errors.
@@ -199,7 +199,6 @@ def _is_users(name: str) -> bool:
 
 
 def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
-    """Yield a code object and all code objects nested in it."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):

@@ -153,7 +153,6 @@ def tag_of(pid: int) -> str:
 
 
 def is_in_lineage(tag: str, lineage: str) -> bool:
-    """Return whether `tag` is `lineage` or below it."""
     return tag == lineage or tag.startswith(f"{lineage}/")
 
 

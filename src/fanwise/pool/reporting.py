@@ -1,4 +1,4 @@
-"""The function `report`, by which a job sends metrics to its tuner and gets the tuner's decision.
+"""The function `report`: a job sends metrics to its tuner and gets its decision.
 
     report(epoch=3, validation_error=error) --> plain values --> the current job --> tuner --> return or TrialStopped
 

@@ -1,6 +1,6 @@
 """The runtime environment of a job: working folder, `sys.path` and environment variables of its submitter.
 
-    submitter: look(base)  -->  RuntimeEnvironment, sent with the job  -->  worker: apply(environment)
+    submitter: capture_environment(base)  -->  RuntimeEnvironment, sent with the job  -->  worker: apply(environment)
 
 The processes of a pool start with the environment that the pool began with. A job's runtime environment contains the
 differences since then. Variables of the lease (threads, GPUs) and of the pool itself are never taken from the
@@ -24,16 +24,16 @@ _base: dict[str, str] = {}
 _applied: RuntimeEnvironment | None = None
 
 
-def look(base: Mapping[str, str] | None = None) -> RuntimeEnvironment:
+def capture_environment(base: Mapping[str, str] | None = None) -> RuntimeEnvironment:
     """Return the runtime environment of this process now.
 
     Args:
         base: variables to compare with; None: those at the start of this process, which must belong to a pool.
     """
     before = _base if base is None else base
-    now = dict(os.environ)
-    changes: dict[str, str | None] = {name: value for name, value in now.items() if before.get(name) != value}
-    changes.update(dict.fromkeys(before.keys() - now.keys()))
+    variables = dict(os.environ)
+    changes: dict[str, str | None] = {name: value for name, value in variables.items() if before.get(name) != value}
+    changes.update(dict.fromkeys(before.keys() - variables.keys()))
     own = tuple(sorted((name, value) for name, value in changes.items() if name not in OWN_VARIABLES))
     return RuntimeEnvironment(_folder(), tuple(sys.path), own)
 
@@ -44,14 +44,14 @@ def remember_base() -> None:
     _base.update(os.environ)
 
 
-def apply(environment: RuntimeEnvironment, *, again: bool = False) -> None:
+def apply(environment: RuntimeEnvironment, *, force: bool = False) -> None:
     """Give this process a runtime environment.
 
     Args:
-        again: also if it is the same as the last one, to undo changes by user code.
+        force: also if it is the same as the last one, to undo changes by user code.
     """
     global _applied
-    if environment == _applied and not again:
+    if environment == _applied and not force:
         return
     _applied = environment
     target = {**_base, **{name: value for name, value in environment.variables if value is not None}}

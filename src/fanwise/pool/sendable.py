@@ -73,7 +73,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no
 
 
 def _module_name(obj: object) -> str | None:
-    """Return the module by which a function, class or module is imported; None for other objects."""
+    """Return the module from which a function, class or module is imported; None for other objects."""
     if isinstance(obj, types.FunctionType | type):
         return obj.__module__
     return obj.__name__ if isinstance(obj, types.ModuleType) else None
@@ -112,11 +112,11 @@ def find_culprit(obj: object, label: str, error: Exception) -> Culprit:
         error: the error of pickling it.
     """
     path, cause = [label], _cause(obj) or (obj, error)
-    seen: set[int] = set()
-    while id(obj) not in seen:
-        seen.add(id(obj))
+    visited: set[int] = set()
+    while id(obj) not in visited:
+        visited.add(id(obj))
         for label, part in _parts(obj):
-            if id(part) not in seen and (part_cause := _cause(part)) is not None:
+            if id(part) not in visited and (part_cause := _cause(part)) is not None:
                 path.append(label)
                 obj, cause = part, part_cause
                 break
@@ -185,7 +185,6 @@ def _accelerator(obj: object) -> str | None:
 
 
 def _describe(obj: object) -> tuple[str, str]:
-    """Return the type of an object in words, and advice."""
     kind = type(obj)
     full_name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     named = f"{'an' if full_name[0] in 'aeiouAEIOU' else 'a'} {full_name}"

@@ -30,9 +30,9 @@ def require_int(name: str, value: object, *, least: int | None = None) -> None:
 
 def require_int_or_none(name: str, value: object, *, least: int | None = None) -> None:
     """Check that `value` is None or as in `require_int`."""
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
+        raise TypeError(f"{name} must be an int or None, got {value!r} ({type(value).__name__})")
     if value is not None:
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise TypeError(f"{name} must be an int or None, got {value!r} ({type(value).__name__})")
         require_int(name, value, least=least)
 
 

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from .leases import Resources
+
 How = Literal["fork", "spare", "reuse", "simulated"]
 EndKind = Literal["returned", "exception", "stopped"]
 
@@ -114,8 +116,6 @@ class NestedJob:
     """A job that another job submits."""
 
     packed: Packed
-    cpus: int
-    gpus: float
-    memory_bytes: int
+    resources: Resources
     number: int | None
     runtime_environment: RuntimeEnvironment

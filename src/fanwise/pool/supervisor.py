@@ -11,7 +11,7 @@ pidfd, which also works after SIGKILL. If one or two of the three are killed, th
     guard and supervisor die  --> the owner kills the processes with the pool's tag (see `processes`)
 
 If all three are killed at once, the kernel still kills warm processes and jobs (they die with their parents), but not
-what a job has started in a session of its own.
+processes that a job has started in another session.
 
 Requests to the supervisor: `launch(config) -> pid`, `mps(pipe_folder, visible) -> pid`, `quit mps(pipe_folder)`,
 `signal(pid, number)`. Notifications: `exited(pid, status)`.
@@ -94,7 +94,6 @@ def _supervisor_after_fork(config: Config, owner: int, guard_pid: int) -> NoRetu
 
 
 def _has_ended(pidfd: int, within_s: float) -> bool:
-    """Return whether a process ends within this time. Blocks until then."""
     return bool(select.select([pidfd], [], [], within_s)[0])
 
 

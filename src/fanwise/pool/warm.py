@@ -1,4 +1,4 @@
-"""The warm process and the spare: interpreters that have imported what a function needs before a job begins.
+"""The warm process and the spare: interpreters that have imported the modules of a function before a job begins.
 
 A warm process is a fork of the supervisor, which is a fresh interpreter. It imports the modules that functions use,
 touches no GPU, keeps one OS thread, and forks a child for each job. Before each fork it checks that this is safe: one
@@ -55,7 +55,7 @@ _MAX_FORKS_BEFORE_SETTLING = 10
 
 # Delay between the start of a job and the fork ahead of the next one, so that it does not slow down the start.
 _FORK_AHEAD_DELAY_S = 0.03
-# How long a child forked ahead is kept when no job runs.
+# A child forked ahead is kept for this time when no job runs.
 _IDLE_S = 0.1
 # Delay of the garbage collection after the last job of a pool. It takes 0.1 s with torch.
 _COLLECT_DELAY_S = 1.0
@@ -103,8 +103,6 @@ def _main(config: Config) -> None:
 
 
 class _Warm:
-    """State of a warm process or a spare: loaded functions and children."""
-
     def __init__(self, home: Home, kind: Literal["warm", "spare"], number: int) -> None:
         self.functions: dict[str, Function] = {}
         self.sources = Sources()
@@ -181,7 +179,6 @@ class _Warm:
         return Prepared(refusal=None if error else self._unsafe, error=error)
 
     def _preload(self, modules: list[str], environment: RuntimeEnvironment) -> None:
-        """Import modules for functions that are not known yet."""
         if not self._stale():
             self._import_all(modules, environment, lambda: None)
 
@@ -209,7 +206,6 @@ class _Warm:
             gc.enable()
 
     def _unpack(self, function_id: str, packed: bytes) -> bytes | None:
-        """Unpack a function. Return the packed error if that fails."""
         try:
             self.functions[function_id] = unpack_function(packed)
         except BaseException as error:  # of the user's module, which may even call sys.exit
@@ -281,7 +277,6 @@ class _Warm:
             self._set_timer(_FORK_AHEAD_DELAY_S, self._fork_ahead)
 
     def _fork_worker(self, receive_job: Callable[[], JobSpec]) -> int:
-        """Fork a child that runs the job from `receive_job`. Return its pid."""
         sys.stdout.flush()
         sys.stderr.flush()
         own_pid = os.getpid()
@@ -345,7 +340,6 @@ class _Warm:
         return pid
 
     def _set_timer(self, after_s: float, call: Callable[[], None]) -> None:
-        """Replace the timer."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._hub.call_at(self._hub.now_s() + after_s, call)

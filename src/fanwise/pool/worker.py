@@ -48,8 +48,6 @@ _DIAL_S = 60.0
 
 
 class _Ended(NamedTuple):
-    """How the user's function ended."""
-
     kind: EndKind
     payload: bytes
     buffers: list[Beside]
@@ -123,8 +121,6 @@ def _main(
 
 
 class _Worker:
-    """This process between its first job and its last."""
-
     def __init__(self, hub: Hub, link: Link, functions: dict[str, Function], sources: Sources) -> None:
         self._hub = hub
         self._link = link
@@ -137,7 +133,7 @@ class _Worker:
     def run(self, spec: JobSpec, how: How) -> bool:
         """Run one job. Return whether this process can run another one."""
         self._job_id = spec.job_id
-        runtime_environment.apply(spec.runtime_environment, again=how == "reuse")
+        runtime_environment.apply(spec.runtime_environment, force=how == "reuse")
         if spec.reuse:
             adopt_orphans()  # so that `has_child_processes` finds daemons, too
         _redirect(spec.output)  # first, so that GPU errors of the next lines are in the job's output
@@ -173,7 +169,6 @@ class _Worker:
         return bool(self._sources.edited())
 
     def _call(self, spec: JobSpec, job: CurrentJob, stop_signal: StopSignal) -> _Ended:
-        """Call the user's function."""
         began_s = time.monotonic()
         try:
             try:
@@ -201,7 +196,6 @@ class _Worker:
 
 
 def _print(error: BaseException) -> None:
-    """Print an error to stderr, as an interpreter does for an uncaught exception."""
     if isinstance(error, MemoryError):
         traceback.clear_frames(error.__traceback__)  # frees the memory that the frames refer to
     if not isinstance(error, SystemExit | KeyboardInterrupt):
@@ -251,7 +245,7 @@ def _limit(spec: JobSpec, how: How) -> None:
 def _gpu_share(fraction: float) -> dict[str, str]:
     """Return variables that keep JAX and TensorFlow from allocating most of the GPU's memory on first use.
 
-    JAX allocates a little less than the job's part. TensorFlow has no variable for a part and allocates what it needs.
+    JAX allocates a little less than the job's part. TensorFlow has no variable for a part and allocates on demand.
     """
     return {"XLA_PYTHON_CLIENT_MEM_FRACTION": f"{0.9 * fraction:.3f}", "TF_FORCE_GPU_ALLOW_GROWTH": "true"}
 
@@ -315,17 +309,17 @@ class _Memory:
 
     def is_steady(self) -> bool:
         """Return False if two jobs in a row ended well above the baseline, on the host or on a GPU."""
-        now = (_resident_bytes(), _cuda_bytes())
+        used = (_resident_bytes(), _cuda_bytes())
         if self._baseline is None:
-            self._baseline = now
-        if self._is_above(now, self._baseline):
+            self._baseline = used
+        if self._is_above(used, self._baseline):
             gc.collect()
-            now = (_resident_bytes(), _cuda_bytes())
-        self._num_above = self._num_above + 1 if self._is_above(now, self._baseline) else 0
+            used = (_resident_bytes(), _cuda_bytes())
+        self._num_above = self._num_above + 1 if self._is_above(used, self._baseline) else 0
         return self._num_above < 2
 
-    def _is_above(self, now: tuple[int, int], baseline: tuple[int, int]) -> bool:
-        return any(n > b * (1 + self._SLACK_SHARE) + self._SLACK_BYTES for n, b in zip(now, baseline, strict=True))
+    def _is_above(self, used: tuple[int, int], baseline: tuple[int, int]) -> bool:
+        return any(n > b * (1 + self._SLACK_SHARE) + self._SLACK_BYTES for n, b in zip(used, baseline, strict=True))
 
 
 def _cuda_bytes() -> int:

@@ -25,7 +25,7 @@ from ..links.peers import Ending
 from .interpreters import Interpreter, Interpreters
 from .leases import Gpu
 from .mps import MpsDaemon, Variables
-from .runtime_environment import look
+from .runtime_environment import capture_environment
 from .specs import How, JobSpec, Packed, Prepared, Refusal
 
 _log = logging.getLogger(__name__)
@@ -52,14 +52,14 @@ class _Start:
 
     Attributes:
         spare: the spare that is reserved for it.
-        asked: the interpreter that got the start request.
+        requested_from: the interpreter that got the start request.
     """
 
     spec: JobSpec
     packed: Packed
     tries: int = 0
     spare: Interpreter | None = None
-    asked: Interpreter | None = None
+    requested_from: Interpreter | None = None
 
 
 class WorkerSet:
@@ -98,7 +98,7 @@ class WorkerSet:
     def is_settled(self) -> bool:
         """Return whether another engine can be attached, because no jobs and no pending requests are left.
 
-        An MPS daemon is told to quit, so call it again if it returns False.
+        This makes an MPS daemon quit, so call it again if it returns False.
         """
         if self._starts or self._processes or self._interpreters.is_busy or not self._mps.quit():
             return False
@@ -118,14 +118,12 @@ class WorkerSet:
     # -- starting jobs ---------------------------------------------------------------------------------------------
 
     def preload(self, modules: Sequence[str]) -> None:
-        """Import modules in the warm process for functions that are not known yet."""
         if self._unsafe.keys().isdisjoint(modules):
-            self._interpreters.preload(self._warm_process(), modules, look(self.environment))
+            self._interpreters.preload(self._warm_process(), modules, capture_environment(self.environment))
 
     def warm_up(self, packed: Packed) -> None:
-        """Load a function in the warm process before its first job."""
         if not self._is_unsafe(packed):
-            environment = look(self.environment)
+            environment = capture_environment(self.environment)
             self._interpreters.prepare(self._warm_process(), packed, environment, lambda prepared: None)
 
     def start(self, spec: JobSpec, packed: Packed) -> None:
@@ -138,7 +136,7 @@ class WorkerSet:
     def cancel(self, job_id: int) -> bool:
         """Cancel a start. Return False if it was requested already, so that `on_started` follows."""
         start = self._starts.get(job_id)
-        if start is None or start.asked is not None:
+        if start is None or start.requested_from is not None:
             return False
         del self._starts[job_id]
         self._keep_spare(start)
@@ -157,9 +155,8 @@ class WorkerSet:
         )
 
     def _try_again(self, start: _Start, error: bytes) -> None:
-        """Start a job with another process, or report `error` after too many tries."""
         start.tries += 1
-        start.asked = start.spare = None
+        start.requested_from = start.spare = None
         if start.tries < _MAX_TRIES:
             self._begin(start)
         else:
@@ -186,12 +183,12 @@ class WorkerSet:
         else:
             self._with_mps(start.spec, lambda variables: self._request_start(start, interpreter, variables))
 
-    def _with_mps(self, spec: JobSpec, then: Callable[[Variables], None]) -> None:
-        """Call `then` with the variables for MPS, at once if the job does not share a GPU."""
+    def _with_mps(self, spec: JobSpec, callback: Callable[[Variables], None]) -> None:
+        """Call `callback` with the variables for MPS, at once if the job does not share a GPU."""
         if spec.gpus and spec.gpu_fraction < 1:
-            self._mps.use(spec.gpus[0], spec.gpu_fraction, then)
+            self._mps.use(spec.gpus[0], spec.gpu_fraction, callback)
         else:
-            then(())
+            callback(())
 
     def _request_start(self, start: _Start, interpreter: Interpreter, mps_variables: Variables) -> None:
         if self._is_canceled(start):
@@ -199,7 +196,7 @@ class WorkerSet:
         if not interpreter.usable or interpreter.link is None:
             self._begin(start)
             return
-        start.asked = interpreter
+        start.requested_from = interpreter
         interpreter.unanswered += 1
         reply = interpreter.link.call("start", replace(start.spec, mps_variables=mps_variables))
         reply.add_done_callback(lambda reply: self._on_answer(start, interpreter, reply))
@@ -249,7 +246,7 @@ class WorkerSet:
         self._unsafe[refusal.culprit if refusal.culprit in modules else start.packed.function_id] = None
         if len(self._unsafe) > _MAX_UNSAFE:
             self._unsafe.popitem(last=False)
-        start.asked = None
+        start.requested_from = None
         self._begin(start)
 
     def _is_unsafe(self, packed: Packed) -> bool:
@@ -270,7 +267,7 @@ class WorkerSet:
         interpreter.end_if_idle()
 
     def _spare_for(self, start: _Start) -> Interpreter:
-        """Return the idle spare, whatever it has imported, or a new one."""
+        """Return the idle spare, even if it has imported other modules, or a new one."""
         if start.spare is None or not start.spare.usable:
             idle, self._idle_spare = self._idle_spare, None
             start.spare = idle if idle is not None and idle.usable else self._interpreters.launch("spare")
@@ -285,7 +282,6 @@ class WorkerSet:
             )
 
     def _keep_spare(self, start: _Start) -> None:
-        """Keep the spare of a job that was not started."""
         spare, start.spare = start.spare, None
         if spare is None or not spare.usable:
             return
@@ -297,13 +293,11 @@ class WorkerSet:
     # -- events of the interpreters --------------------------------------------------------------------------------
 
     def on_worker(self, request: Request) -> None:
-        """Handle the first message of a worker."""
         request.link.handler = self._events.on_request
         request.link.on_ended(self._events.on_link_ended)
         self._events.on_request(request)
 
     def on_child_exited(self, interpreter: Interpreter, pid: int, status: int) -> None:
-        """Handle the exit of a forked job and of everything that it started."""
         job_id = interpreter.pids.pop(pid, None)
         if job_id is not None:
             del self._processes[job_id]
@@ -322,7 +316,7 @@ class WorkerSet:
             is_spare = pid == interpreter.pid
             why = "" if is_spare else _death_of_parent(interpreter)
             self._events.on_exited(job_id, status if is_spare else -signal.SIGKILL, why)
-        for start in [start for start in self._starts.values() if start.asked is interpreter]:
+        for start in [start for start in self._starts.values() if start.requested_from is interpreter]:
             self._on_over_during_start(start, interpreter)
 
     def on_supervisor_linked(self, link: Link) -> None:

@@ -51,14 +51,14 @@ class LeasedWorkers:
     def has_neighbor(self, worker: Worker) -> bool:
         """Return whether another process has a share of the same GPU."""
         gpus = {share.visible for share in worker.lease.gpus}
-        others = (other for other in self._workers.values() if other is not worker)
-        return any(share.visible in gpus for other in others for share in other.lease.gpus)
+        neighbors = (neighbor for neighbor in self._workers.values() if neighbor is not worker)
+        return any(share.visible in gpus for neighbor in neighbors for share in neighbor.lease.gpus)
 
     def remove(self, worker_id: int) -> Worker | None:
         """Remove a worker whose process is reaped or was never started. It keeps its lease until `return_lease`."""
         worker = self._workers.pop(worker_id, None)
         if worker is not None:
-            worker.gone = True
+            worker.is_reaped = True
             worker.request = None
             worker.set_timer(None)
         return worker
@@ -87,7 +87,7 @@ class LeasedWorkers:
             )
             self._worker_set.signal(worker.id, worker.link, signal.SIGKILL)
 
-        if worker.timer is None and not worker.gone:  # its last message may be read after its exit
+        if worker.timer is None and not worker.is_reaped:  # its last message may be read after its exit
             worker.set_timer(self._hub.call_at(self._hub.now_s() + _EXIT_S, kill))
 
     def close(self) -> None:
@@ -120,7 +120,6 @@ class LeasedWorkers:
         job.worker = job.exited = None
 
     def _dismiss_one(self, ledger: Ledger) -> None:
-        """Dismiss one idle worker of a ledger, unless one is exiting already."""
         jobless = [worker for worker in self._workers.values() if worker.ledger is ledger and worker.job is None]
         if jobless and all(worker.request is not None for worker in jobless):
             self._dismiss(jobless[0])

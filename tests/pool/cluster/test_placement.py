@@ -3,10 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-import pytest
-from hypothesis import Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from fanwise.pool import Machine
 from fanwise.pool.cluster.placement import JobPlacement, Placed
@@ -202,36 +200,3 @@ class PlacementMachine(RuleBasedStateMachine):
 
 
 TestPlacement = PlacementMachine.TestCase
-
-
-class PassesBy(JobPlacement):
-    """A broken one: small jobs go first."""
-
-    def place(self) -> list[Placed]:
-        self.queue = type(self.queue)(sorted(self.queue, key=lambda job: self.needs[job].cpus))
-        return JobPlacement.place(self)
-
-
-class KeepsLeases(JobPlacement):
-    """A broken one: what a job had is not free after it."""
-
-    def release(self, job: int) -> None:
-        if self.host_of.pop(job, None) is not None:
-            del self.needs[job]
-            self.groups.pop(job, None)
-
-
-class ForgetsTheLost(JobPlacement):
-    """A broken one: the jobs of a lost host are still somewhere."""
-
-    def leave(self, host: str) -> list[int]:
-        self.hosts.pop(host, None)
-        return [job for job, place in self.host_of.items() if place == host]
-
-
-@pytest.mark.parametrize("broken", [PassesBy, KeepsLeases, ForgetsTheLost])
-def test_a_broken_placement_is_caught(broken: type[JobPlacement]) -> None:
-    machine = type("Broken", (PlacementMachine,), {"make": broken})
-    quickly = settings(derandomize=True, database=None, max_examples=1000, phases=[Phase.generate], print_blob=False)
-    with pytest.raises((AssertionError, KeyError)):
-        run_state_machine_as_test(machine, settings=quickly)

@@ -30,7 +30,7 @@ from ..contract import Job as AnyJob
 from ..jobs import Report
 from ..leases import Machine
 from ..outcomes import exception_outcome, never_began
-from ..runtime_environment import look, without_python
+from ..runtime_environment import capture_environment, without_python
 from ..seeds import job_seed
 from ..specs import How, Packed, RuntimeEnvironment
 from .host import HostFacts
@@ -52,7 +52,7 @@ class ClusterJob:
         request: as it was submitted.
         sent: as its host gets it.
         host: where it was placed.
-        asked: it was told to end.
+        is_ending: the user has stopped it.
         begun: its function is about to be called, or was.
         printed: the end of its output, as its host sent it last.
     """
@@ -63,7 +63,7 @@ class ClusterJob:
     events: JobEvents
     seed: int
     host: str | None = None
-    asked: bool = False
+    is_ending: bool = False
     begun: bool = False
     over: bool = False
     outcome: Outcome | None = None
@@ -74,7 +74,7 @@ class ClusterJob:
         """See `contract.Job`."""
         if self.over:
             return "over"
-        if self.outcome is not None or self.asked:
+        if self.outcome is not None or self.is_ending:
             return "ending"
         if self.host is None:
             return "queued"
@@ -116,7 +116,7 @@ class ClusterEngine:
 
     def runtime_environment(self) -> RuntimeEnvironment:
         """Return the runtime environment of this process for jobs elsewhere. May be called on any thread."""
-        return without_python(look(self._environment), (sys.prefix, sys.base_prefix))
+        return without_python(capture_environment(self._environment), (sys.prefix, sys.base_prefix))
 
     def counts(self) -> tuple[int, int]:
         """Return the number of running and of waiting jobs. May be called on any thread."""
@@ -159,7 +159,7 @@ class ClusterEngine:
         own = self._jobs.get(job.id)
         if own is not job or own is None:
             return
-        own.asked = True
+        own.is_ending = True
         if self._placement.withdraw(own.id):
             # Not now, because the caller may be updating its own tables.
             self.loop.call_soon(lambda: self._finish(own, never_began(own.id)))
@@ -179,10 +179,10 @@ class ClusterEngine:
             answered.wait(_OUTPUT_S)
         return job.printed
 
-    def _request_output(self, job: ClusterJob, then: Callable[[], None]) -> None:
+    def _request_output(self, job: ClusterJob, callback: Callable[[], None]) -> None:
         link = self._links.get(job.host or "")
         if link is None or job.outcome is not None:
-            then()
+            callback()
             return
 
         def on_reply(reply: Reply) -> None:
@@ -193,19 +193,18 @@ class ClusterEngine:
                 printed = None
             if printed is not None and job.outcome is None:
                 job.printed = printed
-            then()
+            callback()
 
         try:
             reply = link.call("output", job.id)
         except (ClosedError, WorkerLostError):
-            then()
+            callback()
             return
         reply.add_done_callback(on_reply)
 
     # -- hosts -------------------------------------------------------------------------------------------------------
 
     def on_link(self, link: Link) -> None:
-        """Handle a new authenticated connection."""
         link.handler = self._on_first_message
 
     def _on_first_message(self, request: Request) -> None:
@@ -239,7 +238,6 @@ class ClusterEngine:
         self._on_hosts(self.hosts)
 
     def _on_host_lost(self, facts: HostFacts, ending: LinkEnding) -> None:
-        """Handle the loss of a host and of its jobs."""
         if self._links.pop(facts.key, None) is None:
             return
         del self._facts[facts.key]
@@ -383,7 +381,6 @@ class ClusterEngine:
 
 
 def _notify(link: Link, method: str, *args: object) -> None:
-    """Send a notification to a host. If its link has ended, the loss of the host follows."""
     try:
         link.notify(method, *args)
     except (ClosedError, WorkerLostError):

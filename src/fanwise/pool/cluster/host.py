@@ -21,11 +21,12 @@ from ...links.link import Link, Request
 from ...links.link import Reply as Asked
 from ..contract import GO_ON, Engine, Job, JobRequest, Outcome, Output, Ready, Reply, Report
 from ..devices import find_machine
+from ..engine import LocalEngine
 from ..jobs import to_send
 from ..leases import Machine
-from ..lifetime import Lifetime, LocalRunning
+from ..lifetime import Lifetime
 from ..outcomes import exception_outcome
-from ..runtime_environment import localize, look
+from ..runtime_environment import capture_environment, localize
 from ..specs import RuntimeEnvironment
 
 _DIAL_S = 10.0
@@ -113,9 +114,9 @@ class Host:
     def forward(self, report: Report, job_id: int) -> None:
         """Send a report to the pool, and its answer to the job."""
 
-        def on_answer(asked: Asked) -> None:
+        def on_answer(reply: Asked) -> None:
             try:
-                answer = asked.result()
+                answer = reply.result()
             except BaseException as error:
                 report.refuse(error)
                 return
@@ -125,11 +126,11 @@ class Host:
                 report.answer(Reply(*((answer,) if isinstance(answer, str) else answer)))
 
         try:
-            asked = self._link.call("report", job_id, report.values, report.worker_time_s, report.checkpoint)
+            reply = self._link.call("report", job_id, report.values, report.worker_time_s, report.checkpoint)
         except (ClosedError, WorkerLostError):
             report.answer(Reply("STOP"))
             return
-        asked.add_done_callback(on_answer)
+        reply.add_done_callback(on_answer)
 
     def with_node(self, outcome: Outcome) -> Outcome:
         """Add the name of this node to a failure, which may be caused by its files, memory or devices."""
@@ -196,13 +197,13 @@ def serve(key: str, node: str, address: str, bundle: Mapping[str, float], listen
     from ...links.transports.tcp import dial_tcp
 
     machine = machine_of(find_machine(), bundle)
-    life = Lifetime(lambda backend: LocalRunning(backend, seed=0, machine=machine))
+    life = Lifetime(lambda backend: LocalEngine(backend, seed=0, machine=machine))
     try:
         engine = life.start()
         assert life.hub is not None, "comes with the engine"
         link = dial_tcp(life.hub, listener["host"], listener["port"], Identity(listener["secret"]), within_s=_DIAL_S)
         facts = HostFacts(key, node, address, socket.gethostname(), os.getpid(), machine)
-        host = Host(link, engine, facts, look())
+        host = Host(link, engine, facts, capture_environment())
         ended = threading.Event()
         link.on_ended(lambda link, ending: ended.set())
         try:

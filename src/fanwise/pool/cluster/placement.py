@@ -75,7 +75,6 @@ class JobPlacement:
         return jobs
 
     def add(self, job: int, needs: Resources, group: str | None = None) -> None:
-        """Queue a job."""
         assert job not in self.needs, f"job {job} is known already"
         self.needs[job] = needs
         if group is not None:
@@ -129,7 +128,6 @@ class JobPlacement:
         return _best(self.hosts.values(), needs)
 
     def _forget(self, job: int, host: str) -> None:
-        """Remove a job that had this host."""
         del self.host_of[job], self.needs[job]
         group = self.groups.pop(job, None)
         if group is not None:

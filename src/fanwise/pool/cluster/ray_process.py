@@ -51,7 +51,6 @@ class RayProcess:
         self._thread = threading.Thread(target=self._read, name="fanwise-ray", daemon=True)
 
     def start(self) -> None:
-        """Start calling `on_event`."""
         self._thread.start()
 
     def send(self, values: Mapping[str, object]) -> None:
@@ -73,13 +72,11 @@ class RayProcess:
         self._on_event({"kind": "gone", "text": text})
 
     def last_lines(self) -> str:
-        """Return the end of its standard error."""
         with contextlib.suppress(OSError):
             return "\n".join(self._log.read_text(errors="replace").splitlines()[-_MAX_LINES:])
         return ""
 
     def _close_stdin(self) -> None:
-        """Close its standard input, which ends it."""
         assert self._process.stdin is not None, "asked for a pipe"
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()

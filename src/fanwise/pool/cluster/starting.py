@@ -95,7 +95,6 @@ class ClusterStart:
         return bool(expected) and all(key in self._joined or key in self._failed for key in expected)
 
     def _check(self, expected: Sequence[str]) -> None:
-        """Raise ClusterError if versions differ or no host has joined."""
         wrong = [event["text"] for event in self._failed.values() if event["why"] == "versions"]
         if wrong:
             raise ClusterError(
@@ -209,7 +208,7 @@ class ClusterStart:
                 self._reason = ""
 
     def _on_ray_lost(self, reason: str) -> None:
-        """Start another driver process after a pause, or give up the cluster if it was lost for too long."""
+        """Start another driver process after a pause, or abandon the cluster if it was lost for too long."""
         now_s = time.monotonic()
         if self._found_s is not None and now_s > self._found_s + _MAX_PAUSE_S:  # it was stable
             self._lost_s, self._pause_s = None, _FIRST_PAUSE_S
@@ -237,7 +236,6 @@ class ClusterStart:
                 self._on_ray_lost(f"its process cannot be started: {error}")
 
     def _listen(self, address: str) -> Event:
-        """Listen for hosts at this machine's address in the cluster."""
         from ...links.security.certificates import Identity
         from ...links.transports.tcp import TcpListener
 

@@ -47,14 +47,14 @@ _ABSENT = "none"
 
 def versions() -> dict[str, str]:
     """Return the versions of Python and of installed packages that must be the same on all nodes."""
-    found = {"Python": platform.python_version()}
+    installed = {"Python": platform.python_version()}
     for name in _COMPARED:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[name] = importlib.metadata.version(name)
-    return found
+            installed[name] = importlib.metadata.version(name)
+    return installed
 
 
-def version_differences(expected: Mapping[str, str], found: Mapping[str, str]) -> list[str]:
+def version_differences(expected: Mapping[str, str], installed: Mapping[str, str]) -> list[str]:
     """Return a phrase for each difference between the versions of this program and those of a node.
 
     Functions are sent as code objects, which need the same Python (major.minor). Messages between hosts depend on the
@@ -64,14 +64,13 @@ def version_differences(expected: Mapping[str, str], found: Mapping[str, str]) -
     ['Python 3.12.1, and 3.11.7 here']
     """
     return [
-        f"{name} {found.get(name, _ABSENT)}, and {version} here"
+        f"{name} {installed.get(name, _ABSENT)}, and {version} here"
         for name, version in expected.items()
-        if _significant(name, found.get(name, _ABSENT)) != _significant(name, version)
+        if _significant(name, installed.get(name, _ABSENT)) != _significant(name, version)
     ]
 
 
 def _significant(name: str, version: str) -> str:
-    """Return the part of a version that must be equal."""
     if name == "Python":
         return ".".join(version.split(".")[:2])
     return version.partition("+")[0]
@@ -99,15 +98,12 @@ def _read_stdin(lines: "queue.SimpleQueue[str]", connected: threading.Event, fol
 
 
 def _emit(kind: str, **values: object) -> None:
-    """Send an event to the pool."""
     with contextlib.suppress(BrokenPipeError):
         sys.__stdout__.write(json.dumps({"kind": kind, **values}) + "\n")  # type: ignore[union-attr]
         sys.__stdout__.flush()  # type: ignore[union-attr]
 
 
 class _Failed(Exception):
-    """The pool cannot begin."""
-
     def __init__(self, why: str, text: str) -> None:
         super().__init__(text)
         self.why = why
@@ -119,7 +115,7 @@ class _Slot:
 
     Attributes:
         task: Ray's reference to the running method of the actor.
-        is_checking: the method is `look`, and not `serve`.
+        is_checking: the method is `check`, and not `serve`.
     """
 
     name: str
@@ -192,7 +188,6 @@ class _RayDriver:
         return ray
 
     def _place_bundles(self) -> None:
-        """Create the placement group. Blocks until Ray has placed it."""
         from ray.util.placement_group import placement_group
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -232,7 +227,6 @@ class _RayDriver:
                 return False
 
     def _start_missing(self) -> None:
-        """Start an actor in each slot that has none."""
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         if self.group is None:
@@ -260,7 +254,7 @@ class _RayDriver:
             scheduling_strategy=slot.strategy,
             max_restarts=0,
         ).remote()
-        slot.task, slot.is_checking = slot.actor.look.remote(), True
+        slot.task, slot.is_checking = slot.actor.check.remote(), True
 
     def _wait_for_results(self, within_s: float) -> None:
         tasks = {slot.task: slot for slot in self.slots.values() if slot.task is not None}
@@ -281,8 +275,8 @@ class _RayDriver:
         if not slot.is_checking:
             self._fail(slot, "ended", result)
             return
-        node, node_name, found = result
-        if differences := version_differences(self.config["versions"], found):
+        node, node_name, installed = result
+        if differences := version_differences(self.config["versions"], installed):
             self._fail(slot, "versions", f"node {node_name}: {'; '.join(differences)}")
             slot.not_before_s = float("inf")
             return
@@ -290,7 +284,6 @@ class _RayDriver:
         slot.task = slot.actor.serve.remote(slot.key, node, slot.bundle, self.listener)
 
     def _fail(self, slot: _Slot, why: str, text: str) -> None:
-        """Kill the actor of a slot and report it."""
         with contextlib.suppress(Exception):
             self.ray.kill(slot.actor)
         slot.actor = None
@@ -344,9 +337,8 @@ def of_auto(last_started: str, local: set[str]) -> str:
 
 
 def _clusters_here() -> set[str]:
-    """Return the addresses of the clusters with nodes on this machine."""
     option = "--gcs-address="
-    nodes = [each.info["cmdline"] for each in psutil.process_iter(["name", "cmdline"]) if each.info["name"] == "raylet"]
+    nodes = [p.info["cmdline"] for p in psutil.process_iter(["name", "cmdline"]) if p.info["name"] == "raylet"]
     return {word.removeprefix(option) for words in nodes for word in words or () if word.startswith(option)}
 
 
@@ -368,7 +360,7 @@ def _host_class() -> type:
     class FanwiseHost:
         """A host of a pool in a process of Ray."""
 
-        def look(self) -> tuple[str, str, dict[str, str]]:
+        def check(self) -> tuple[str, str, dict[str, str]]:
             """Return the node's id, its name and its versions. Does not import fanwise."""
             import importlib.metadata
             import platform
@@ -376,14 +368,14 @@ def _host_class() -> type:
 
             import ray
 
-            found = {"Python": platform.python_version()}
+            installed = {"Python": platform.python_version()}
             for name in ("fanwise", "torch"):
                 try:
-                    found[name] = importlib.metadata.version(name)
+                    installed[name] = importlib.metadata.version(name)
                 except importlib.metadata.PackageNotFoundError:
                     pass
             node = ray.get_runtime_context().get_node_id()
-            return node, f"{socket.gethostname()} ({ray.util.get_node_ip_address()})", found
+            return node, f"{socket.gethostname()} ({ray.util.get_node_ip_address()})", installed
 
         def serve(self, key: str, node: str, bundle: dict[str, float], listener: dict[str, Any]) -> str:
             """Run jobs until the link to the pool ends. Return the reason."""

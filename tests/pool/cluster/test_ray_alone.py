@@ -220,7 +220,7 @@ def test_a_cluster_with_a_token_is_told_to_those_without_and_used_by_those_with(
         ({"ray": "auto", "bundles": [{"GPU": 1}]}, ValueError, "needs a whole number of CPUs, at least 1"),
         ({"ray": "auto", "bundles": [{"CPU": 1, "GPU": 0.5}]}, ValueError, "a bundle has whole GPUs"),
         ({"ray": "auto", "cpus": 2}, ValueError, "cpus and gpus are of this machine"),
-        ({"ray": "auto", "runtime_env": {"working_dir": Path()}}, TypeError, "runtime_env must be of texts"),
+        ({"ray": "auto", "runtime_env": {"working_dir": Path()}}, TypeError, "runtime_env must consist of strings"),
         ({"ray": "auto", "start_within_s": 0}, ValueError, "a number of seconds above 0"),
     ],
 )

@@ -25,10 +25,7 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
-
-import psutil
 
 from ...base.text import counted
 
@@ -174,7 +171,8 @@ class _RayDriver:
             address = self.config["address"]
         tried = f"{address!r}" + (" (of RAY_ADDRESS)" if address != self.config["address"] else "")
         # Without an address, Ray would start a cluster of its own.
-        _check_reachable(address, tried) if address != "auto" else _check_auto(tried)
+        if address != "auto":
+            _check_reachable(address, tried)
         try:
             ray.init(
                 address=address,
@@ -316,30 +314,6 @@ def _check_reachable(address: str, tried: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S).close()
     except (OSError, ValueError) as error:
         raise _Failed("no-cluster", f"tried {tried}: {error}") from error
-
-
-def _check_auto(tried: str) -> None:
-    """Raise if the cluster that Ray would use for "auto" does not answer. Without one, Ray reports that itself."""
-    folder = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"
-    note = Path(folder, "ray", "ray_current_cluster")  # address of the cluster that was started last
-    with contextlib.suppress(FileNotFoundError):
-        if address := of_auto(note.read_text().strip(), _clusters_here()):
-            _check_reachable(address, f"{tried}, which is {address!r} according to {note}")
-
-
-def of_auto(last_started: str, local: set[str]) -> str:
-    """Return the address that Ray uses for "auto"; empty if it uses that of the only cluster on this machine.
-
-    >>> of_auto("10.0.0.1:6379", {"10.0.0.2:6379"}), of_auto("10.0.0.1:6379", set())
-    ('', '10.0.0.1:6379')
-    """
-    return last_started if len(local) != 1 else ""
-
-
-def _clusters_here() -> set[str]:
-    option = "--gcs-address="
-    nodes = [p.info["cmdline"] for p in psutil.process_iter(["name", "cmdline"]) if p.info["name"] == "raylet"]
-    return {word.removeprefix(option) for words in nodes for word in words or () if word.startswith(option)}
 
 
 def _first_and_last_line(error: Exception) -> str:

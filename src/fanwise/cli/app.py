@@ -193,8 +193,8 @@ def secret(
 ) -> None:
     """Create a secret for searches on several hosts.
 
-    The hosts authenticate each other with it. Set FANWISE_SECRET to it on all hosts, or FANWISE_SECRET_FILE to a file that contains it. Keep it secret: a process
-    that knows it can run code on these hosts.
+    The hosts authenticate each other with it. Set FANWISE_SECRET to it on all hosts, or FANWISE_SECRET_FILE to a file
+    that contains it. A process that knows it can run code on these hosts.
 
     \b
     Example:

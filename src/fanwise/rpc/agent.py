@@ -98,13 +98,7 @@ class Agent:
             record_sent=self.record_sent,
         )
         self._early_calls = EarlyCalls(self.server.serve)
-        self.sender = Sender(
-            self,
-            self.serializer,
-            self.connections,
-            self.references,
-            record_sent=self.record_sent,
-        )
+        self.sender = Sender(self)
         self.call, self.call_sync, self.stream = self.sender.call, self.sender.call_sync, self.sender.stream
         self.on(LINKS_LOST, self.connections.on_peer_lost_links)
         self.on("devices", lambda sender: describe_devices(self.devices))

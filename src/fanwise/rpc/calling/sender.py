@@ -21,13 +21,11 @@ from ...base.errors import ClosedError, DeadlineExceeded, FanwiseError, WindowFu
 from ...links.link import Link, NeverSent, Reply, was_never_sent
 from .. import allowed
 from .. import current as process
-from ..connections.connections import Connections
 from ..constants import UNSET_RPC_TIMEOUT
 from ..messages import pickling
 from ..messages.ids import Created, Invocation
 from ..messages.messages import Message, addressed
 from ..messages.metadata import Address
-from ..references.references import References
 from ..streams.stream import Stream, StreamReader
 from ..streams.window import Window
 from ..worker_info import WorkerInfo
@@ -37,7 +35,6 @@ from .call_future import CallFuture, call_error, keep_until_reply, not_sent_erro
 from .futures import wait_for_event
 from .queued_call import QueuedCall
 from .sendable_errors import explain_error
-from .serializer import Serializer
 
 if TYPE_CHECKING:
     from ..agent import Agent
@@ -46,26 +43,11 @@ T = TypeVar("T")
 
 
 class Sender:
-    """Sends the calls of one worker.
+    """Sends the calls of one worker."""
 
-    Args:
-        record_sent: records the link over which the references of a message are sent; False if it has ended.
-    """
-
-    def __init__(
-        self,
-        agent: "Agent",
-        serializer: Serializer,
-        connections: Connections,
-        references: References,
-        *,
-        record_sent: Callable[[Message, Link], bool],
-    ) -> None:
+    def __init__(self, agent: "Agent") -> None:
         self._agent = agent
-        self._serializer = serializer
-        self._connections = connections
-        self._references = references
-        self._record_sent = record_sent
+        self._serializer, self._connections = agent.serializer, agent.connections
         self._streams: weakref.WeakSet[StreamReader] = weakref.WeakSet()
         self._num_forks = process.num_forks
 
@@ -214,14 +196,14 @@ class Sender:
                 return queue(message)
             is_handed_over = False
             try:
-                if message.fork_ids and not self._record_sent(message, link):
+                if message.fork_ids and not self._agent.record_sent(message, link):
                     self._roll_back(message, to)
                     continue
                 is_handed_over = True
                 return send(link, message)
             except NeverSent:
                 self._roll_back(message, to)
-                if remote is not None and not self._references.stays(remote):
+                if remote is not None and not self._agent.references.stays(remote):
                     return self._failed(not_sent_error(to), to, limit_s, fail)
             except BaseException as error:
                 if not is_handed_over or was_never_sent(error):

@@ -139,16 +139,8 @@ class _Call:
     """One received call."""
 
     __slots__ = (
-        "_autograd_context",
-        "_creation",
-        "_is_plain",
-        "_name",
-        "_producer",
-        "_request",
-        "_scope",
-        "_sender",
-        "_server",
-        "_value",
+        *("_autograd_context", "_creation", "_is_plain", "_name", "_producer"),
+        *("_request", "_scope", "_sender", "_server", "_value"),
     )
 
     def __init__(

@@ -63,9 +63,9 @@ def make_search(
             value = first if i == 1 else shift + 1 / (trial + 2) + 0.5 / i
             reports.append(ReportPoint(trial, ready_s + i, i, value))
     last_s = max((span.free_s or 0.0 for span in spans), default=0.0)
-    first_ready_s = 0.5 if spans else None
+    first_objective_s = 0.5 if spans else None
     return SearchData(
-        name, metric, mode, n_workers, asynchronous, reports, spans, first_ready_s, last_s, last_s, "epoch"
+        name, metric, mode, n_workers, asynchronous, reports, spans, first_objective_s, last_s, last_s, "epoch"
     )
 
 

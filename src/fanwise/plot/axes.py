@@ -38,7 +38,7 @@ def finish_time_axis(axes: "Axes", searches: Sequence[SearchData], unit: TimeUni
     """
     last_s = max(search.last_s for search in searches)
     axes.set_xlim(0.0, TIME_ROOM * last_s / unit.seconds if last_s > 0 else 1.0)
-    since = " since the first worker was ready" if any(s.first_ready_s is not None for s in searches) else ""
+    since = " since the first worker was ready" if any(s.first_objective_s is not None for s in searches) else ""
     axes.set_xlabel(f"wall-clock time{since} [{unit.name}]")
 
 

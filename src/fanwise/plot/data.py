@@ -72,11 +72,11 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class SearchData:
-    """All that is drawn of one search.
+    """Data of one search, for figures.
 
-    `first_ready_s` and `stop_s` bound the time in which workers are expected to be busy: from the first objective that
-    began to the moment after which no trial is started any more. `last_s` is the time of the last event. A search that
-    was resumed has `windows` as (begin_s, end_s, number of workers), one for each run; without them there is one.
+    Workers are expected to be busy from `first_objective_s`, when the first objective started, to `stop_s`, after which
+    no trial is started. `last_s` is the time of the last event. `windows` lists intervals with a constant number of
+    workers, as (begin_s, end_s, number of workers). It is empty if there is only one.
 
     Raises:
         ValueError: `mode` is neither "min" nor "max", or `n_workers` is less than 1.
@@ -89,7 +89,7 @@ class SearchData:
     asynchronous: bool
     reports: Sequence[ReportPoint]
     spans: Sequence[Span]
-    first_ready_s: float | None
+    first_objective_s: float | None
     stop_s: float | None
     last_s: float
     resource_name: str = "reports of a trial"
@@ -205,7 +205,7 @@ def from_first_ready(search: SearchData) -> SearchData:
     Until one has begun, the search as it is. So the figures show the time that their numbers count: the utilization
     begins there, and of several searches none is ahead because its workers had been warm.
     """
-    zero_s = search.first_ready_s
+    zero_s = search.first_objective_s
     if zero_s is None:
         return search
     return replace(
@@ -224,7 +224,7 @@ def from_first_ready(search: SearchData) -> SearchData:
             )
             for span in search.spans
         ],
-        first_ready_s=0.0,
+        first_objective_s=0.0,
         stop_s=_later(search.stop_s, zero_s),
         windows=tuple((begin_s - zero_s, end_s - zero_s, n_workers) for begin_s, end_s, n_workers in search.windows),
         last_s=search.last_s - zero_s,
@@ -358,9 +358,9 @@ def worker_timeline(search: SearchData) -> Timeline:
 
 def _windows(search: SearchData) -> Sequence[tuple[float, float, int]]:
     end_s = search.last_s if search.stop_s is None else search.stop_s
-    if search.windows or search.first_ready_s is None or end_s <= search.first_ready_s:
+    if search.windows or search.first_objective_s is None or end_s <= search.first_objective_s:
         return search.windows
-    return [(search.first_ready_s, end_s, search.n_workers)]
+    return [(search.first_objective_s, end_s, search.n_workers)]
 
 
 def _occupied(spans: Iterable[Span], last_s: float) -> list[WorkerInterval]:

@@ -138,7 +138,7 @@ def workers(*searches: SearchData, labels: Sequence[str] | None = None) -> "Figu
     """
     default = [f"{s.name}, {'asynchronous' if s.asynchronous else 'synchronous'}" for s in searches]
     names = _labels(searches, labels, default)
-    before_s = [search.first_ready_s for search in searches]
+    before_s = [search.first_objective_s for search in searches]
     searches = tuple(map(from_first_ready, searches))
     timelines = [worker_timeline(search) for search in searches]
     n_rows = [max([search.n_workers, *(span.slot + 1 for span in search.spans)]) for search in searches]

@@ -66,14 +66,19 @@ class CudaIpc:
             with torch.cuda.device(tensor.device):
                 copy = tensor.detach().resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
                 _, args = reduce_tensor(copy)  # type: ignore[no-untyped-call]  # torch's
-        except RuntimeError as error:  # out of memory, or memory that cannot be shared
-            _log.warning("a tensor on %s is sent through main memory: %s", tensor.device, error)
+        except torch.OutOfMemoryError:
+            return None
+        except RuntimeError as error:  # such as expandable segments, which cannot be shared
+            self._is_on = False
+            _log.warning("CUDA tensors are sent through main memory from now on: %s", error)
             return None
         return pickle.dumps((uuid, args, tensor.requires_grad, type(tensor) is torch.nn.Parameter))
 
     def _on_uuids(self, key: WorkerKey, reply: "Future[Any]") -> None:
         if error_of(reply) is None:
             self._uuids[key] = tuple(reply.value())
+        else:
+            self._uuids.pop(key, None)  # ask again with the next large tensor
 
     def _on_uuids_requested(self, sender: "WorkerInfo") -> "Future[Any]":
         """Reply from another thread, because the first use of CUDA blocks."""

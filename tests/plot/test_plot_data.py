@@ -13,17 +13,16 @@ from fanwise.plot.data import (
     ReportPoint,
     SearchData,
     Span,
-    WorkerInterval,
     best_point,
     curves_by_trial,
-    from_first_ready,
+    from_first_objective,
     incumbent_band,
     incumbent_curve,
     incumbent_steps,
-    later_values,
-    n_not_finite,
-    worker_timeline,
+    num_not_finite,
+    typical_values,
 )
+from fanwise.plot.worker_intervals import WorkerInterval, worker_timeline
 
 
 def search_of(
@@ -56,7 +55,7 @@ def test_mode_max_takes_the_largest_value() -> None:
 def test_values_that_are_not_finite_are_never_incumbents_and_are_counted() -> None:
     search = search_of([(0, 1.0, math.nan), (1, 2.0, -math.inf), (2, 3.0, 0.5), (3, 4.0, math.inf), (4, 5.0, 0.4)])
     assert [p.value for p in incumbent_steps(search)] == [0.5, 0.4]
-    assert n_not_finite(search) == 3
+    assert num_not_finite(search) == 3
 
 
 def test_reports_out_of_order_give_the_same_incumbents() -> None:
@@ -107,9 +106,9 @@ def test_learning_curves_keep_wall_clock_order_and_drop_what_cannot_be_drawn() -
     assert [(c.trial_id, c.times_s, c.values) for c in curves] == [(0, [1.0, 2.0], [0.9, 0.8]), (1, [5.0], [0.5])]
 
 
-def test_later_values_leave_out_the_first_report_of_each_trial() -> None:
-    assert later_values(search_of([(0, 1.0, 1e6), (0, 2.0, 0.5), (1, 3.0, 1e7), (1, 4.0, 0.4)])) == [0.5, 0.4]
-    assert later_values(search_of([(0, 1.0, 1e6), (1, 3.0, 1e7)])) == [1e6, 1e7]
+def test_typical_values_leave_out_the_first_report_of_each_trial() -> None:
+    assert typical_values(search_of([(0, 1.0, 1e6), (0, 2.0, 0.5), (1, 3.0, 1e7), (1, 4.0, 0.4)])) == [0.5, 0.4]
+    assert typical_values(search_of([(0, 1.0, 1e6), (1, 3.0, 1e7)])) == [1e6, 1e7]
 
 
 def test_a_timeline_holds_startup_busy_and_idle_time_of_each_worker() -> None:
@@ -215,10 +214,10 @@ def test_the_intervals_of_a_worker_never_overlap(search: SearchData) -> None:
 def test_a_search_seen_from_its_first_ready_worker_counts_the_same() -> None:
     spans = [Span(0, 0, 0.0, 8.0, 18.0, 18.0, "Completed"), Span(1, 1, 0.0, 9.0, None, None, "InProgress")]
     before = SearchData("s", "e", "min", 2, True, [ReportPoint(0, 10.0, 1, 0.5)], spans, 8.0, 17.0, 18.0)
-    moved = from_first_ready(before)
+    moved = from_first_objective(before)
     assert (moved.first_objective_s, moved.stop_s, moved.last_s) == (0.0, 9.0, 10.0)
     assert [span.started_s for span in moved.spans] == [0.0, 0.0] and moved.reports[0].t_s == 2.0
     for share in ("busy_s", "startup_s", "idle_s"):
         assert getattr(worker_timeline(moved), share) == pytest.approx(getattr(worker_timeline(before), share))
     unready = SearchData("s", "e", "min", 2, True, [], [], None, None, 1.0)
-    assert from_first_ready(unready) is unready
+    assert from_first_objective(unready) is unready

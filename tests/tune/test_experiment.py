@@ -302,7 +302,7 @@ def test_search_data_has_reports_and_spans(experiment: Experiment) -> None:
 @pytest.mark.parametrize("objective_s", [1.25, None])
 @pytest.mark.parametrize("stop_s", [9.0, None])
 def test_utilization_equals_that_of_the_figure(tmp_path: Path, objective_s: float | None, stop_s: float | None) -> None:
-    from fanwise.plot.data import worker_timeline
+    from fanwise.plot.worker_intervals import worker_timeline
 
     with searching(tmp_path / "e") as search:
         for trial_id in range(4):
@@ -323,7 +323,7 @@ def test_utilization_equals_that_of_the_figure(tmp_path: Path, objective_s: floa
 
 
 def test_timeline_has_workers_that_were_added_during_the_search(tmp_path: Path) -> None:
-    from fanwise.plot.data import worker_timeline
+    from fanwise.plot.worker_intervals import worker_timeline
 
     with searching(tmp_path / "e", n_workers=1) as search:
         search.start(0.0, 0, {})

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from fanwise.tensor import State, at
-from fanwise.tensor.with_torch.writing import check_in_range
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -80,26 +79,6 @@ def test_values_are_converted_to_the_dtype_of_the_array() -> None:
         found = at(x)[index].add(torch.tensor(1.0, dtype=torch.float64))
         assert found.dtype == torch.float16 and found.tolist() == [1.0, 0.0]
     assert at(torch.zeros(2, dtype=torch.int16))[1].set(torch.tensor(True)).tolist() == [0, 1]
-
-
-@pytest.mark.parametrize(
-    ("index", "axis"),
-    [
-        (torch.tensor([0, 2]), 0),
-        ([0, -3], 0),
-        ((slice(None), np.array([3])), 1),
-        ((None, 0, torch.tensor(-4)), 1),
-        ((..., torch.tensor([[4]])), 2),
-        ((torch.ones(2, 3, dtype=torch.bool), torch.tensor(4)), 2),
-    ],
-    ids=["first", "negative", "second", "after None", "after dots", "after a mask"],
-)
-def test_indices_of_a_gpu_are_looked_at_before_its_kernels_do(index: object, axis: int) -> None:
-    x = torch.zeros(2, 3, 4)
-    with pytest.raises(IndexError, match=rf"out of bounds for axis {axis} with size {x.shape[axis]}"):
-        check_in_range(x, index)
-    for fine in ((..., torch.tensor([3, -4])), ([1, -2], 0, [3, -4]), torch.ones(2, dtype=torch.bool)):
-        check_in_range(x, fine)
 
 
 def test_a_state_is_no_part_of_the_graph() -> None:

@@ -1,4 +1,4 @@
-"""What a namespace says of itself: its names, their signatures, its dtypes, devices, limits and defaults."""
+"""Names, signatures, default dtypes and devices of a namespace."""
 
 import copy
 import inspect
@@ -12,12 +12,9 @@ import pytest
 
 import fanwise.tensor as ft
 from fanwise.tensor import Namespace, namespace
-from fanwise.tensor.namespaces.standard import CONSTANTS, DTYPES, EXTRA_DTYPES, FUNCTIONS, PARTS, VERSION
+from fanwise.tensor.namespaces.standard import CONSTANTS, DTYPES, FUNCTIONS, PARTS, VERSION
 
-Parameter = inspect.Parameter
 ENGINES = ["numpy", "torch", "jax"]
-# What TensorFlow has of the extensions; its namespace says so of the rest.
-ON_TENSORFLOW = {"linalg": {"matmul", "matrix_transpose", "tensordot", "vecdot", "vector_norm"}, "fft": {"fft", "ifft"}}
 
 
 @pytest.fixture(scope="module", params=ENGINES)
@@ -28,20 +25,19 @@ def xp(request: pytest.FixtureRequest) -> Namespace:
     return found
 
 
-def signature_of(text: str) -> inspect.Signature:
-    """By Python itself, which makes nothing of the types."""
-    around: dict[str, Any] = {}
-    exec(f"from __future__ import annotations\ndef function{text}: pass", around)
-    return inspect.signature(around["function"])
-
-
-def plain(signature: inspect.Signature) -> list[tuple[str, Any, Any]]:
+def parameters_of(function: Any) -> list[tuple[str, Any, Any]]:
     """Names, kinds and defaults; the reference marks some absent arguments by an enumeration member for None."""
-    rows = [(each.name, each.kind, each.default) for each in signature.parameters.values()]
-    return [(name, kind, None if type(default).__name__ == "Undef" else default) for name, kind, default in rows]
+    parameters = inspect.signature(function).parameters.values()
+    return [(p.name, p.kind, None if type(p.default).__name__ == "Undef" else p.default) for p in parameters]
 
 
-def test_the_table_of_names_is_that_of_the_reference() -> None:
+def test_signatures_are_those_of_the_reference() -> None:
+    for name in FUNCTIONS:
+        assert (name, parameters_of(getattr(ft, name))) == (name, parameters_of(getattr(strict, name)))
+        assert getattr(ft, name).__doc__, name
+
+
+def test_names_are_those_of_the_reference() -> None:
     public = {name for name in strict.__all__ if callable(getattr(strict, name)) and name[0] != "_"}
     ours = set(PARTS[""])
     not_standard = {"Device", "ArrayAPIStrictFlags", *DTYPES}
@@ -51,66 +47,11 @@ def test_the_table_of_names_is_that_of_the_reference() -> None:
     assert strict.__array_api_version__ == VERSION
 
 
-def test_the_table_of_signatures_is_that_of_the_reference() -> None:
-    for name, text in FUNCTIONS.items():
-        wanted = plain(inspect.signature(getattr(strict, name)))
-        assert (name, plain(signature_of(text))) == (name, wanted)
-
-
-def differences(found: inspect.Signature, wanted: inspect.Signature) -> list[str]:
-    """What a call in the standard's spelling would stumble over."""
-    wrong = []
-    parameters = list(found.parameters.values())
-    any_number = any(each.kind is Parameter.VAR_POSITIONAL for each in parameters)
-    anything = any(each.kind is Parameter.VAR_KEYWORD for each in parameters)
-    for place, each in enumerate(wanted.parameters.values()):
-        if each.kind is Parameter.KEYWORD_ONLY:
-            there = found.parameters.get(each.name)
-            if there is None and not anything:
-                wrong.append(f"no {each.name}=")
-            # Some libraries have a mark of their own, or None, where the standard names the default.
-            elif there is not None and isinstance(there.default, (bool, int, str)) and there.default != each.default:
-                wrong.append(f"{each.name}={there.default!r}, wanted {each.default!r}")
-            continue
-        there = parameters[place] if place < len(parameters) else None
-        if each.kind is Parameter.POSITIONAL_ONLY and any_number:
-            continue
-        if there is None or there.kind in (Parameter.KEYWORD_ONLY, Parameter.VAR_KEYWORD):
-            wrong.append(f"no {each.name} in place {place}")
-        elif each.kind is Parameter.VAR_POSITIONAL and there.kind is not Parameter.VAR_POSITIONAL:
-            wrong.append(f"no *{each.name}")
-        elif each.kind is Parameter.POSITIONAL_OR_KEYWORD and (there.name, there.kind) != (each.name, each.kind):
-            wrong.append(f"{there.name} in the place of {each.name}, or not by keyword")
-    return wrong
-
-
-def test_functions_take_the_standard_arguments(xp: Namespace) -> None:
-    wrong = {}
-    for name, text in FUNCTIONS.items():
-        try:
-            found = inspect.signature(getattr(xp, name))
-        except ValueError:
-            continue  # a function in C; the tests of values call it
-        wrong[name] = differences(found, signature_of(text))
-    assert {name: complaints for name, complaints in wrong.items() if complaints} == {}
-
-
-def test_a_wrong_signature_is_seen() -> None:
-    wanted = signature_of("(x, /, axis, *arrays, keepdims=False)")
-    assert differences(signature_of("(a, axis, *more, keepdims=False)"), wanted) == []
-    assert len(differences(signature_of("(x, dim, *more, keepdims=False)"), wanted)) == 1
-    assert len(differences(signature_of("(x, axis, *more, keepdims=True)"), wanted)) == 1
-    assert len(differences(signature_of("(x, axis, *more)"), wanted)) == 1
-    assert len(differences(signature_of("(x, *, axis, keepdims)"), wanted)) == 2
-
-
 def test_a_namespace_is_one_object_in_every_process(xp: Namespace) -> None:
     assert namespace(xp.engine) is xp
     assert pickle.loads(pickle.dumps(xp)) is xp
     assert pickle.loads(pickle.dumps(xp.linalg)) is xp.linalg
     assert copy.deepcopy(xp) is xp
-    assert xp == Namespace(xp.engine) and hash(xp) == hash(Namespace(xp.engine))
-    assert xp not in (Namespace("numpy" if xp.engine != "numpy" else "torch"), xp.linalg, xp.engine)
     assert repr(xp.fft) == f"namespace({xp.engine!r}).fft"
     assert xp.__array_api_version__ == VERSION
 
@@ -123,16 +64,11 @@ def test_a_namespace_lists_what_it_has(xp: Namespace) -> None:
 
 
 def test_what_is_not_in_the_standard_is_not_in_a_namespace(xp: Namespace) -> None:
-    with pytest.raises(AttributeError, match=r"no 'gelu': it is not in the standard 2025.12"):
+    with pytest.raises(AttributeError, match=r"has no 'gelu'; it has functions of the array API standard 2025.12"):
         _ = xp.gelu
     with pytest.raises(AttributeError, match="'lstsq'"):
         _ = xp.linalg.lstsq
     assert not hasattr(xp, "__wrapped__")
-
-
-def test_constants_are_numbers(xp: Namespace) -> None:
-    assert (xp.e, xp.pi, xp.inf, xp.newaxis) == (math.e, math.pi, math.inf, None)
-    assert math.isnan(xp.nan)
 
 
 def test_defaults_are_what_creation_makes(xp: Namespace) -> None:
@@ -149,64 +85,11 @@ def test_defaults_are_what_creation_makes(xp: Namespace) -> None:
     assert xp.argmax(xp.ones(2)).dtype == defaults["indexing"]
 
 
-def test_numbers_of_numpy_keep_their_dtype(xp: Namespace) -> None:
-    dtypes = ["float16", "float32", "int8", "bool"] + (["float64"] if xp.engine != "jax" else [])
-    for name in dtypes:
-        assert xp.asarray(np.ones(2, dtype=name)).dtype == getattr(xp, name)
-
-
-def test_dtypes_are_told_by_kind(xp: Namespace) -> None:
+def test_devices_are_given_by_name_or_as_the_engines_own(xp: Namespace) -> None:
     info = xp.__array_namespace_info__()
-    assert info.dtypes()["float32"] == xp.float32
-    assert set(info.dtypes(kind=("bool", "complex floating"))) <= {"bool", "complex64", "complex128"}
-    assert all(
-        xp.isdtype(dtype, kind) for kind in ("integral", "real floating") for dtype in info.dtypes(kind=kind).values()
-    )
-    with pytest.raises(ValueError, match="kind must be one of"):
-        info.dtypes(kind="floating")
-    assert info.capabilities()["boolean indexing"] is True
-
-
-def test_the_default_device_comes_first_and_has_a_name(xp: Namespace) -> None:
-    info = xp.__array_namespace_info__()
-    assert type(info.devices()) is list
-    assert info.default_device() == info.devices()[0]
     assert xp.zeros(2, device="cpu").shape == xp.zeros(2, device=info.default_device()).shape == (2,)
     with pytest.raises((ValueError, RuntimeError), match=r"nowhere|device"):
         xp.zeros(2, device="nowhere")
-
-
-@pytest.mark.parametrize("name", ["float32", "float64", "complex64", "complex128", *EXTRA_DTYPES])
-def test_limits_of_floats_are_python_numbers(xp: Namespace, name: str) -> None:
-    if name == "bfloat16" and xp.engine == "numpy":
-        return  # NumPy has it from another library, and knows no limits of it
-    found = xp.finfo(getattr(xp, name))
-    assert [type(getattr(found, field)) for field in ("eps", "max", "min", "smallest_normal")] == [float] * 4
-    assert type(found.bits) is int
-    part = {"complex64": "float32", "complex128": "float64"}.get(name, name)
-    assert found.dtype == getattr(xp, part) and not isinstance(found.dtype, str)
-    if part in ("float32", "float64"):
-        assert (found.eps, found.max) == (float(np.finfo(part).eps), float(np.finfo(part).max))
-        assert found.smallest_normal == float(np.finfo(part).smallest_normal)
-
-
-@pytest.mark.parametrize("name", ["int8", "int32", "int64", "uint8"])
-def test_limits_of_integers_are_python_numbers(xp: Namespace, name: str) -> None:
-    found = xp.iinfo(getattr(xp, name))
-    limits = np.iinfo(name)
-    assert (found.bits, found.min, found.max) == (limits.bits, limits.min, limits.max)
-    assert {type(found.bits), type(found.min), type(found.max)} == {int}
-    assert found.dtype == getattr(xp, name)
-
-
-def test_limits_are_told_of_arrays_too(xp: Namespace) -> None:
-    assert xp.finfo(xp.ones(2)) == xp.finfo(xp.float32)
-    assert xp.iinfo(xp.ones(2, dtype=xp.int8)) == xp.iinfo(xp.int8)
-
-
-def test_shapes_that_do_not_fit_are_a_value_error(xp: Namespace) -> None:
-    with pytest.raises(ValueError, match=r"\(2,\), \(3,\) do not fit together"):
-        xp.broadcast_shapes((2,), (3,))
 
 
 def test_what_is_in_the_extensions_is_the_engines_own(xp: Namespace) -> None:
@@ -215,8 +98,7 @@ def test_what_is_in_the_extensions_is_the_engines_own(xp: Namespace) -> None:
     assert np.asarray(ft.linalg.matmul(x, x)).tolist() == [[9.0, 20.0], [0.0, 4.0]]
     assert np.asarray(xp.abs(ft.fft.fft(x))).tolist() == [[7.0, 1.0], [2.0, 2.0]]
     assert np.allclose(np.asarray(ft.fft.ifft(ft.fft.fft(x, axis=0), axis=0)), np.asarray(x))
-    if xp.engine != "tensorflow":
-        assert np.allclose(np.asarray(ft.linalg.solve(x, x)), np.eye(2)) and float(ft.linalg.det(x)) == pytest.approx(6)
+    assert np.allclose(np.asarray(ft.linalg.solve(x, x)), np.eye(2)) and float(ft.linalg.det(x)) == pytest.approx(6)
 
 
 def test_a_list_of_arrays_becomes_one_array(xp: Namespace) -> None:
@@ -248,10 +130,9 @@ def test_an_index_that_is_out_of_range_is_an_error(xp: Namespace, wrong: int) ->
     assert np.asarray(xp.take(x, inside, axis=1)).tolist() == [[1.0, 3.0], [4.0, 6.0]]
     assert np.asarray(xp.take_along_axis(x, inside[None, :], axis=1)).tolist() == [[1.0, 3.0], [4.0, 6.0]]
     assert np.asarray(xp.take_along_axis(x, inside[:, None], axis=-1)).tolist() == [[1.0], [6.0]]
-    # TensorFlow has an exception of its own for it.
-    with pytest.raises(Exception, match=r"out of (range|bounds)|is not in \[0, 3\)"):
+    with pytest.raises(IndexError, match=r"out of (range|bounds)"):
         xp.take(x, outside, axis=1)
-    with pytest.raises(Exception, match=r"out of (range|bounds)|is not in \[0, 3\)"):
+    with pytest.raises((IndexError, RuntimeError), match=r"out of (range|bounds)"):
         xp.take_along_axis(x, outside[None, :], axis=-1)
 
 

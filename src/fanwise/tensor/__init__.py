@@ -1,17 +1,16 @@
-"""Arrays of any engine - torch, JAX, TensorFlow, numpy - as the rest of the library sees them.
+"""Functions over arrays of any engine: torch, JAX, TensorFlow and NumPy.
 
     import fanwise.tensor as ft
 
-    y = ft.exp(x)                       # the array API standard's functions, by the engine of x
-    with ft.use("jax"):                 # creation functions and dtypes: of the current engine
+    y = ft.exp(x)                       # functions of the array API standard, on the engine of x
+    with ft.use("jax"):                 # creation functions and dtypes use the current engine
         zeros = ft.zeros((2, 3))
     xp = ft.namespace(x)                # the same functions as one object, which can be pickled
     header, buffers = ft.to_wire(x)     # a few bytes, and a view of x's memory
 
-Nothing is converted in silence: two engines in one call are an error that says how to convert. Importing this layer
-loads no engine; an engine is loaded when it is named or one of its arrays arrives. Beside the names below there are
-all functions, constants and dtypes of the standard 2025.12, `linalg` and `fft`. The byte layout of the wire format is
-written down in docs/design/wire-format.md.
+Nothing is converted silently: two engines in one call are an error. Importing this package imports no engine. An
+engine is imported when it is named or one of its arrays arrives. Besides the names below there are the functions,
+constants and dtypes of the standard 2025.12, `linalg` and `fft`. docs/design/wire-format.md specifies the wire format.
 """
 
 from importlib import import_module
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
     from .namespaces import Namespace as Namespace
     from .namespaces import namespace as namespace
     from .namespaces.standard import VERSION as __array_api_version__  # noqa: F401  # as the standard calls it
-    from .namespaces.typed import *  # noqa: F403  # the standard's names, which are made when they are first used
+    from .namespaces.typed import *  # noqa: F403
     from .placement import device_of as device_of
     from .placement import devices as devices
     from .placement import to_device as to_device
@@ -57,8 +56,8 @@ if TYPE_CHECKING:
     from .wire import read_header as read_header
     from .wire import to_wire as to_wire
 
-# What is here beside the standard's names, by the file that has it. Loaded on first use: calls and jobs, which send
-# arrays, need the wire format and nothing else of this layer.
+# The module of each name that is not in the standard. Modules are imported on first use: calls and jobs that send
+# arrays need only the wire format.
 _NAMES_IN = {
     "adapters": ("register_engine",),
     "buffers": ("aligned_buffer",),
@@ -77,16 +76,16 @@ _HOME_OF = {name: home for home, names in _NAMES_IN.items() for name in names}
 
 if not TYPE_CHECKING:
 
-    def __getattr__(name: str) -> Any:  # Any: functions, numbers and dtypes
+    def __getattr__(name: str) -> Any:
         if name in _HOME_OF:
             value = globals()[name] = getattr(import_module(f".{_HOME_OF[name]}", __name__), name)
             return value
-        from .namespaces.module import attribute
+        from .namespaces.dispatch import attribute
 
         return attribute(name, globals(), _HOME_OF)
 
 
 def __dir__() -> list[str]:
-    from .namespaces.module import NAMES
+    from .namespaces.dispatch import NAMES
 
     return sorted({*_HOME_OF, *NAMES})

@@ -1,7 +1,4 @@
-"""How many elements an array has, and the one element of an array that has one: as Python numbers, on every engine.
-
-torch says `x.numel()` and `x.item()`, JAX and NumPy `x.size`, TensorFlow `tf.size(x)`, a tensor, and `x.numpy()`.
-"""
+"""`size` and `item`: the number of elements of an array, and its only element, as Python numbers on every engine."""
 
 import math
 from typing import Any
@@ -11,12 +8,12 @@ from .exchange import to_numpy
 from .gradients import stop_gradient
 
 
-def size(x: Any, /) -> int:  # Any: an array of any engine
-    """The number of elements of the array x: 1 for one of shape (). Works while a function is traced, too.
+def size(x: Any, /) -> int:
+    """Return the number of elements of the array x: 1 for shape (). Works while a function is traced, too.
 
     Raises:
-        TypeError: x is no array.
-        ValueError: the number is not known: a `tf.function` that takes arrays of any length is being traced.
+        TypeError: x is not an array.
+        ValueError: the number is not known, because a `tf.function` that takes arrays of any length is traced.
 
     >>> import numpy
     >>> size(numpy.zeros((3, 4)))
@@ -24,21 +21,18 @@ def size(x: Any, /) -> int:  # Any: an array of any engine
     """
     engine_of(x)
     if None in (shape := tuple(x.shape)):
-        raise ValueError(
-            f"how many elements this array of shape {shape} has is known when the function runs, not while it is "
-            f"traced; use tensorflow.size(x) there"
-        )
+        raise ValueError(f"the size of an array of shape {shape} is not known yet; use tensorflow.size(x) there")
     return math.prod(shape)
 
 
-def item(x: Any, /) -> Any:  # Any: bool, int, float or complex
-    """The one element of the array x as a Python number: bool, int, float or complex, after its dtype.
+def item(x: Any, /) -> Any:
+    """Return the only element of the array x as a bool, int, float or complex number.
 
-    Blocks until it is computed, and copies from an accelerator. x may want gradients; none flow through a number.
+    Blocks until it is computed, and copies from an accelerator. No gradient flows through the number.
 
     Raises:
-        TypeError: x is no array, or stands for one while a function is traced and has no value yet.
-        ValueError: x has more elements than one, or none.
+        TypeError: x is not an array, or it is traced and has no value yet.
+        ValueError: x does not have exactly one element.
 
     >>> import numpy
     >>> item(numpy.asarray([3.5]))

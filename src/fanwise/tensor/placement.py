@@ -1,11 +1,11 @@
-"""Names of devices: "cpu", "cuda:0", "cuda:1" ..., whatever the engine calls them.
+"""Names of devices, the same on every engine: "cpu", "cuda:0", "cuda:1".
 
     torch  device(type='cuda', index=0)    jax  CudaDevice(id=0), "gpu"    tensorflow  /device:GPU:0
                               \\__________________ "cuda:0" ____________________/
 
-A number counts the devices of this process. GPUs of AMD are "cuda:0" too, as in torch; others keep their
-engine's name ("mps:0", "tpu:0"). The CPU has no number, but for the further CPUs that JAX can pretend to have
-("cpu:1"). On the way in "gpu" and "cuda" stand for "cuda:0", and torch.device objects are understood.
+A number counts the devices of this process. GPUs of AMD are "cuda:0" too, as in torch; others keep their engine's
+name ("mps:0", "tpu:0"). The CPU has no number, except the further CPUs that JAX can pretend to have ("cpu:1").
+Arguments may also be "gpu" or "cuda" for "cuda:0", and torch.device objects.
 """
 
 import functools
@@ -16,10 +16,10 @@ from .engines import check_engine, current_engine, engine_of
 
 
 def device_of(x: object, /) -> str:
-    """The name of the device on which the array x lies, for example "cpu" or "cuda:0".
+    """Return the name of the device of the array x, for example "cpu" or "cuda:0".
 
     Raises:
-        TypeError: x is no array, or only stands for one while a function is traced and has no device yet.
+        TypeError: x is not an array, or it is traced and has no device yet.
         ValueError: x is spread over several devices.
 
     >>> import numpy
@@ -30,9 +30,9 @@ def device_of(x: object, /) -> str:
 
 
 def devices(engine: str | None = None) -> list[str]:
-    """The names of the devices that an engine can use in this process; of the current engine if None.
+    """Return the names of the devices that an engine can use in this process; of the current engine by default.
 
-    Starts the engine's devices (a CUDA context too, on engines that make one to count them).
+    Initializes the engine's devices, which creates a CUDA context on some engines.
 
     Raises:
         ValueError: there is no such engine.
@@ -41,27 +41,23 @@ def devices(engine: str | None = None) -> list[str]:
     return device_placements[current_engine() if engine is None else check_engine(engine)].names()
 
 
-def to_device(x: Any, device: object, /) -> Any:  # Any: an array in, an array of the same engine out
-    """The array x on a device; x itself if it is there already. Gradients flow through it.
+def to_device(x: Any, device: object, /) -> Any:
+    """Return the array x on a device; x itself if it is there already. Gradients flow through it.
 
     Args:
         x: an array of any engine.
         device: a name, as `devices` lists them, or a torch.device.
 
     Raises:
-        TypeError: x is no array.
-        ValueError: its engine has no such device here; the message says which there are.
+        TypeError: x is not an array.
+        ValueError: its engine has no such device in this process; the message lists the devices.
     """
     engine = engine_of(x)
     return device_placements[engine].move(x, find_device(engine, device))
 
 
 def find_device(engine: str, device: object) -> str:
-    """The full name of a device of that engine, if there is one.
-
-    Raises:
-        ValueError: there is none; the message says which there are.
-    """
+    """Return the full name of a device of that engine. Raise ValueError if it does not exist."""
     name = canonical(str(device))
     if has_device(engine, name):
         return name
@@ -69,19 +65,19 @@ def find_device(engine: str, device: object) -> str:
 
 
 def has_device(engine: str, name: str) -> bool:
-    """Whether that engine has the device of this full name. Starts the engine's devices."""
+    """Return True if the engine has the device with this full name. Initializes the engine's devices."""
     return name in _known(engine)
 
 
 def canonical(name: str) -> str:
-    """A device's name in the one form used here, from any form that an engine writes."""
+    """Return the name of a device from any form that an engine writes."""
     kind, _, number = name.lower().rpartition("device:")[2].partition(":")
     kind = {"gpu": "cuda", "rocm": "cuda"}.get(kind, kind)
     number = number or "0"
     return kind if kind == "cpu" and number == "0" else f"{kind}:{number}"
 
 
-# Devices do not come and go while a process runs.
+# Devices do not change while a process runs.
 @functools.cache
 def _known(engine: str) -> tuple[str, ...]:
     return tuple(device_placements[engine].names())

@@ -1,40 +1,35 @@
-"""`State`: a cell that holds an array and can be written to, whether or not the engine's arrays can.
+"""`State`: a cell that holds an array and can be written to, also on engines whose arrays cannot.
 
-    torch, numpy   the cell owns a tensor and writes into its memory
-    tensorflow     the cell is a tf.Variable, also inside tf.function
-    jax            the cell is given a new array; memory is reused only inside jit, where arguments are donated
-
-The cell stays the same object. Shape, dtype, engine and device stay too: what is written is converted, as in `at`,
-whose rules hold here as well. A cell is data: gradients neither flow into it nor through it; where they shall,
-use `at`. Not for several threads at once.
+torch, NumPy   the cell owns a tensor and writes into its memory
+TensorFlow     the cell is a tf.Variable, also inside tf.function
+JAX            the cell gets a new array; memory is reused only inside jit, where arguments are donated
 """
 
 from typing import Any, NoReturn
 
 from .adapters import How, writers
 from .engines import engine_of
-from .indexing.places import check_value
+from .indexing import check_value
 
-_Array = Any  # An array of whichever engine; they have no type in common.
+_Array = Any
 
 
 class State:
     """A cell that holds a copy of the array x.
 
-    `s[i] = v` writes, `s[:] = v` writes everywhere; `+=`, `-=`, `*=`, `/=` work on `s` and on `s[i]`. Reading
-    `s.value` or `s[i]` gives what the cell holds now. Where `in_place` is true and arrays can be written to (torch,
-    numpy), that is the cell's own memory: it changes with the cell, so copy it to keep it. A cell is no array:
-    functions and operators take `s.value`, and say so.
+    `s[i] = v` and `s[:] = v` write; `+=`, `-=`, `*=`, `/=` work on `s` and on `s[i]`. Values are converted to
+    the cell's dtype, as in `at`. `s.value` and `s[i]` read. On torch and NumPy they are the memory of the cell and
+    change with it, so copy them to keep them. A cell is not an array: pass `s.value` to functions.
 
-    A cell is data: gradients neither flow into it nor through it; for that there is `at`. A copied, pickled or sent
-    cell is one of its own, with the same numbers.
+    No gradient flows into a cell or through it; `at` has gradients. A copied, pickled or sent cell is independent of
+    the original. Not for several threads at once.
 
     Args:
         x: an array of any engine.
-        copy: False lets torch and numpy write into x itself, which saves the memory; do not use x any more.
+        copy: False lets torch and NumPy write into x itself, which saves memory; do not use x any more.
 
     Raises:
-        TypeError: x is no array, or, when writing, as `at`.
+        TypeError: x is not an array, or, when writing, as `at`.
         ValueError, IndexError: when writing, as `at`.
 
     >>> import numpy
@@ -47,8 +42,8 @@ class State:
 
     __slots__ = ("_variable", "_writer", "engine")
 
-    NO_ARRAY = "a State is a cell, not an array: give what it holds, s.value"  # what `engine_of` says to do
-    __array_ufunc__ = None  # numpy's operators leave State to what stands below
+    NO_ARRAY = "a State is a cell, not an array: give what it holds, s.value"  # part of the message of `engine_of`
+    __array_ufunc__ = None  # NumPy's operators refuse it
 
     def __init__(self, x: _Array, copy: bool = True) -> None:
         self.engine = engine_of(x)
@@ -57,12 +52,12 @@ class State:
 
     @property
     def value(self) -> _Array:
-        """The array that the cell holds now, of its engine."""
+        """The array that the cell holds, of its engine."""
         return self._writer.value_of(self._variable)
 
     @property
     def in_place(self) -> bool:
-        """Whether writing keeps the memory: on torch, numpy and TensorFlow; JAX makes a new array each time."""
+        """True on torch, NumPy and TensorFlow, where writing keeps the memory; JAX makes a new array each time."""
         return self.engine != "jax"
 
     @property
@@ -71,11 +66,11 @@ class State:
         return tuple(self._variable.shape)
 
     @property
-    def dtype(self) -> Any:  # Any: a dtype of the engine
+    def dtype(self) -> Any:
         """The engine's dtype of the array, which never changes."""
         return self._variable.dtype
 
-    def __getitem__(self, index: Any) -> _Array:  # Any, here and below: an index or a value, as `at` takes them
+    def __getitem__(self, index: Any) -> _Array:
         return self._writer.read(self._variable, index)
 
     def __setitem__(self, index: Any, value: Any) -> None:
@@ -93,21 +88,12 @@ class State:
     def __itruediv__(self, value: Any) -> "State":
         return self._write(..., value, "divide")
 
-    def _is_no_array(self, _: Any, /) -> Any:
-        raise TypeError(
-            f"State has no arithmetic but `+= -= *= /=`, which write into it; {self.NO_ARRAY}, as in s.value + 1"
-        )
-
-    def _is_no_number(self) -> NoReturn:
+    # Python would return True, and NumPy an array of one object.
+    def __bool__(self) -> NoReturn:
         raise TypeError(self.NO_ARRAY)
 
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _is_no_array
-    __pow__ = __rpow__ = __matmul__ = __rmatmul__ = __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = _is_no_array
-    __lt__ = __le__ = __gt__ = __ge__ = _is_no_array
-    __neg__ = __abs__ = __float__ = __int__ = __bool__ = _is_no_number
-
     def __array__(self, *_: Any, **__: Any) -> NoReturn:
-        self._is_no_number()
+        raise TypeError(self.NO_ARRAY)
 
     def _write(self, index: Any, value: Any, how: How) -> "State":
         if type(value) is State:

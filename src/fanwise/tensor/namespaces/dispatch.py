@@ -1,10 +1,13 @@
-"""`fanwise.tensor.exp(x)`: the standard's functions, each calling the function of its arrays' engine.
+"""`fanwise.tensor.exp(x)`: the names of the standard, each a function that calls the engine's function.
 
-    exp(x)  --type of x-->  {Tensor: torch's exp, ndarray: numpy's exp, ...}
+    exp(x)  --type of x-->  {Tensor: torch's exp, ndarray: NumPy's exp, ...}
 
-A function chooses the engine's function when it first sees a type, and remembers it. Functions without array arguments
-use the current engine. Arrays of two engines in one call are an error: nothing is converted silently.
-Invariant: only types that engines define are remembered, so classes of user code are not kept alive.
+Each function is compiled from a template with the positional parameters of the standard. It finds the engine's
+function when it first sees a combination of array types, and remembers it. Functions without array arguments use the
+current engine. Arrays of two engines in one call are an error: nothing is converted silently. Only types that engines
+define are remembered, so classes of user code are not kept alive.
+
+Dtypes and `__array_namespace_info__` are those of the current engine, so they are looked up in every access.
 """
 
 import functools
@@ -12,163 +15,172 @@ import inspect
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ..engines import current_engine, engine_of, is_array_type, is_remembered
+from ..adapters import standards
+from ..engines import _current, current_engine, engine_of, is_array_type, is_remembered
 from ..placement import find_device
-from .shared import broadcast_shapes
-from .spaces import part_of
-from .standard import ABOUT_DTYPES, CREATION, FUNCTIONS, PARTS, VERSION, signature_of
+from .namespace import part_of
+from .standard import ABOUT_DTYPES, CONSTANTS, CREATION, DTYPES, EXTRA_DTYPES, FUNCTIONS, PARTS, VERSION
 
-Function = Callable[..., Any]  # Any, here and below: arrays of any engine
+Function = Callable[..., Any]
+Parameter = inspect.Parameter
+
+_DTYPES = {*DTYPES, *EXTRA_DTYPES}
+_EXTENSIONS = {part for part in PARTS if part}
+NAMES = frozenset({*PARTS[""], *_EXTENSIONS, *_DTYPES, *CONSTANTS})
 
 _NUMBERS = frozenset({bool, int, float, complex, type(None)})
 # Parameters that take arrays, except the first one of a function, which always does.
 _ARRAY_PARAMETERS = frozenset(("x1", "x2", "indices", "repeats", "min", "max", "prepend", "append", "sorter"))
 
 
+def attribute(name: str, module: dict[str, Any], other_names: Iterable[str]) -> Any:
+    """Return `fanwise.tensor.<name>` for a name of the standard, and store it in `module` if it never changes.
+
+    Raises:
+        AttributeError: the standard does not have the name. The closest name is suggested from these and `other_names`.
+    """
+    if name in _DTYPES or name == "__array_namespace_info__":
+        return getattr(part_of(current_engine(), ""), name)
+    if name == "__array_api_version__":
+        return VERSION
+    if name in CONSTANTS:
+        return CONSTANTS[name]
+    if name not in NAMES:
+        raise AttributeError(f"module 'fanwise.tensor' has no attribute {name!r}{_suggestion(name, other_names)}")
+    module[name] = extension(name) if name in _EXTENSIONS else dispatcher(name)
+    compiled: Function = module[name]
+    return compiled
+
+
+def _suggestion(name: str, other_names: Iterable[str]) -> str:
+    from ...base.nearest import nearest
+
+    near = None if name.startswith("_") else nearest(name, sorted({*NAMES, *other_names}))
+    return f"; did you mean {near!r}?" if near else ""
+
+
+def signature_of(name: str) -> inspect.Signature:
+    """Return the signature of a function of the standard, without types."""
+    module: dict[str, Any] = {}
+    exec(f"from __future__ import annotations\ndef function{FUNCTIONS[name]}: pass", module)
+    parameters = inspect.signature(module["function"]).parameters.values()
+    return inspect.Signature([parameter.replace(annotation=Parameter.empty) for parameter in parameters])
+
+
 def dispatcher(name: str) -> Function:
     """Create the function with this name of the standard."""
-    if name == "broadcast_shapes":
-        return broadcast_shapes
     if name == "asarray":
         return _asarray
-    signature = signature_of(FUNCTIONS[name])
-    if name in ABOUT_DTYPES:
-        function = _by_dtypes(name)
+    signature = signature_of(name)
+    if name == "broadcast_shapes":
+        function: Function = _broadcast_shapes
+    elif name in ABOUT_DTYPES:
+        function = _about_dtypes(name)
     else:
-        create = _by_current_engine if name in CREATION else _by_arrays
-        function = create(name, signature)
+        function = _compiled(name, signature)
+    _describe(function, name, signature)
+    return function
+
+
+def _describe(function: Any, name: str, signature: inspect.Signature | None = None) -> None:
     function.__module__ = "fanwise.tensor"
-    function.__name__ = function.__qualname__ = name
-    function.__signature__ = signature  # type: ignore[attr-defined]
-    engine = "the current engine" if name in CREATION else "the engine of its arrays"
-    function.__doc__ = (
-        f"`{name}` of the array API standard {VERSION}, computed by {engine}. "
-        f"See https://data-apis.org/array-api/{VERSION}/"
-    )
-    return function
+    function.__name__, function.__qualname__ = name.rpartition(".")[2], name
+    function.autograph_info__ = {}  # AutoGraph of TensorFlow would look for the source of a compiled function
+    if signature is not None:
+        function.__signature__ = signature
+        function.__doc__ = (
+            f"`{name}` of the array API standard {VERSION}. See https://data-apis.org/array-api/{VERSION}/"
+        )
 
 
-def _by_arrays(name: str, signature: inspect.Signature) -> Function:
-    arguments = _Arguments(name, signature)
-    takes_sequence, plain, most = arguments.takes_sequence, arguments.plain, arguments.num_positional
-    # Types that may stand beside an array without influencing the choice; None: all types, as only the first matters.
-    neutral = _NUMBERS if arguments.has_other_arrays else None
-    known: dict[type, Function] = {}
+def _compiled(name: str, signature: inspect.Signature) -> Function:
+    """Compile a function that remembers the engine's function by the types of its arrays, or by the current engine.
 
-    def choose(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Function:
-        engine = arguments.engine_of(args, kwargs)
-        if "device" in kwargs:
-            kwargs["device"] = _device(engine, kwargs["device"])
-        found: Function = getattr(part_of(engine, ""), name)
-        for kind in map(type, args[0] if takes_sequence else args[:1]):
-            if is_remembered(kind):
-                known[kind] = found
-        return found
+    Without keywords and for arrays of one dtype it calls the engine's own function if the engine lists it in DIRECT.
+    An engine's own function of a sequence must refuse arrays of other engines.
+    """
+    positional = [p for p in signature.parameters.values() if p.kind is not Parameter.KEYWORD_ONLY]
+    allowed = {p.name for p in signature.parameters.values() if p.kind is Parameter.KEYWORD_ONLY}
+    is_sequence = positional[0].name == "arrays"
+    if name in CREATION:
+        arrays, key = [], "current.get(None)"  # None stands for the engine of the environment, which never changes
+    elif is_sequence:
+        arrays, key = ["*arrays"], "*map(type, arrays),"
+    else:
+        arrays = [p.name for i, p in enumerate(positional) if i == 0 or p.name in _ARRAY_PARAMETERS]
+        key = ", ".join(f"type({array})" for array in arrays)
+    is_pair = "x2" in arrays and not allowed
+    call = ", ".join(f"*{p.name}" if p.kind is Parameter.VAR_POSITIONAL else p.name for p in positional)
+    shown, lines, table = positional, [], "direct"
+    if allowed:
+        shown, table = [*positional, Parameter("keywords", Parameter.VAR_KEYWORD)], "(known if keywords else direct)"
+        lines.append(f"if keywords and not plain.issuperset(keywords): check(keywords, {', '.join(arrays)})")
+    if is_sequence:
+        table = "known"
+        lines.append(f"if type(arrays) in (list, tuple) and arrays{' and not keywords' if allowed else ''}:")
+        lines.append("    function = direct.get(type(arrays[0]))")
+        lines.append(f"    if function is not None: return function({call})")
+    if is_pair:
+        table = "known"
+        lines.append(f"if {' is '.join(f'type({array})' for array in arrays)}:")
+        lines.append("    function = direct.get(type(x1))")
+        lines.append(f"    if function is not None and x1.dtype is x2.dtype: return function({call})")
+    lines.append(f"key = ({key})")
+    lines.append(f"function = {table}.get(key) or choose({', '.join(['key', *arrays])})")
+    lines.append(f"return function({call}{', **keywords' if allowed else ''})")
 
-    def of_arrays(first: Any, /, *others: Any, **kwargs: Any) -> Any:
-        kind = type(first)
-        found = known.get(kind)
-        if found is None or len(others) >= most or (kwargs and not plain.issuperset(kwargs)):
-            return choose((first, *others), kwargs)(first, *others, **kwargs)
-        if neutral is not None:
-            for other in others:
-                if type(other) is not kind and type(other) not in neutral:
-                    found = choose((first, *others), kwargs)
-        if not kwargs:  # most calls: to pass on arguments one by one is faster than by * and **
-            if not others:
-                return found(first)
-            if len(others) == 1:
-                return found(first, others[0])
-            if len(others) == 2:
-                return found(first, others[0], others[1])
-        return found(first, *others, **kwargs)
+    known: dict[Any, Function] = {}
+    direct: dict[Any, Function] = {}
 
-    def of_sequence(arrays: Any, /, **kwargs: Any) -> Any:
-        kinds = {*map(type, arrays)}
-        found = known.get(kinds.pop()) if len(kinds) == 1 else None
-        if found is None or (kwargs and not plain.issuperset(kwargs)):
-            found = choose((arrays,), kwargs)
-        return found(arrays, **kwargs) if kwargs else found(arrays)
+    def choose(key: Any, *arrays: Any) -> Function:
+        engine = current_engine() if name in CREATION else engine_of_all(arrays, name)
+        function: Function = getattr(part_of(engine, ""), name)
+        kinds = set(map(type, arrays))
+        if len(arrays) < 10 and all(kind in _NUMBERS or is_remembered(kind) for kind in kinds):
+            known[key] = function
+            faster = getattr(standards[engine], "DIRECT", {}).get(name)
+            if faster or not is_sequence:
+                direct[kinds.pop() if (is_pair or is_sequence) and len(kinds) == 1 else key] = faster or function
+        return function
 
-    return of_sequence if takes_sequence else of_arrays
+    def check(keywords: dict[str, Any], *arrays: Any) -> None:
+        """Raise TypeError for unknown keywords and for arrays of two engines; replace the name of a device."""
+        if unknown := sorted(keywords.keys() - allowed):
+            raise TypeError(f"{name} takes no keyword {unknown[0]!r}: it is {name}{signature}")
+        values = [*arrays, *(value for keyword, value in keywords.items() if keyword in _ARRAY_PARAMETERS)]
+        engine = current_engine() if name in CREATION else engine_of_all(values, name)
+        if "device" in keywords:
+            keywords["device"] = _device(engine, keywords["device"])
 
-
-def _by_current_engine(name: str, signature: inspect.Signature) -> Function:
-    arguments = _Arguments(name, signature)
-    plain, num_positional = arguments.plain, arguments.num_positional
-    known: dict[str, Function] = {}
-
-    def function(*args: Any, **kwargs: Any) -> Any:
-        engine = current_engine()
-        if len(args) > num_positional or (kwargs and not plain.issuperset(kwargs)):
-            arguments.check(args, kwargs)
-            kwargs["device"] = _device(engine, kwargs["device"])
-        found = known.get(engine)
-        if found is None:
-            found = known[engine] = getattr(part_of(engine, ""), name)
-        return found(*args, **kwargs)
-
-    return function
+    module: dict[str, Any] = {"known": known, "direct": direct, "choose": choose, "check": check}
+    module |= {"current": _current, "plain": allowed - _ARRAY_PARAMETERS - {"device"}}
+    source = "\n    ".join([f"def {name}{inspect.Signature(shown)}:", *lines])
+    exec(compile(source, f"<fanwise.tensor.{name}>", "exec"), module)
+    compiled: Function = module[name]
+    return compiled
 
 
-def _by_dtypes(name: str) -> Function:
+def _broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...]:
+    import numpy
+
+    return numpy.broadcast_shapes(*shapes)
+
+
+def _about_dtypes(name: str) -> Function:
     """Create a function of arrays and dtypes. Dtypes of NumPy are also JAX's and mean the current one of the two."""
 
     def function(*args: Any, **kwargs: Any) -> Any:
-        given = args or tuple(kwargs.values())
-        if arrays := [each for each in given if is_array_type(type(each))]:
+        values = args or tuple(kwargs.values())
+        if arrays := [value for value in values if is_array_type(type(value))]:
             engine = engine_of_all(arrays, name)
         else:
-            libraries = {type(each).__module__.partition(".")[0] for each in given}
+            libraries = {type(value).__module__.partition(".")[0] for value in values}
             current = current_engine()
             numpy_or_jax = current if current in ("numpy", "jax") else "numpy"
-            engine = next((each for each in ("torch", "tensorflow") if each in libraries), numpy_or_jax)
+            engine = next((library for library in ("torch", "tensorflow") if library in libraries), numpy_or_jax)
         return getattr(part_of(engine, ""), name)(*args, **kwargs)
 
     return function
-
-
-class _Arguments:
-    """The parameters of one function of the standard."""
-
-    def __init__(self, name: str, signature: inspect.Signature) -> None:
-        self._name, self._signature = name, signature
-        parameters = list(signature.parameters.values())
-        first = parameters[0] if parameters else None
-        self.takes_sequence = first is not None and first.name == "arrays" and first.kind is not first.VAR_POSITIONAL
-        self._is_variadic = first is not None and first.kind is first.VAR_POSITIONAL
-        positional = [each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
-        self.num_positional = 1000 if self._is_variadic else len(positional)
-        self._array_positions = [i for i, each in enumerate(positional) if i == 0 or each.name in _ARRAY_PARAMETERS]
-        self._array_positions += [i for i, each in enumerate(positional) if name == "where" and i]
-        self._keywords = frozenset(
-            each.name for each in parameters if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)
-        )
-        self.has_other_arrays = self._is_variadic or len(self._array_positions) > 1
-        # Keywords that influence neither the choice of the engine nor need a conversion.
-        self.plain = self._keywords - _ARRAY_PARAMETERS - {"device"}
-
-    def check(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Raise TypeError for arguments that the standard does not have; engines may have more."""
-        unknown = sorted(set(kwargs) - self._keywords)
-        if unknown or len(args) > self.num_positional:
-            problem = f"no keyword {unknown[0]!r}" if unknown else f"fewer than {len(args)} positional arguments"
-            raise TypeError(f"{self._name} takes {problem}: it is {self._name}{self._signature}")
-
-    def engine_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        """Return the engine of the arrays of a call.
-
-        Raises:
-            TypeError: as `check` and `engine_of_all`.
-        """
-        self.check(args, kwargs)
-        if self.takes_sequence:
-            arrays = list(args[0]) if args else []
-        elif self._is_variadic:
-            arrays = list(args)
-        else:
-            arrays = [args[i] for i in self._array_positions if i < len(args)]
-        return engine_of_all([*arrays, *(kwargs[each] for each in _ARRAY_PARAMETERS & set(kwargs))], self._name)
 
 
 def _device(engine: str, device: Any) -> Any:
@@ -183,7 +195,7 @@ def engine_of_all(arrays: Iterable[object], name: str) -> str:
     Raises:
         TypeError: there is no array among them, or arrays of two engines; the message says how to convert.
     """
-    engines = {engine_of(each): None for each in arrays if type(each) not in _NUMBERS}
+    engines = {engine_of(x): None for x in arrays if type(x) not in _NUMBERS}
     if len(engines) == 1:
         return next(iter(engines))
     if not engines:
@@ -203,7 +215,7 @@ def _asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool |
 
     Raises:
         OverflowError: a Python integer does not fit the dtype.
-        TypeError: obj contains something that is no number.
+        TypeError: obj contains something that is not a number.
     """
     engine = current_engine()
     if device is not None:
@@ -216,8 +228,7 @@ def _asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool |
     return part_of(engine, "").asarray(obj, dtype=dtype, device=device, copy=copy)
 
 
-_asarray.__name__ = _asarray.__qualname__ = "asarray"
-_asarray.__module__ = "fanwise.tensor"
+_describe(_asarray, "asarray")
 
 
 class Part:
@@ -230,18 +241,18 @@ class Part:
         self._part = part
 
     def __getattr__(self, name: str) -> Function:
-        if name not in PARTS[self._part]:
-            raise AttributeError(f"{self!r} has no {name!r}; it has {', '.join(PARTS[self._part])}")
         part = self._part
+        if name not in PARTS[part]:
+            raise AttributeError(f"{self!r} has no {name!r}; it has {', '.join(PARTS[part])}")
 
         def function(*args: Any, **kwargs: Any) -> Any:
-            arrays = [each for each in (*args, *kwargs.values()) if is_array_type(type(each))]
+            arrays = [value for value in (*args, *kwargs.values()) if is_array_type(type(value))]
             engine = engine_of_all(arrays, name) if arrays else current_engine()
             if "device" in kwargs:
                 kwargs["device"] = _device(engine, kwargs["device"])
             return getattr(part_of(engine, part), name)(*args, **kwargs)
 
-        function.__module__, function.__name__, function.__qualname__ = "fanwise.tensor", name, f"{part}.{name}"
+        _describe(function, f"{part}.{name}")
         self.__dict__[name] = function
         return function
 

@@ -1,4 +1,4 @@
-"""numpy has one device."""
+"""The one device of NumPy."""
 
 from typing import Any
 
@@ -11,5 +11,5 @@ def device_of(x: object) -> str:
     return "cpu"
 
 
-def move(x: Any, device: str) -> Any:  # Any: an array of any shape and type
+def move(x: Any, device: str) -> Any:
     return x

@@ -1,13 +1,13 @@
-"""Writing into arrays of numpy, which has all of it: `ufunc.at` where an index may name a place twice."""
+"""Writing into arrays of NumPy: `ufunc.at` where an index may select an element twice."""
 
 from typing import Any
 
 import numpy as np
 
 from ..adapters import How
-from ..indexing.host import Index, check_broadcast, is_basic
+from ..indexing import Index, check_broadcast, is_basic
 
-_Array = np.ndarray[Any, Any]  # Any: shape and element type are known only when it runs
+_Array = np.ndarray[Any, Any]
 _UFUNCS: dict[str, np.ufunc] = {
     "add": np.add,
     "subtract": np.subtract,
@@ -18,7 +18,7 @@ _UFUNCS: dict[str, np.ufunc] = {
 }
 
 
-def changed(x: _Array, index: Index, value: Any, how: How) -> _Array:  # Any, here and below: a number or an array
+def changed(x: _Array, index: Index, value: Any, how: How) -> _Array:
     y = x.copy()
     write(y, index, value, how)
     return y
@@ -50,8 +50,5 @@ def value_of(variable: _Array) -> _Array:
 
 
 def assign(variable: _Array, index: Index, value: Any, how: How) -> _Array:
-    if index is ... and how != "set":
-        _UFUNCS[how](variable, np.asarray(value, dtype=variable.dtype), out=variable)
-    else:
-        write(variable, index, value, how)
+    write(variable, index, value, how)
     return variable

@@ -6,10 +6,10 @@ from ..placement import canonical
 
 
 def names() -> list[str]:
-    kind = torch.accelerator.current_accelerator(check_available=True)
-    if kind is None:
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    if accelerator is None:
         return ["cpu"]
-    return ["cpu", *(f"{kind.type}:{number}" for number in range(torch.accelerator.device_count()))]
+    return ["cpu", *(f"{accelerator.type}:{number}" for number in range(torch.accelerator.device_count()))]
 
 
 def device_of(x: torch.Tensor) -> str:

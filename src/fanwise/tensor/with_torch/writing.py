@@ -1,7 +1,7 @@
 """Writing into tensors of torch.
 
-torch's own indexing is used where it means what NumPy's does. Elsewhere NumPy computes which elements of the flat
-tensor the index selects, and raises if the index is wrong; then those elements are written to.
+Integers, slices and `...` go to torch, as do other indices that mean the same as in NumPy. For the rest NumPy computes
+which elements of the flat tensor the index selects, and raises if the index is wrong.
 """
 
 from collections.abc import Callable
@@ -11,7 +11,16 @@ import numpy as np
 import torch
 
 from ..adapters import How
-from ..indexing.host import Index, check_broadcast, is_basic, last_of_each, names_twice, parts_of, positions
+from ..indexing import (
+    Index,
+    check_broadcast,
+    has_duplicates,
+    is_basic,
+    last_of_each,
+    parts_of,
+    positions,
+    selected_shape,
+)
 
 _OPS: dict[str, Callable[..., torch.Tensor]] = {
     "add": torch.add,
@@ -30,122 +39,108 @@ _IN_PLACE: dict[str, Callable[..., torch.Tensor]] = {
 _REDUCTIONS = {"min": "amin", "max": "amax"}
 
 
-def changed(
-    x: torch.Tensor, index: Index, value: Any, how: How
-) -> torch.Tensor:  # Any, here and below: a number or tensor
-    if not _means_the_same(x, index) or _is_batched(value) or not (how == "set" or is_basic(index)):
+def changed(x: torch.Tensor, index: Index, value: Any, how: How) -> torch.Tensor:
+    is_simple, is_tensor = _is_simple(index), isinstance(value, torch.Tensor)
+    if is_simple and not is_tensor:
+        y = x.clone()
+        _write_number(y, index, value, how)
+        return y
+    if is_tensor and torch._C._functorch.is_batchedtensor(value):  # vmap cannot write it into a plain tensor
         return _by_positions(x, index, value, how)
-    if type(index) is not int:  # torch checks a single number itself
-        check_in_range(x, index)
-    if isinstance(value, torch.Tensor):
-        if how == "set" and not is_basic(index) and not _is_mask(index):
+    if not is_simple:
+        if not _means_the_same(index) or not (how == "set" or is_basic(index)):
+            return _by_positions(x, index, value, how)
+        if how == "set" and is_tensor and not is_basic(index) and not _is_mask(index):
             return _by_positions(x, index, value, how)  # torch has a gradient for values that others overwrite
-        check_broadcast(tuple(value.shape), tuple(x[index].shape))
+    _check_place(x, index, value)
     y = x.clone()
-    y[index] = value if how == "set" else _combined(x[index], value, how)
+    y[index] = value if how == "set" else _OPS[how](x[index], _like(x, value))
     return y
 
 
 def write(x: torch.Tensor, index: Index, value: Any, how: How) -> None:
-    if not _means_the_same(x, index) or not (how == "set" or is_basic(index)):
-        x.copy_(_by_positions(x, index, value, how))
+    is_simple, is_tensor = _is_simple(index), isinstance(value, torch.Tensor)
+    if is_simple and not is_tensor:
+        _write_number(x, index, value, how)
         return
-    # On a CPU torch would write some elements before it finds the index that is out of range.
-    if type(index) is not int:
-        check_in_range(x, index)
-    if isinstance(value, torch.Tensor) and value.ndim:
-        check_broadcast(tuple(value.shape), tuple(x[index].shape))
-    x[index] = value if how == "set" else _combined(x[index], value, how)
+    if not is_simple:
+        if not _means_the_same(index) or not (how == "set" or is_basic(index)):
+            x.copy_(_by_positions(x, index, value, how))
+            return
+    _check_place(x, index, value)
+    x[index] = value if how == "set" else _OPS[how](x[index], _like(x, value))
 
 
 def read(x: torch.Tensor, index: Index) -> torch.Tensor:
-    if _means_the_same(x, index):
-        check_in_range(x, index)
-        return x[index]
-    found = positions(tuple(x.shape), _on_host(index))
-    return x.reshape(-1)[torch.from_numpy(found).to(x.device)]
+    if not _is_simple(index):
+        if not _means_the_same(index):
+            places = positions(tuple(x.shape), _on_host(index))
+            return x.reshape(-1)[torch.from_numpy(places).to(x.device)]
+        _check_place(x, index, None)
+    return x[index]
 
 
-def _means_the_same(x: torch.Tensor, index: Index) -> bool:
+def _is_simple(index: Index) -> bool:
+    """Return True for an integer, a slice with a positive step, and `...`."""
+    kind = type(index)
+    return kind is int or index is ... or (kind is slice and (index.step is None or index.step > 0))
+
+
+def _check_place(x: torch.Tensor, index: Index, value: Any) -> None:
+    """Raise IndexError or ValueError for what torch would find after writing some elements, or in a kernel of a GPU."""
+    shape = tuple(x[index].shape) if _is_simple(index) else selected_shape(tuple(x.shape), _on_host(index))
+    if isinstance(value, torch.Tensor):
+        check_broadcast(tuple(value.shape), shape)
+
+
+def _write_number(x: torch.Tensor, index: Index, value: Any, how: How) -> None:
+    if how == "set":
+        x[index] = value
+    elif how in _IN_PLACE:
+        _IN_PLACE[how](x[index], value)
+    else:
+        x[index] = _OPS[how](x[index], _like(x, value))
+
+
+def _means_the_same(index: Index) -> bool:
     """Return True if torch selects the elements that NumPy does, in the same order of axes (pytorch#157676).
 
     An integer beside an array counts as an array in NumPy, not in torch; torch refuses negative steps; and arrays that
     other parts separate come first in NumPy.
     """
-    if type(index) is int or index is ...:
-        return True
-    num_arrays = 0
+    num_arrays = num_integers = 0
     for part in parts_of(index):
-        if isinstance(part, slice):
-            if part.step is not None and part.step < 0:
-                return False
+        if type(part) is int:
+            num_integers += 1
         elif isinstance(part, torch.Tensor) and part.ndim and part.dtype in (torch.int64, torch.int32, torch.bool):
             num_arrays += 1
-        elif type(part) is not int and part is not None and part is not ...:
+        elif not _is_simple(part) and part is not None:
             return False
-    has_integers = any(type(part) is int for part in parts_of(index))
-    return num_arrays == 0 or (num_arrays == 1 and not has_integers)
+    return num_arrays == 0 or (num_arrays == 1 and num_integers == 0)
 
 
 def _is_mask(index: Index) -> bool:
     return isinstance(index, torch.Tensor) and index.dtype == torch.bool
 
 
-def _is_batched(value: Any) -> bool:
-    """Return True for a tensor inside torch.func.vmap, which cannot be written into a plain tensor."""
-    return isinstance(value, torch.Tensor) and torch._C._functorch.is_batchedtensor(value)
-
-
-def check_in_range(x: torch.Tensor, index: Index) -> None:
-    """Look at arrays of integers in an index, on x's device, and wait for it.
-
-    On a GPU an index out of range is an assertion in a kernel, after which the process cannot use the GPU any more.
-
-    Raises:
-        IndexError: one of them is out of range.
-    """
-    parts = [torch.as_tensor(part) if isinstance(part, (list, np.ndarray)) else part for part in parts_of(index)]
-    axes = [_axes_of(part) for part in parts]
-    for place, part in enumerate(parts):
-        if isinstance(part, torch.Tensor) and part.dtype != torch.bool:
-            # The axes that `...` stands for lie before this part if it does.
-            axis = sum(axes[:place]) + (x.ndim - sum(axes) if any(part is ... for part in parts[:place]) else 0)
-            length = x.shape[axis]
-            if bool(((part < -length) | (part >= length)).any()):
-                raise IndexError(f"an index is out of bounds for axis {axis} with size {length}")
-
-
-def _axes_of(part: Any) -> int:  # Any: a part of an index
-    if part is None or part is ...:
-        return 0
-    return part.ndim if isinstance(part, torch.Tensor) and part.dtype == torch.bool else 1
-
-
-def _combined(part: torch.Tensor, value: Any, how: How) -> torch.Tensor:
-    if how in ("min", "max") or isinstance(value, torch.Tensor):
-        value = _like(part, value)
-    return _OPS[how](part, value)
-
-
 def _by_positions(x: torch.Tensor, index: Index, value: Any, how: How) -> torch.Tensor:
-    found = positions(tuple(x.shape), _on_host(index))
+    selected = positions(tuple(x.shape), _on_host(index))
     value = _like(x, value)
-    check_broadcast(tuple(value.shape), found.shape)
-    value = value.expand(found.shape).reshape(-1)
-    if how == "set" and (last := last_of_each(found)) is not None:
-        found, value = found.reshape(-1)[last], value[torch.from_numpy(last).to(x.device)]
-    flat, places = x.reshape(-1), torch.from_numpy(found.reshape(-1)).to(x.device)
-    if how == "set" or not names_twice(found):
-        new = value if how == "set" else _OPS[how](flat[places], value)
-        y = flat.index_put((places,), new)
+    check_broadcast(tuple(value.shape), selected.shape)
+    value = value.expand(selected.shape).reshape(-1)
+    if how == "set" and (last := last_of_each(selected)) is not None:
+        selected, value = selected.reshape(-1)[last], value[torch.from_numpy(last).to(x.device)]
+    flat, places = x.reshape(-1), torch.from_numpy(selected.reshape(-1)).to(x.device)
+    if how == "set" or not has_duplicates(selected):
+        y = flat.index_put((places,), value if how == "set" else _OPS[how](flat[places], value))
     elif how in ("add", "subtract"):
         y = flat.index_put((places,), value if how == "add" else -value, accumulate=True)
     elif how in ("min", "max"):
         y = flat.scatter_reduce(0, places, value, _REDUCTIONS[how])
     else:
-        y, remaining = flat, np.arange(found.size)  # scatter_reduce("prod") has a wrong forward derivative
+        y, remaining = flat, np.arange(selected.size)  # scatter_reduce("prod") has a wrong forward derivative
         while remaining.size:
-            _, first = np.unique(found.reshape(-1)[remaining], return_index=True)
+            _, first = np.unique(selected.reshape(-1)[remaining], return_index=True)
             chosen = torch.from_numpy(remaining[first]).to(x.device)
             y = y.index_put((places[chosen],), _OPS[how](y[places[chosen]], value[chosen]))
             remaining = np.delete(remaining, first)
@@ -182,7 +177,6 @@ def _to_numpy(part: torch.Tensor) -> Any:
 
 
 def new_variable(x: torch.Tensor, copy: bool) -> torch.Tensor:
-    """A tensor that wants no gradient."""
     return x.detach().clone() if copy else x.detach()
 
 
@@ -193,9 +187,5 @@ def value_of(variable: torch.Tensor) -> torch.Tensor:
 def assign(variable: torch.Tensor, index: Index, value: Any, how: How) -> torch.Tensor:
     if isinstance(value, torch.Tensor) and value.requires_grad:
         value = value.detach()
-    if index is ... and how in _IN_PLACE:
-        if isinstance(value, torch.Tensor) and value.ndim:
-            check_broadcast(tuple(value.shape), tuple(variable.shape))
-        return _IN_PLACE[how](variable, value)
     write(variable, index, value, how)
     return variable

@@ -1,0 +1,98 @@
+"""Checks and conversions of arguments that the functions of all engines share."""
+
+import math
+from typing import Any
+
+import numpy as np
+
+_NUMBERS = {bool, int, float, complex}
+
+
+def made_of_python_numbers(x: object) -> bool:
+    """Return True for a Python number, and for lists and tuples of nothing else. Takes about 10 ns per number."""
+    if not isinstance(x, (list, tuple)):
+        return type(x) in _NUMBERS
+    return set(map(type, x)) <= _NUMBERS or all(map(made_of_python_numbers, x))
+
+
+def contains(obj: object, kinds: tuple[type, ...]) -> bool:
+    """Return True if obj is of one of these types, or a list or tuple with such an object at any depth."""
+    if isinstance(obj, (list, tuple)):
+        return any(contains(part, kinds) for part in obj)
+    return isinstance(obj, kinds)
+
+
+def numbers_to_numpy(obj: Any, dtype: Any = None, integer: str = "int64") -> Any:
+    """Convert a Python number, nested lists of them, or a NumPy array to a new NumPy array.
+
+    Args:
+        obj: the numbers.
+        dtype: the dtype of the result. By default floats become float32, complex numbers complex64.
+        integer: the dtype of integers if `dtype` is None.
+
+    Raises:
+        OverflowError: a Python integer does not fit the dtype.
+        TypeError: obj contains something else, such as None or text.
+    """
+    array = np.array(obj)
+    is_python = made_of_python_numbers(obj)
+    if array.dtype.kind == "O" and is_python:
+        raise OverflowError(f"an integer in {obj!r:.100} does not fit into {integer}")
+    if array.dtype.kind not in "biufcV":
+        raise TypeError(f"asarray takes numbers, got {type(obj).__name__} of {array.dtype}: {obj!r:.100}")
+    if dtype is None:
+        if not is_python:
+            return array
+        # NumPy makes uint64 or float64 of integers that int64 cannot hold.
+        kind = "i" if array.size and array.dtype.kind in "uf" and _only_integers(obj) else array.dtype.kind
+        dtype = {"b": "bool", "i": integer, "f": "float32", "c": "complex64"}[kind]
+    return np.array(obj, dtype) if is_python else array.astype(dtype)
+
+
+def _only_integers(obj: Any) -> bool:
+    return all(map(_only_integers, obj)) if isinstance(obj, (list, tuple)) else isinstance(obj, int)
+
+
+def check_fits(number: int, limits: tuple[int, int] | None) -> None:
+    """Raise OverflowError if a Python integer lies outside of the limits of an integer dtype.
+
+    Engines would reduce it modulo the size of the type without an error.
+    """
+    if limits is not None and not limits[0] <= number <= limits[1]:
+        raise OverflowError(
+            f"the Python integer {number} does not fit into the array's type, which holds {limits[0]} to {limits[1]}; "
+            f"convert the array first: fanwise.tensor.astype(x, dtype)"
+        )
+
+
+def check_number(x1: Any, x2: Any, limits_of: dict[Any, tuple[int, int]]) -> None:
+    """Raise OverflowError if one argument is a Python integer outside of the limits of the other's dtype."""
+    if type(x2) is int:
+        check_fits(x2, limits_of.get(getattr(x1, "dtype", None)))
+    elif type(x1) is int:
+        check_fits(x1, limits_of.get(getattr(x2, "dtype", None)))
+
+
+def check_indices(indices: Any, num_axes: int, axis: int | None) -> None:
+    """Raise ValueError unless `take` is defined for these indices; engines return different results otherwise."""
+    if len(indices.shape) != 1:
+        raise ValueError(f"take needs indices of one axis, got an array of shape {tuple(indices.shape)}")
+    if axis is None and num_axes != 1:
+        raise ValueError(f"take needs an axis for an array of {num_axes} axes")
+
+
+def num_reduced(shape: tuple[int, ...], axis: int | tuple[int, ...] | None) -> int:
+    """Return how many elements a reduction over these axes combines into one."""
+    axes = range(len(shape)) if axis is None else (axis,) if isinstance(axis, int) else axis
+    return math.prod(shape[index] for index in axes)
+
+
+def with_float32_defaults(info: Any, float32: Any, complex64: Any) -> Any:
+    """Return `__array_namespace_info__()` of another library with the default dtypes of this one."""
+    upstream = info.default_dtypes
+    info.default_dtypes = lambda *, device=None: {
+        **upstream(device=device),
+        "real floating": float32,
+        "complex floating": complex64,
+    }
+    return info

@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 
@@ -20,8 +20,6 @@ from ..base.text import counted
 from ..links.codec import dumps_in_band, loads
 from ..pool import Pool
 from ..pool.current import current, in_job
-from ..pool.devices import usable_cpus
-from ..pool.leases import Resources
 from ..pool.seeds import seed_everything
 from .checkpoint.location import StrPath, is_in_process_memory, location_of
 from .comm.torch_team import join_team
@@ -30,16 +28,13 @@ from .context import Run
 from .data.position import DataPosition
 from .devices import Devices, devices_of, devices_on_hosts
 from .launch.external import check_arguments, device_of, launched
-from .launch.local import Supervisor
+from .launch.local import LocalSupervisor
 from .launch.pools import pool_for
 from .launch.settings import Settings, default_backend
+from .launch.supervisor import Supervisor
 from .process_settings import run_environment
 from .progress import Display, RankStatus, function_name
 from .validation.arguments import check_one_of, check_seconds, check_whole_number
-
-if TYPE_CHECKING:
-    from ..pool.cluster.engine import ClusterEngine
-    from .launch.ray import RaySupervisor
 
 R = TypeVar("R")
 
@@ -154,10 +149,7 @@ def run(
         else devices_on_hosts(devices, cluster.capacity(), threads, shards if isinstance(shards, int) else None)
     )
     plan = _plan(_shards(shards, len(run_devices), warns=resume is None), threads, seed, reduce)
-    # The settings of a checkpoint were chosen when its run began.
-    has_notice = resume is None and "threads" not in explicit_settings
-    notice = _notice(run_devices, plan.shards, usable_cpus()) if has_notice else ""
-    display = Display(progress, notice)
+    display = Display(progress)
     if len(run_devices) == 1 and pool is None:
         local_run = Run(plan, run_devices[0], explicit_settings=explicit_settings, verify=verify)
         return _round_trip_result(_train_here(train, local_run, resume, display, is_exact), function_name(train))
@@ -179,10 +171,12 @@ def run(
             verify=verify,
         )
 
-        def start(settings: Settings) -> "Supervisor | RaySupervisor":
+        def start(settings: Settings) -> Supervisor[Any]:
             if cluster is None:
-                return Supervisor(used_pool, train, settings, display)
-            return ray_supervisor(cluster, train, settings, display)
+                return LocalSupervisor(used_pool, train, settings, display)
+            from .launch.ray import RaySupervisor
+
+            return RaySupervisor(cluster, train, settings, display)
 
         value: R = run_attempts(start, settings, restarts)
         return value
@@ -198,19 +192,7 @@ def _path_for_others(resume: StrPath) -> str:
     return os.fspath(location)
 
 
-def ray_supervisor(
-    engine: "ClusterEngine", train: Callable[[Run], Any], settings: Settings, display: Display
-) -> "RaySupervisor":
-    """Return the supervisor of an attempt on a cluster. A restart has fewer devices if hosts were lost."""
-    from .launch.ray import RaySupervisor
-
-    room = engine.capacity().fits(Resources(cpus=settings.threads, gpus=settings.gpus))
-    if settings.is_restart and 0 < room < len(settings.devices):
-        settings = replace(settings, devices=settings.devices[:room])
-    return RaySupervisor(engine, train, settings, display)
-
-
-def run_attempts(start: "Callable[[Settings], Supervisor | RaySupervisor]", settings: Settings, restarts: int) -> Any:
+def run_attempts(start: Callable[[Settings], Supervisor[Any]], settings: Settings, restarts: int) -> Any:
     """Return the result of the first attempt that no loss ends. Each attempt continues from the last checkpoint.
 
     Raises:
@@ -232,19 +214,6 @@ def run_attempts(start: "Callable[[Settings], Supervisor | RaySupervisor]", sett
             _log.warning("%s\nThe run starts again %s; %s left.", lost.message, where, counted(left - 1, "restart"))
             settings = replace(settings, resume=checkpoint, reports_made=attempt.reports_made, is_restart=True)
     raise AssertionError("the last attempt returns or raises")
-
-
-def _notice(devices: tuple[torch.device, ...], shards: int, cpus: int) -> str:
-    """Return a notice if the run uses only one of several CPUs by default, else "".
-
-    >>> print(_notice((torch.device("cpu"),), shards=4, cpus=8))
-    uses 1 of 8 CPUs: devices=4 uses 4 with the same result, threads=8 uses all with another result.
-    """
-    if devices != (torch.device("cpu"),) or cpus == 1:
-        return ""
-    used = min(cpus, shards)
-    same_result = f"devices={used} uses {used} with the same result, " if used > 1 else ""
-    return f"uses 1 of {cpus} CPUs: {same_result}threads={cpus} uses all with another result."
 
 
 def _train_here(

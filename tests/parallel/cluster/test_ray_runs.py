@@ -25,7 +25,7 @@ from fanwise.parallel.devices import devices_on_hosts
 from fanwise.parallel.launch.ray import RaySupervisor
 from fanwise.parallel.launch.settings import Settings
 from fanwise.parallel.progress import Display
-from fanwise.parallel.run import ray_supervisor, run_attempts
+from fanwise.parallel.run import run_attempts
 from fanwise.pool.contract import Capacity
 from fanwise.pool.current import current
 from fanwise.pool.engine import LocalEngine
@@ -89,7 +89,7 @@ def over(
     hosts: MemoryHosts, train: Callable[[Run], Any], processes: int = 4, restarts: int = 0, **settings: Any
 ) -> Any:  # Any: as it is
     def start(settings: Settings) -> RaySupervisor:
-        return ray_supervisor(hosts.engine, train, settings, Display(False))
+        return RaySupervisor(hosts.engine, train, settings, Display(False))
 
     return run_attempts(start, Settings(("cpu",) * processes, 4, **settings), restarts)
 
@@ -144,7 +144,7 @@ def test_a_killed_process_ends_the_run_and_is_named(hosts: MemoryHosts) -> None:
         if run.rank == 1 and step == 3:
             os.kill(os.getpid(), 9)
 
-    with pytest.raises(WorkerLostError, match=r"(?s)rank 1 \(node .*a process group does not survive"):
+    with pytest.raises(WorkerLostError, match=r"(?s)rank 1 of 4 \(node .*a process group does not survive"):
         over(hosts, lambda run: training(run, during=dies))
 
 
@@ -167,7 +167,7 @@ def test_what_a_rank_raises_is_raised_here_and_names_it(hosts: MemoryHosts) -> N
 
     with pytest.raises(KeyError, match="poison") as raised:
         over(hosts, train)
-    assert any("in rank 3 (node " in note and "node host-2), pid " in note for note in raised.value.__notes__)
+    assert any("in rank 3 of 4 (node " in note and "node host-2), pid " in note for note in raised.value.__notes__)
 
 
 def test_the_first_prints_reports_and_returns_for_all(
@@ -186,7 +186,9 @@ def test_the_first_prints_reports_and_returns_for_all(
 
 
 def test_more_processes_than_there_is_room_for_are_refused_at_once(hosts: MemoryHosts) -> None:
-    with pytest.raises(LeaseError, match=r"5 processes with threads=1 .* has room for 4: 4 CPUs on 2 hosts\."):
+    with pytest.raises(
+        LeaseError, match=r"5 processes with threads=1 .* is room for 4: the cluster has 4 CPUs on 2 hosts\."
+    ):
         over(hosts, training, 5)
 
 
@@ -264,7 +266,9 @@ def test_each_process_leases_a_gpu_of_its_node(with_gpus: MemoryHosts) -> None:
 
     found = over(with_gpus, where, gpus=1)
     assert sorted(found) == [((name,), name) for name in ("GPU-0", "GPU-0", "GPU-1", "GPU-1")]
-    with pytest.raises(LeaseError, match=r"5 processes with threads=1 and a GPU each .* room for 4: 4 CPUs and 4 GPUs"):
+    with pytest.raises(
+        LeaseError, match=r"5 processes with threads=1 and a GPU each .* room for 4: the cluster has 4 CPUs and 4 GPUs"
+    ):
         over(with_gpus, where, 5, gpus=1)
 
 

@@ -14,7 +14,7 @@ import fanwise
 from fanwise.base.errors import WorkerLostError
 from fanwise.parallel import Run
 from fanwise.parallel.checkpoint import file as checkpoint_file
-from fanwise.parallel.launch import local as supervisor
+from fanwise.parallel.launch import supervisor
 from fanwise.pool import Pool
 from fanwise.testing import within
 

@@ -16,7 +16,7 @@ import fanwise
 from fanwise.base.errors import TrialStopped, WorkerLostError
 from fanwise.parallel import Run
 from fanwise.parallel.comm.torch_group import is_connection_error
-from fanwise.parallel.launch.local import Supervisor
+from fanwise.parallel.launch.local import LocalSupervisor
 from fanwise.parallel.launch.settings import Settings, default_backend
 from fanwise.parallel.progress import Display
 from fanwise.parallel.run import run_attempts
@@ -75,7 +75,7 @@ def over_gloo(
     pool: Pool, train: Callable[[Run], Any], processes: int = 2, restarts: int = 0, **given: Any
 ) -> Any:  # Any: the result
     return run_attempts(
-        lambda each: Supervisor(pool, train, each, Display(False)), settings(processes, **given), restarts
+        lambda each: LocalSupervisor(pool, train, each, Display(False)), settings(processes, **given), restarts
     )
 
 

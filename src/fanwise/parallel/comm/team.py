@@ -117,8 +117,7 @@ class Monitor:
 
     Attributes:
         report: makes the report of this number, from 1. Returns after the decision. Raises TrialStopped.
-        set_writing: called when this process begins, or ends, to write checkpoints. From any thread.
-        checkpoint_written: called with the path of each complete checkpoint. From any thread.
+        set_writing, checkpoint_written: see `Writer`.
     """
 
     report: Callable[[int, Mapping[str, Any]], object] = lambda number, values: report(**values)

@@ -545,9 +545,9 @@ class Run:
     def save(self, path: P, *, wait: bool = False) -> P:
         """Write a checkpoint in the background, and return the path.
 
-        Every process must call it, and blocks until all do. Only process 0 writes. The state is copied before this
-        returns. An existing file is replaced atomically. `fanwise.run` returns after the checkpoint is written. A run that fails waits up to 30 s
-        for the checkpoint. An error is raised by the next `save`, or at the end of the run.
+        Blocks until all processes call it. Process 0 copies the state before this returns, and writes it. An existing
+        file is replaced atomically. `fanwise.run` returns after the checkpoint is written. A run that fails waits up to
+        30 s for it. An error is raised in process 0 by the next `save`, or at the end of the run.
 
         A run that is resumed from a checkpoint saved inside the loop over the batches continues with the next batch. If
         it was saved after that loop, the run continues with the next epoch.
@@ -569,16 +569,22 @@ class Run:
                 f"path={path!r} is the memory of one process of this run, which is lost when the process ends.\n"
                 f"Use a file or another URL. memory:// is for runs in the calling process."
             )
-        self._team.together(lambda: self._start_checkpoint(location))
-        if wait and self._team.index == 0:
-            self.writer.wait()
+        self._team.together(lambda: self._start_checkpoint(location, wait))
         return path
 
-    def _start_checkpoint(self, location: Location) -> None:
+    def _start_checkpoint(self, location: Location, wait: bool) -> None:
+        error: Exception | None = None
         if self._team.index == 0:
-            self.writer.start(location, self._state.content())
+            try:
+                self.writer.start(location, self._state.content())
+                if wait:
+                    self.writer.wait()
+            except Exception as exception:
+                error = exception  # the program may continue after it, so the others must, too
         # Without this, another process could fail after `save` and end the run before process 0 has called it.
         self._team.gather("saves a checkpoint", None)
+        if error is not None:
+            raise error
 
     def restore(self, path: StrPath, *, weights_only: bool = True) -> None:
         """Continue from a checkpoint, on any number of devices. Call it before the first epoch and batch.

@@ -35,7 +35,7 @@ from .optim.step_optimizer import StepOptimizers
 from .progress import ProgressLine, RunSnapshot
 from .rng import generators_of
 from .step.batch_execution import BatchExecution, ShardLoopGuard, TrainStages
-from .step.cuda_graph import GRAPHS, LaunchProbe, StepGraphs, check_capturable
+from .step.cuda_graph import GRAPHS, StepGraphs, check_capturable
 from .step.loss_scale import LossScale
 from .step.manual_step import ManualStep
 from .step.replicas import LossFn, Replica
@@ -291,10 +291,7 @@ class Run:
         else:
             execute = partial(execute_globally, replica, self._team) if batch_norm == "global" else replica.execute
             stages = TrainStages(execution, step_optimizers[0], execute, clip_norm=clip_norm)
-            if captures:
-                step = Step(stages, StepGraphs(stages, optimizers[0]))
-            else:
-                step = Step(stages, LaunchProbe(stages) if self.device.type == "cuda" else stages)
+            step = Step(stages, StepGraphs(stages, optimizers[0]) if captures else stages)
         self._steps.append(step)
         self._replicas.append(replica)
         self._state.register("step", step)
@@ -484,26 +481,24 @@ class Run:
         self._shard_loop_guard.check("run.gather")
         return user_collectives.gather(self._team, "gathers", value)
 
-    def all_reduce(self, tensor: Tensor | Callable[[], Tensor], op: user_collectives.Op = "sum") -> Tensor:
-        """Return a new tensor with the elementwise sum, mean, minimum or maximum over all processes.
+    def all_reduce(self, tensor: Tensor | Callable[[], Tensor]) -> Tensor:
+        """Return a new tensor with the elementwise sum over all processes. Blocks until all processes call it.
 
-        Blocks until all processes call it. Tensors are pickled, so use this for metrics, not for gradients. Values
-        are reduced along a binary tree over the ranks, so the bits depend only on the number of processes.
+        Tensors are pickled, so use this for metrics, not for gradients. The bits depend on the number of processes. For
+        other reductions use `gather`.
 
         Args:
             tensor: has the same type and shape in all processes. Or a function that returns the tensor, see `gather`.
-            op: "sum", "mean", "min" or "max".
 
         Raises:
-            TypeError: `tensor` is not a tensor, has integers with "mean", or has a type that torch cannot reduce.
-            ValueError: types or shapes differ, or `op` is unknown.
+            TypeError: `tensor` is not a tensor. ValueError: types or shapes differ.
 
         >>> import fanwise
         >>> fanwise.here().all_reduce(torch.tensor([1, 2]))
         tensor([1, 2])
         """
         self._shard_loop_guard.check("run.all_reduce")
-        return user_collectives.all_reduce(self._team, tensor, op)
+        return user_collectives.all_reduce(self._team, tensor)
 
     def barrier(self) -> None:
         """Block until all processes call it."""

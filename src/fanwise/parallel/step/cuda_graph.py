@@ -19,7 +19,6 @@ check whether the scaled gradients are finite.
 
 import copy
 import logging
-import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
@@ -46,7 +45,6 @@ _log = logging.getLogger(__name__)
 _cuda: Any = torch.cuda  # parts of it have no annotations
 
 _MAX_GRAPHS = 8
-_PROBED_STEPS = range(20, 40)
 
 
 class Graph(Protocol):
@@ -133,7 +131,7 @@ class _Snapshot:
 
 
 class StepGraphs:
-    """The CUDA graphs of one step, by kind of step; see the module."""
+    """See the module."""
 
     def __init__(self, stages: TrainStages, optimizer: Optimizer) -> None:
         self._stages = stages
@@ -148,12 +146,7 @@ class StepGraphs:
         optimizer.register_load_state_dict_post_hook(lambda _: self._kinds.clear())
 
     def train(self, batch: Batch) -> Partial:
-        """Execute a step. Return the sums over all shards.
-
-        Raises:
-            ValueError: the step cannot be captured; or its graph gave other bits than the step without a graph.
-            TypeError: the batch holds values that are not tensors.
-        """
+        """Execute a step. Return the sums over all shards."""
         inputs = _Inputs(batch, self._execution.own_shards(batch))
         key = (inputs.kind, self._settings())
         kind = self._kinds[key] = self._kinds.pop(key, _Kind())
@@ -245,11 +238,7 @@ class StepGraphs:
 class _Inputs:
     """The inputs of a graph: indices of rows in a data set on the device, or the content of each shard of this process.
 
-    Attributes:
-        kind: equal for inputs that one graph can read.
-
-    Raises:
-        TypeError: the content holds values that are not tensors.
+    `kind` is equal for inputs that one graph can read.
     """
 
     def __init__(self, batch: Batch, own_shards: range) -> None:
@@ -416,47 +405,6 @@ class _CapturedStep:
     def _clip_and_step(self) -> None:
         self._stages.clip_and_step(self._grads)
         self._grad_norm = self._stages.grad_norm
-
-
-def record_event() -> Callable[[], bool]:
-    """Record an event on the current CUDA stream. Return a function that tells whether the device has reached it."""
-    event = _cuda.Event()
-    event.record()
-    reached: Callable[[], bool] = event.query
-    return reached
-
-
-class LaunchProbe:
-    """Trains without graphs. Suggests `capture=True` once if launching takes longer than executing a step."""
-
-    def __init__(self, stages: TrainStages, record: Callable[[], Callable[[], bool]] = record_event) -> None:
-        self._stages = stages
-        self._record = record
-        self._steps = 0
-        self._launch_bound = 0
-
-    def train(self, batch: Batch) -> Partial:
-        """Execute the stages of a step. Return the sums over all shards."""
-        began_s = time.perf_counter()
-        total = self._stages.train(batch)
-        if self._steps in _PROBED_STEPS:
-            self._probe(began_s)
-        self._steps += 1
-        return total
-
-    def _probe(self, began_s: float) -> None:
-        """Note whether the device has finished right after the last launch, so that it has waited for the launches."""
-        is_reached, launched_s = self._record(), time.perf_counter()
-        until_s = launched_s + 0.05 * (launched_s - began_s)
-        while not is_reached() and time.perf_counter() < until_s:
-            pass
-        self._launch_bound += is_reached()
-        if self._steps == _PROBED_STEPS[-1] and self._launch_bound > 0.9 * len(_PROBED_STEPS):
-            _log.warning(
-                "the GPU waits for the CPU, which takes %.1f ms to launch the operations of a step: "
-                "run.step(..., capture=True) launches them all at once",
-                1000 * (launched_s - began_s),
-            )
 
 
 def check_capturable(loss_fn: LossFn | None, optimizer: Optimizer, device: torch.device, *, batch_norm: str) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 from ..data.batch import Batch
 from ..validation.arguments import check_no_gradients
 from .batch_execution import TrainStages
-from .cuda_graph import LaunchProbe, StepGraphs
+from .cuda_graph import StepGraphs
 from .replicas import add_shard_note
 
 
@@ -27,7 +27,7 @@ class Step:
         executions: number of executed shards in all processes. Shards without samples are not executed.
     """
 
-    def __init__(self, stages: TrainStages, trainer: TrainStages | StepGraphs | LaunchProbe) -> None:
+    def __init__(self, stages: TrainStages, trainer: TrainStages | StepGraphs) -> None:
         self._stages = stages
         self._execution = stages.execution
         self._replica = stages.execution.replica

@@ -36,7 +36,8 @@ class FastAllReduce:
         ]
         self._grads = layout.param_views(memory)
 
-    def all_reduce(self, nodes: Sequence[Grads | None], make_plan: Callable[[], AllReducePlan]) -> Grads:
+    def reduce_scatter(self, nodes: Sequence[Grads | None], make_plan: Callable[[], AllReducePlan]) -> None:
+        """Add whole gradients, which `all_gather` returns."""
         own = nodes[0] or [None] * len(self._params)
         for grad in own:
             if grad is not None:
@@ -50,6 +51,8 @@ class FastAllReduce:
         self._group.all_reduce(self._buckets)
         if plan.count is not None:
             divide(self._buckets, plan.count)
+
+    def all_gather(self) -> Grads:
         return self._grads
 
     def release(self) -> None:

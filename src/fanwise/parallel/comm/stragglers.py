@@ -26,10 +26,8 @@ class Stragglers:
     """The stragglers at one time.
 
     Attributes:
-        ranks: ranks of the stragglers, ascending.
         late_s: time since the last of them reached its number.
-        num_waiting: number of processes that wait for them.
-        waiting_s: time since the first of these began to wait.
+        num_waiting, waiting_s: number of processes that wait for them, and time since the first began to wait.
         should_warn: True once when a warning is due.
     """
 

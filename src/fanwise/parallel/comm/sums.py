@@ -17,7 +17,7 @@ from torch import Tensor
 from ..optim.step_optimizer import StepOptimizer
 from ..step.gradients import Partial, add
 from ..step.tree import Node, tree_reduce
-from .all_reduce import AllReduce, AllReducePlan, ExactAllReduce, Grads, RankNode
+from .all_reduce import AllReduce, AllReducePlan, ExactAllReduce, RankNode
 from .node_info import infos_of, to_device
 from .team import Team, check_total
 
@@ -39,7 +39,6 @@ class TeamSums:
         self._device = device
         self._is_fast = is_fast
         self._mean = False
-        self._grads: Grads | None = None  # None: `gather_grads` must gather the slices
         self._has_grad: Sequence[bool] = ()
 
     def reduce(self, operation: str, nodes: Sequence[Node[Partial]], shards: int, *, mean: bool) -> Partial:
@@ -54,21 +53,15 @@ class TeamSums:
             result.append(partial)
             return plan
 
-        self._mean, self._grads = mean, None
+        self._mean = mean
         grads = [None if node.value is None else node.value.grads for node in nodes]
         with self._releasing_on_error():
-            if isinstance(self._all_reduce, ExactAllReduce):
-                self._all_reduce.reduce_scatter(grads, make_plan)
-            else:
-                self._grads = self._all_reduce.all_reduce(grads, make_plan)
+            self._all_reduce.reduce_scatter(grads, make_plan)
         return to_device(result[0], self._device)
 
     def gather_grads(self) -> list[Tensor | None]:
-        grads = self._grads
-        if grads is None:
-            assert isinstance(self._all_reduce, ExactAllReduce), "the fast one returns the whole sum"
-            with self._releasing_on_error():
-                grads = self._all_reduce.all_gather()
+        with self._releasing_on_error():
+            grads = self._all_reduce.all_gather()
         return list(grads) if self._mean else [None if grad is None else grad.clone() for grad in grads]
 
     def release(self) -> None:

@@ -61,17 +61,15 @@ class TorchGroup:
     """See the module. The constructor blocks until all processes have called theirs.
 
     Args:
-        device: device of this process.
         backend: backend of the data group. None: NCCL for a GPU, else Gloo.
         on_operation: called with the sequence number of each exchange when it begins.
 
     Attributes:
         is_broken: an exchange has failed, so no other exchange can follow.
         has_stepped: the first step is done, which has a longer time limit than others.
-        is_open: attribute of the class: a run of this process has initialized torch.distributed.
     """
 
-    is_open = False
+    is_open = False  # of the class: a run of this process has initialized torch.distributed
 
     def __init__(
         self,
@@ -142,10 +140,7 @@ class TorchGroup:
     def gather(self, content: Any, within_s: float | None = None) -> list[Any]:
         """Return the contents of all processes, by index. Blocks until all processes call it.
 
-        Args:
-            content: any value that can be pickled.
-            within_s: time limit in seconds. Processes that call `gather` later still receive the content, as long as
-                this process lives.
+        After the limit `within_s`, others that call it still receive the content, as long as this process lives.
         """
         data = pickle.dumps(content, protocol=5)
         with self._exchanging("waits for the others"):

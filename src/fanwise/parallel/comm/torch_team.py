@@ -99,12 +99,7 @@ class TorchTeam:
     def agree_on(self, plan: Plan, explicit_settings: frozenset[str]) -> None:
         """Check that all processes have the same plan and settings of torch. Use the seed of process 0.
 
-        Args:
-            explicit_settings: names of the settings that the caller passed. If they include the seed, it
-                must be the same everywhere.
-
-        Raises:
-            ValueError: an argument or a setting differs.
+        The seed must be the same everywhere only if `explicit_settings` includes it.
         """
         arguments = {name: getattr(plan, name) for name in sorted({"shards", "threads"} | explicit_settings)}
         arguments |= {"reduce": self._reduce, "step_timeout_s": self._step_timeout_s}
@@ -159,9 +154,6 @@ def open_team(
         step_timeout_s: applies after `limit_operations`.
         on_operation: called with the sequence number of each exchange when it begins.
         on_first_step: called when the first step has ended.
-
-    Raises:
-        WorkerLostError: a process did not come.
     """
     with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
         group = TorchGroup(world, device, backend, on_operation)

@@ -64,13 +64,7 @@ def _has_hooks(optimizer: Optimizer) -> bool:
 
 
 class ShardedOptimizer:
-    """Updates a slice of the parameters of the user's optimizer, with the settings of that optimizer.
-
-    The state_dict of the user's optimizer is still whole.
-
-    Args:
-        params: parameters of the step.
-    """
+    """Updates a slice of the parameters of the user's optimizer, whose state_dict is still whole."""
 
     def __init__(self, optimizer: Optimizer, memory: Areas, params: Sequence[nn.Parameter]) -> None:
         self._optimizer: Any = optimizer  # Any: its `state` is declared as a defaultdict
@@ -113,7 +107,6 @@ class ShardedOptimizer:
             hook.remove()
 
     def update(self, buckets: Sequence[Bucket], has_grad: Sequence[bool], grad_of: Callable[[Bucket], Tensor]) -> None:
-        """Write the new parameters and the new state of these buckets. They become valid by `commit`."""
         new_version, keys = 1 - self._version, self._keys()
         buckets = [bucket for bucket in buckets if bucket.param_index in keys]
         own = self._slice_optimizer(new_version, tuple(buckets))
@@ -136,7 +129,6 @@ class ShardedOptimizer:
                         new.copy_(state[key])  # the update has created it
 
     def commit(self, has_grad: Sequence[bool]) -> None:
-        """Copy the new parameters of all slices into this process."""
         self._version = 1 - self._version
         keys = self._keys()
         for index in keys:
@@ -223,9 +215,6 @@ class LazyState(UserDict[Any, dict[str, Any]]):
     """`optimizer.state` while the state is divided. The first access fetches the whole state.
 
     The program may then change the state, so the optimizer must be updated as a whole.
-
-    Args:
-        fetch: returns the whole state, by parameter.
     """
 
     def __init__(self, fetch: Callable[[], defaultdict[Any, dict[str, Any]]]) -> None:

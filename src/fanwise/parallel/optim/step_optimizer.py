@@ -63,9 +63,7 @@ class StepOptimizers:
     def add(self, params: Sequence[nn.Parameter], optimizer: Optimizer, *, allow_slices: bool) -> StepOptimizer:
         """Return the optimizer for a new step. If several steps have one optimizer, all update it as a whole.
 
-        Args:
-            allow_slices: False if the step needs whole gradients, for clipping, a scaled loss, or a loop of the
-                program over the shards.
+        `allow_slices` is False for clipping, a scaled loss, or a loop of the program over the shards.
         """
         step_optimizers = self._by_optimizer.setdefault(id(optimizer), [])
         for earlier in step_optimizers:

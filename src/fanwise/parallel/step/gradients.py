@@ -23,7 +23,6 @@ class BufferUpdate(NamedTuple):
 
     Attributes:
         value: with the rule "mean", the sum over the samples instead of their mean.
-        samples: number of samples of these shards.
         is_same: with the rule "same", whether the value is the same after all of these shards.
     """
 
@@ -39,10 +38,8 @@ class Partial:
 
     Attributes:
         grads: dense gradients of the summed losses. None for sparse ones, which are in `sparse`.
-        loss: the summed losses, without axes.
         count: the divisor of `loss`: the number of losses, or the sum of their weights. A tensor on an accelerator if
             the program computed the count there.
-        samples: number of samples.
         buffers: the changed buffers, by index.
         executed: number of executed shards.
         sparse: sparse gradients, by the index of the parameter.

@@ -38,12 +38,7 @@ class LossReader:
         self._has_warned = False
 
     def read(self, result: Any, samples: int) -> tuple[Tensor, float | Tensor]:  # Any: from user code
-        """Return the summed loss with its graph, and the count.
-
-        Raises:
-            TypeError: the losses are not a tensor, or the second value cannot be counts.
-            ValueError: the first axis of the losses is not the sample, or a count is negative or not a number.
-        """
+        """Return the summed loss with its graph, and the count."""
         got, line = self._wording
         counts = None
         if isinstance(result, tuple) and len(result) == 2:

@@ -35,9 +35,9 @@ _BATCH_FACTS = _SIZE, _BATCH, _SHARD = "the number of samples", "the batch", "th
 class Verifier:
     """The consistency checks of one step.
 
-    Args:
+    Attributes:
         number: index of the step in its run.
-        every: the option verify=, a number of batches. 0 compares only the first batches.
+        every: the option verify=.
         can_repeat: False if a shard cannot be executed separately from the others.
     """
 
@@ -102,8 +102,7 @@ class Verifier:
     def is_repeat_due(self, batch_number: int, *, is_first_batch: bool) -> bool:
         """Return True if this process executes a shard of this batch twice.
 
-        Args:
-            is_first_batch: the batch is the first one that this process executes in this run, even after a resume.
+        `is_first_batch`: it is the first one in this process, even after a resume.
         """
         is_deterministic = self.replica.device.type == "cpu" or torch.are_deterministic_algorithms_enabled()
         is_due = is_first_batch and self.team.index == 0 and is_deterministic

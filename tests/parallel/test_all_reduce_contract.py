@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from fanwise.base.errors import WorkerLostError
 from fanwise.parallel.comm.all_reduce import AllReducePlan, Grads
-from fanwise.parallel.comm.fast import FastAllReduce
+from fanwise.parallel.comm.group_reduce import FastAllReduce
 from fanwise.parallel.comm.shared_memory import AllReduceKind
 from fanwise.parallel.comm.sums import TeamSums
 from fanwise.parallel.comm.team import Alone

@@ -184,16 +184,13 @@ class Run:
         The loss must depend only on the model and the batch, because any device may execute any shard. It may call only
         modules of the model or of `also`. It must draw random numbers from the global functions of torch, numpy or
         `random`. It must not change state that later losses read, such as closures, globals or module attributes. As a
-        check, one shard of the first batch is executed twice, and both gradients must be equal. `fanwise.run(verify=n)`
-        repeats the check every n batches. It is not done with batch_norm="global".
+        check, one shard of the first batch is executed twice, except with batch_norm="global".
 
         Without `loss_fn`, your program loops over the shards and calls backward itself. See `ManualStep`.
 
         Args:
-            model: a model on `run.device`, without a wrapper. Create it in the training function. Without `loss_fn`, it
-                may also be several models.
+            model: a model on `run.device`, without a wrapper. Without `loss_fn`, it may also be several models.
             optimizer: optimizer of the model's parameters. Without `loss_fn`, it may also be a list of optimizers.
-                `step.update()` calls all of them.
             loss_fn: called as `loss_fn(model, *batch)` for each shard. Returns a tensor of losses whose first axis is
                 the sample, or `(losses, counts)`, or a scalar mean. The gradient is that of the sum of all losses over
                 the sum of all counts of the global batch. Random generators are seeded separately for each shard.
@@ -201,27 +198,22 @@ class Run:
                 before that. math.inf only measures the norm.
             autocast: torch.bfloat16 or torch.float16 for mixed precision. With float16, the loss is scaled before the
                 backward pass, and an update is skipped if a gradient is not finite.
-            loss_scale: loss scaling. With autocast=torch.float16 the default is `LossScale()`. Without `loss_fn`,
-                losses are scaled only if this is given.
+            loss_scale: loss scaling. With autocast=torch.float16 the default is `LossScale()`.
             batch_norm: "shard" normalizes each shard with its own statistics. "global" uses the statistics of the whole
-                batch in the forward and the backward pass, like SyncBatchNorm. It needs one shard per process
-                (`shards="devices"`), and performs two collective operations per layer.
+                batch, like SyncBatchNorm. It needs one shard per process (`shards="devices"`), and performs two
+                collective operations per layer.
             mean_buffers: names of buffers to average over the shards. Batch normalization statistics are always
                 averaged. All other buffers must be the same after every shard.
-            also: modules that the loss calls besides the model, such as a teacher. Their buffers are treated like those
-                of the model. Models of other steps of the run need not be listed.
-            capture: execute the step as one CUDA graph, with the same bits. On a GPU this is several times as fast for
-                models whose operations are short. The model must not wait for the device, nor have shapes that depend
-                on values. Its Python code runs only while a graph is captured, which happens for each combination of
-                batch size and optimizer settings. For each combination, the first step runs without a graph. The steps
-                number 2, 4, 8, ... run both ways, and the results are compared. On a GPU, optimizers that have the
-                option need `capturable=True`. On CPUs, `capture` has no effect.
+            also: modules that the loss calls besides the model, such as a teacher. Models of other steps of the run
+                need not be listed.
+            capture: execute the step as one CUDA graph, with the same bits; see step/cuda_graph.py. The model must not
+                wait for the device, nor have shapes that depend on values, and its Python code runs only while a graph
+                is captured. Optimizers that have the option need `capturable=True`. On CPUs it has no effect.
 
         Raises:
             TypeError: `model` is not a torch.nn.Module.
-            ValueError: this was called inside a loop over `run.epochs`; a parameter is on another device, belongs to
-                another model, or is uninitialized; the model is in a wrapper; the optimizer needs a closure, such as
-                LBFGS, and `loss_fn` is given; an option has a wrong value, or cannot be combined with the others.
+            ValueError: this was called inside a loop over `run.epochs`; a parameter is on another device, or belongs to
+                another model; an option has a wrong value, or cannot be combined with the others.
         """
         self._shard_loop_guard.check("run.step")
         if self._plan.position.is_in_epochs:
@@ -299,9 +291,7 @@ class Run:
 
     def epochs(self, count: int) -> Iterator[int]:
         """Yield the numbers 0 to `count - 1`, or the remaining ones of a resumed run."""
-        return self._epochs(check_whole_number("the number of epochs", count, least=0))
-
-    def _epochs(self, count: int) -> Iterator[int]:
+        check_whole_number("the number of epochs", count, least=0)
         for epoch in self._plan.position.epochs(count):
             self._state.restore_random_state_if_due(in_pass=False)
             self._progress_line.epoch(epoch, count)
@@ -319,12 +309,9 @@ class Run:
         """Yield the global batches of one pass over a data set, in an order that is drawn from (seed, epoch).
 
         Args:
-            data: one of
-
-                - tensors, NumPy arrays (or a tuple of them), or a TensorDataset: one indexing operation per shard.
-                - a map-style data set with `len(data)` and `data[index]`.
-                - an IterableDataset. It must yield the same samples in every iteration, because every process iterates
-                  all of it.
+            data: tensors, NumPy arrays, a tuple of them, or a map-style data set with `len(data)` and `data[index]`. Or
+                an IterableDataset. It must yield the same samples in every iteration, because every process iterates
+                all of it.
             batch_size: number of samples of the global batch, over all devices.
             shuffle: True by default. Not supported for an IterableDataset, which has its own order.
             drop_last: omit an incomplete last batch.
@@ -471,8 +458,7 @@ class Run:
 
         Args:
             value: any object that can be pickled. A function or method is called, and its result is gathered. It is
-                called again if a process is lost meanwhile, because `run.rank` and `run.world_size` then change. Other
-                callable objects, such as metrics and `functools.partial`, are gathered as values and not called.
+                called again if a process is lost meanwhile, because `run.rank` and `run.world_size` then change.
 
         >>> import fanwise
         >>> fanwise.here().gather(lambda: 7)

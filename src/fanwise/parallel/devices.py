@@ -46,10 +46,6 @@ def devices_of(wanted: Devices, num_gpus: int | None = None) -> tuple[torch.devi
     Args:
         wanted: argument `devices` of `fanwise.run`.
         num_gpus: number of available GPUs. None: count them.
-
-    Raises:
-        ValueError: a device does not exist, there are two types, or a GPU is named twice.
-        TypeError: `wanted` has another type.
     """
     if isinstance(wanted, bool) or not isinstance(wanted, int | str | Sequence):
         raise TypeError(f'devices must be a number, "auto" or names, as 2 or ["cpu"] * 2; got {wanted!r}')
@@ -90,11 +86,6 @@ def devices_on_hosts(
         wanted: argument `devices` of `fanwise.run`. "auto" is as many devices as fit: at most `shards` GPUs, or one CPU
             device per shard.
         threads: number of CPUs of each device.
-        shards: None: not given.
-
-    Raises:
-        ValueError: there are not enough devices, there are two types, or a GPU is named by its number.
-        TypeError: `wanted` has another type.
     """
     if wanted == "auto":
         most = shards or (capacity.gpus or DEFAULT_SHARDS)

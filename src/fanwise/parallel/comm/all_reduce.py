@@ -75,7 +75,7 @@ class AllReduce(Protocol):
 
 
 class Transport(Protocol):
-    """Moves gradients between processes: see exact.py, shm_two_shot.py and shm_one_shot.py."""
+    """Moves gradients between processes: see group_reduce.py and shm_transports.py."""
 
     is_changeable: bool  # no other process reads the memory of `operand`, so sums may be written to it
 

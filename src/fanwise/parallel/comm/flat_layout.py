@@ -151,13 +151,7 @@ def flatten_in_memory_order(tensor: Tensor) -> Tensor:
 
 def is_dense(tensor: Tensor) -> bool:
     """Return True if the elements fill a range of memory without gaps, in any order of the axes."""
-    expected = 1
-    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
-        if size != 1:
-            if stride != expected:
-                return False
-            expected *= size
-    return True
+    return bool(torch.ops.aten.is_non_overlapping_and_dense(tensor))
 
 
 def _aligned(size_bytes: int) -> int:

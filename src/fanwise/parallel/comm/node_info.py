@@ -20,7 +20,6 @@ class NodeInfo(NamedTuple):
 
     Attributes:
         has_grad: for each parameter, 1 if the node has a gradient of it, else 0. Empty: no shard had samples.
-        loss_type: name of the loss's torch.dtype.
         loss_count: `Partial.count`.
         buffers: index, value and the other fields of each `BufferUpdate`.
     """

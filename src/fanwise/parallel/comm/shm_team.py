@@ -29,8 +29,7 @@ from .control_block import FAILED, STOPPED, SUPERVISOR, ControlBlock
 from .flat_layout import Layout
 from .shared_memory import SharedMemory
 from .shm_areas import Areas
-from .shm_one_shot import OneShotTransport
-from .shm_two_shot import TwoShotTransport
+from .shm_transports import OneShotTransport, TwoShotTransport
 from .sums import TeamSums
 from .team import Attempt, LocalSums, Sums, check_same_operation
 
@@ -63,7 +62,6 @@ class SharedMemoryTeam:
         rank: number of this process. It never changes. `index` is the position among the current members.
         initial_size: number of processes at the beginning.
         send: sends a message to the supervisor.
-        reduce: "exact" or "fast".
     """
 
     def __init__(

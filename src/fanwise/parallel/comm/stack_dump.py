@@ -94,8 +94,7 @@ def install_stack_dump(path: str) -> None:
 def describe_process(pid: int, stacks: StackFile, send: Callable[[int], None]) -> str:
     """Return the state of a process in a sentence, and its stacks. Blocks for half a second at most.
 
-    Args:
-        send: sends a signal to the process. Not called if the process is stopped or has ended.
+    `send` sends a signal to the process. It is not called if the process is stopped or has ended.
     """
     state, sentence = _state(pid)
     if state not in ("R", "S", "D"):

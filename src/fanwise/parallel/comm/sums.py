@@ -68,10 +68,11 @@ class TeamSums:
         self._all_reduce.release()
 
     def update_slices(self) -> None:
-        assert isinstance(self._all_reduce, ExactAllReduce), "the fast one has no slices"
+        sharded = self._step_optimizer.sharded
+        assert isinstance(self._all_reduce, ExactAllReduce) and sharded is not None, "the update is divided"
         with self._releasing_on_error():
-            self._all_reduce.update_slices(self._step_optimizer.update)
-            self._step_optimizer.commit(self._has_grad)
+            self._all_reduce.update_slices(sharded.update)
+            sharded.commit(self._has_grad)
 
     @contextmanager
     def _releasing_on_error(self) -> Iterator[None]:

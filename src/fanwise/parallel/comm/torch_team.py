@@ -18,8 +18,7 @@ from ..optim.step_optimizer import StepOptimizer
 from ..process_settings import comparable_settings
 from ..validation.fingerprints import first_difference
 from .all_reduce import AllReduce, ExactAllReduce
-from .exact import GroupTransport
-from .fast import FastAllReduce
+from .group_reduce import FastAllReduce, GroupTransport
 from .late_processes import LateProcessFinder, process_info
 from .sums import TeamSums
 from .team import Attempt, Sums, check_same_operation

@@ -28,7 +28,7 @@ _CPU = torch.device("cpu")
 
 
 class TensorReader:
-    """Reads tensors or NumPy arrays, which have one row per sample. `is_single`: see `Rows`."""
+    """Reads tensors or NumPy arrays, which have one row per sample."""
 
     def __init__(self, arrays: Sequence[Any], *, is_single: bool) -> None:
         self._tensors = tuple(map(as_tensor, arrays))

@@ -116,13 +116,12 @@ class _Result(Exception):
 class Supervisor(ABC, Generic[R]):
     """See the module.
 
+    The constructor raises LeaseError if not all processes can run at once, so they would wait for each other forever.
+
     Attributes:
         is_lost: `run` has raised WorkerLostError because processes were lost, so the run may be restarted.
         checkpoint: last checkpoint that is on the disk. None: there is none.
         reports_made: number of reports so far, including those of earlier attempts.
-
-    Raises:
-        LeaseError: not all processes can run at once, so they would wait for each other forever.
     """
 
     def __init__(self, train: Callable[[Run], Any], settings: Settings, display: Display) -> None:

@@ -106,7 +106,7 @@ class ShardedOptimizer:
         for hook in self._hooks:
             hook.remove()
 
-    def update(self, buckets: Sequence[Bucket], has_grad: Sequence[bool], grad_of: Callable[[Bucket], Tensor]) -> None:
+    def update(self, has_grad: Sequence[bool], buckets: Sequence[Bucket], grad_of: Callable[[Bucket], Tensor]) -> None:
         new_version, keys = 1 - self._version, self._keys()
         buckets = [bucket for bucket in buckets if bucket.param_index in keys]
         own = self._slice_optimizer(new_version, tuple(buckets))

@@ -1,54 +1,43 @@
 """The optimizer of a step, which every process updates as a whole, or each process by slices (sharded.py)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
-from ..comm.flat_layout import Bucket
 from ..comm.shm_areas import Areas
 from .sharded import ShardedOptimizer, can_be_divided
 
 
 class StepOptimizer:
-    """The optimizer of a step. `allow_slices`: False if the step needs whole gradients."""
+    """The optimizer of a step. `allow_slices`: False if the step needs whole gradients.
+
+    Attributes:
+        sharded: updates slices. None: every process updates the whole optimizer.
+    """
 
     def __init__(self, params: Sequence[nn.Parameter], optimizer: Optimizer, *, allow_slices: bool) -> None:
         self.params = list(params)
         self.optimizer = optimizer
+        self.sharded: ShardedOptimizer | None = None
         self._allow_slices = allow_slices
-        self._sharded: ShardedOptimizer | None = None
-
-    @property
-    def is_sharded(self) -> bool:
-        return self._sharded is not None
 
     def enable_slices(self, memory: Areas) -> None:
         """Update by slices from now on, in this shared memory, if the optimizer can be divided."""
         if self._allow_slices and can_be_divided(self.optimizer, self.params):
-            self._sharded = ShardedOptimizer(self.optimizer, memory, self.params)
+            self.sharded = ShardedOptimizer(self.optimizer, memory, self.params)
 
     def unshard(self) -> None:
         """Update the whole optimizer from now on. All processes call it between the same steps."""
         self._allow_slices = False
-        if self._sharded is not None:
-            self._sharded.end()
-            self._sharded = None
+        if self.sharded is not None:
+            self.sharded.end()
+            self.sharded = None
 
     @property
     def can_update_slices(self) -> bool:
         """True if this process can update by slices. All processes exchange this before an update."""
-        return self._sharded is not None and not self._sharded.must_end
-
-    def update(self, has_grad: Sequence[bool], buckets: Sequence[Bucket], grad_of: Callable[[Bucket], Tensor]) -> None:
-        """Compute the update of these buckets. It has no effect before `commit`, because a process may be lost."""
-        assert self._sharded is not None, "only an optimizer that is divided is updated by slices"
-        self._sharded.update(buckets, has_grad, grad_of)
-
-    def commit(self, has_grad: Sequence[bool]) -> None:
-        """Use the parameters of all slices, after all processes have updated theirs."""
-        assert self._sharded is not None, "only an optimizer that is divided is updated by slices"
-        self._sharded.commit(has_grad)
+        return self.sharded is not None and not self.sharded.must_end
 
 
 class StepOptimizers:

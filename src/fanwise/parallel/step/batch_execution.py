@@ -250,7 +250,7 @@ class TrainStages:
             with execution.team.attempt() as attempt, execution.transaction():
                 nodes = self._forward_backward(batch)
                 total = execution.reduce(nodes, batch, mean=True)
-                is_sliced = self._step_optimizer.is_sharded
+                is_sliced = self._step_optimizer.sharded is not None
                 if is_sliced:
                     execution.update_slices()
                 else:

@@ -29,17 +29,11 @@ class LossScale:
     """The scale of the losses of one step.
 
     Args:
-        init_scale: the initial scale.
         growth_factor: above 1. Multiplies the scale after `growth_interval` updates in a row with finite gradients.
         backoff_factor: between 0 and 1. Multiplies the scale after gradients that are not finite.
-        growth_interval: number of updates.
 
     Attributes:
-        scale: the current scale.
         skipped: number of skipped updates.
-
-    Raises:
-        ValueError: a number is out of range.
     """
 
     def __init__(

@@ -19,7 +19,7 @@ from ..data.batch import Content, as_arguments
 from ..rng import generators_of, seed_generators
 from .buffers import Buffers
 from .gradients import BufferUpdate, Partial, add
-from .losses import FROM_BACKWARD, FROM_LOSS_FN, LossReader
+from .losses import LossReader
 from .tree import Node, TreeSum
 
 _CPU = torch.device("cpu")
@@ -71,7 +71,8 @@ class Replica:
         self.device = device
         self.generators = generators_of(device)
         self.params = list(model.parameters())
-        self.reader = LossReader(FROM_BACKWARD if loss_fn is None else FROM_LOSS_FN)
+        source = ("step.backward got", "step.backward({})") if loss_fn is None else ("loss_fn returned", "return {}")
+        self.reader = LossReader(*source)
         self._autocast = autocast
         self._mean_buffers = mean_buffers
         self.modules: Mapping[str, nn.Module] = {"": model}

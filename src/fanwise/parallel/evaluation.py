@@ -44,7 +44,6 @@ def sum_and_count(
     all processes call it.
 
     Args:
-        chunks: the samples of each call of `fn`.
         source: reads a chunk in this process if no worker has loaded it.
         fetch: starts the workers for the chunks with these indices.
         on_progress: called with the finished fraction of this process's chunks, and with 1 at the end.

@@ -38,9 +38,7 @@ def run_environment(
 ) -> Iterator[None]:
     """Prepare this process for a run in the block, and restore its state afterwards.
 
-    Args:
-        exact: use deterministic operators.
-        settings: settings of the process that has started the run, if it is another one.
+    `exact`: use deterministic operators. `settings`: those of the process that has started the run, if it is another.
     """
     threads_before, filled_before = torch.get_num_threads(), _deterministic.fill_uninitialized_memory
     with (

@@ -37,26 +37,19 @@ _MAX_POINTS = 240  # of earlier rates and losses, in the status file
 
 @dataclass(frozen=True, slots=True)
 class RunSnapshot:
-    """The state of a run. None: unknown.
+    """The state of a run. None: unknown."""
 
-    Attributes:
-        name: name of the training function.
-        done, of: finished samples of this epoch, or pass, and all of them.
-        rate: samples per second.
-        evaluated_fraction: finished part of the current evaluation. None: no evaluation.
-    """
-
-    name: str
+    name: str  # of the training function
     devices: tuple[str, ...]
     epoch: int | None
     epochs: int | None
-    done: int
-    of: int | None
-    rate: float | None
+    done: int  # samples of this epoch, or pass, that are finished
+    of: int | None  # samples of this epoch, or pass
+    rate: float | None  # samples per second
     loss: float | None
     left_s: float | None
     elapsed_s: float
-    evaluated_fraction: float | None = None
+    evaluated_fraction: float | None = None  # finished part of the current evaluation. None: no evaluation
     is_over: bool = False
 
     def __str__(self) -> str:

@@ -192,25 +192,6 @@ def test_more_processes_than_there_is_room_for_are_refused_at_once(hosts: Memory
         over(hosts, training, 5)
 
 
-def test_a_run_waits_for_others_and_says_so(
-    hosts: MemoryHosts, caplog: pytest.LogCaptureFixture, tmp_path: Path
-) -> None:
-    def waits(run: Run) -> None:
-        (tmp_path / str(run.rank)).touch()
-        while not (tmp_path / "go").exists():
-            threading.Event().wait(0.05)
-
-    first = threading.Thread(target=over, args=(hosts, waits, 3))
-    first.start()
-    within(30, lambda: len(list(tmp_path.iterdir())) == 3, "the first run has its places")
-    second = threading.Thread(target=over, args=(hosts, training, 2))
-    second.start()
-    within(30, lambda: "1 of 2 processes of the run wait for a place" in caplog.text, "it is said")
-    (tmp_path / "go").touch()
-    first.join()
-    second.join()
-
-
 # -- devices="auto" ----------------------------------------------------------------------------------------------------
 
 

@@ -151,13 +151,6 @@ def test_shrinking_under_kills_keeps_the_bits_and_shows_each_sample_once(seed: i
     assert killed >= 1 and size >= 4 - killed
 
 
-@pytest.mark.soak
-@pytest.mark.usefixtures("all_reduce")
-@pytest.mark.parametrize("seed", range(20))
-def test_a_hundred_kills(seed: int, pool: Pool, tmp_path: Path) -> None:
-    killed_run(tmp_path / "run", pool, seed, 3, 12, devices=4)
-
-
 # -- at a place ----------------------------------------------------------------------------------------------------
 
 

@@ -138,16 +138,11 @@ SHORT = [
     ("exit", "step", (1,), 3),
     ("interrupt", "between", (1,), 2),
 ]
-SIZES = [2 + seed % 3 for seed in range(200)]
-LONG = [
-    (list(FAILURES)[seed % 8], PLACES[seed // 8 % 5], (*range(size),) if seed % 7 == 0 else (seed % size,), size)
-    for seed, size in enumerate(SIZES)
-]
 
 
 @pytest.mark.parametrize(
     ("failure", "place", "ranks", "size"),
-    [*SHORT, *(pytest.param(*case, marks=pytest.mark.soak) for case in LONG)],
+    SHORT,
     ids=lambda value: str(value).replace(" ", ""),
 )
 def test_the_error_is_that_of_the_rank_that_failed(
@@ -313,14 +308,6 @@ def test_processes_that_do_different_things_are_named(
 
 def small_batches(run: Run) -> list[Tensor]:
     return trained(run, nn.Linear(3, 1), 3)
-
-
-def test_a_batch_smaller_than_the_shards_leaves_processes_without_work(pool: Pool) -> None:
-    expected = fanwise.run(small_batches, shards=8)
-    assert all(map(torch.equal, expected, fanwise.run(small_batches, devices=4, shards=8, pool=pool)))
-    # More processes than shards.
-    expected = fanwise.run(small_batches, shards=2)
-    assert all(map(torch.equal, expected, fanwise.run(small_batches, devices=4, shards=2, pool=pool)))
 
 
 def test_a_wrong_option_names_the_nearest() -> None:

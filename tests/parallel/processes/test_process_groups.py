@@ -115,16 +115,6 @@ def test_fast_sums_of_two_processes_are_those_of_shared_memory(pool: Pool) -> No
     assert same(over_gloo(pool, train, reduce="fast")[0], direct)
 
 
-def test_the_error_of_one_rank_is_raised_and_names_it(pool: Pool) -> None:
-    def raises(run: Run, step: int) -> None:
-        if (run.rank, step) == (1, 2):
-            raise KeyError("poison")
-
-    with pytest.raises(KeyError, match="poison") as raised:
-        over_gloo(pool, functools.partial(train, during=raises), 3, restarts=2)
-    assert any("in rank 1 of 3 (pid " in note for note in raised.value.__notes__)
-
-
 def test_a_lack_of_memory_in_a_collective_operation_keeps_its_type(pool: Pool) -> None:
     def lacks(run: Run, step: int) -> None:
         if (run.rank, step) == (1, 1):

@@ -354,14 +354,6 @@ def random_numbers_of_all_kinds(run: Run) -> Result:
 
 
 @program
-def random_numbers_of_all_kinds_in_a_loop(run: Run) -> Result:
-    def noisy(step: ManualStep, m: nn.Module, x: Tensor, y: Tensor) -> None:
-        step.backward(classify(m, x + noise(x), y) * random.random())
-
-    return [*loop(run, noisy), torch.tensor([np.random.rand(), random.random()]), torch.rand(1)]
-
-
-@program
 def distillation_that_logs_its_losses(run: Run) -> Result:
     teacher, log = normed(), []  # in training mode
 
@@ -414,18 +406,16 @@ def a_critic_trained_by_hand(run: Run) -> Result:
 # -- models that change -----------------------------------------------------------------------------------------------
 
 
-def changed(run: Run, change: Callable[[Any], Iterable[nn.Parameter]], *, again: bool, group: bool = True) -> Result:
-    """Change the model after its first batch. `again`: call run.step again. `group`: add a parameter group."""
+def changed(run: Run, change: Callable[[Any], Iterable[nn.Parameter]], *, again: bool) -> Result:
+    """Change the model after its first batch. `again`: call run.step again."""
     model = net()
     optimizer = adam(model)
     step = run.step(model, optimizer, classify)
     for number, batch in enumerate(run.batches((X, Y), B)):
         if number == 1:
             new = list(change(model))
-            if new and group:
+            if new:
                 optimizer.add_param_group({"params": new, "lr": 0.1})
-            elif new:
-                optimizer.param_groups[0]["params"] = list(model.parameters())
             if again:
                 step = run.step(model, optimizer, classify)
         step(batch)
@@ -437,11 +427,6 @@ def append(model: Any) -> Iterable[nn.Parameter]:  # Any: a Sequential
     return list(model[-1].parameters())
 
 
-def replace(model: Any) -> Iterable[nn.Parameter]:  # Any: a Sequential
-    model[3] = nn.Linear(8, 3)
-    return list(model[3].parameters())
-
-
 def prune_and_swap(model: Any) -> Iterable[nn.Parameter]:  # Any: a Sequential
     prune.l1_unstructured(model[0], "weight", 0.5)  # type: ignore[no-untyped-call]  # not annotated
     model[1] = nn.Tanh()
@@ -449,10 +434,8 @@ def prune_and_swap(model: Any) -> Iterable[nn.Parameter]:  # Any: a Sequential
 
 
 PROGRAMS["an_appended_layer"] = lambda run: changed(run, append, again=True)
-PROGRAMS["a_replaced_layer"] = lambda run: changed(run, replace, again=True, group=False)
 PROGRAMS["a_pruned_model"] = lambda run: changed(run, prune_and_swap, again=False)
 REFUSED["an_appended_layer_without_a_new_step"] = lambda run: changed(run, append, again=False)
-REFUSED["a_replaced_layer_without_a_new_step"] = lambda run: changed(run, replace, again=False, group=False)
 
 
 # -- what is refused --------------------------------------------------------------------------------------------------

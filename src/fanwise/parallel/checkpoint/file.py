@@ -84,13 +84,7 @@ def write_checkpoint(location: Location, data: memoryview) -> None:
 
 
 def read_checkpoint(path: StrPath, weights_only: bool) -> dict[str, Any]:
-    """Return the content of a checkpoint. Blocks while a `Writer` of this process writes one.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        CheckpointError: the file system of the URL refuses.
-        ValueError: the file is not a checkpoint of a run, or needs `weights_only=False`.
-    """
+    """Return the content of a checkpoint. Blocks while a `Writer` of this process writes one."""
     for writer in list(_writers):
         writer.join()
     location = location_of(path)

@@ -32,19 +32,12 @@ class RankNode(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AllReducePlan:
-    """The operands of one sum, the same in every process.
+    """The operands of one sum, the same in every process."""
 
-    Attributes:
-        rank_nodes: nodes of all processes, in the order of the shards.
-        shards: number of leaves of the tree.
-        has_grad: for each parameter, True if a node has a gradient of it.
-        count: divisor of the sum. None: the sum is not divided.
-    """
-
-    rank_nodes: Sequence[RankNode]
-    shards: int
-    has_grad: Sequence[bool]
-    count: float | Tensor | None
+    rank_nodes: Sequence[RankNode]  # of all processes, in the order of the shards
+    shards: int  # number of leaves of the tree
+    has_grad: Sequence[bool]  # for each parameter, True if a node has a gradient of it
+    count: float | Tensor | None  # divisor of the sum. None: the sum is not divided
 
     def flags(self) -> list[bytes]:
         """Return, for each node with samples, which parameters have a gradient."""

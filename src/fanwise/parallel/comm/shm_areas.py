@@ -42,12 +42,7 @@ class MemoryTeam(Protocol):
 
 
 class Areas:
-    """See the module.
-
-    Args:
-        offset: bytes already used by the areas of earlier steps.
-        versions: copies of each node: 2 for the one-shot transport, whose ranks alternate between them; otherwise 1.
-    """
+    """See the module. `offset`: bytes used by earlier steps. `versions`: copies of each node, 2 for one-shot."""
 
     def __init__(self, team: MemoryTeam, layout: Layout, offset: int, versions: int = 1) -> None:
         self.layout = layout

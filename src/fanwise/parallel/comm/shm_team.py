@@ -56,13 +56,7 @@ class RunEnded(BaseException):
 
 
 class SharedMemoryTeam:
-    """See the module.
-
-    Args:
-        rank: number of this process. It never changes. `index` is the position among the current members.
-        initial_size: number of processes at the beginning.
-        send: sends a message to the supervisor.
-    """
+    """See the module. `rank` never changes. `index` is the position among the current members."""
 
     def __init__(
         self,

@@ -23,12 +23,7 @@ from .team import Team, check_total
 
 
 class TeamSums:
-    """See the module. The methods are those of `Sums`.
-
-    Args:
-        device: device of the gradients.
-        is_fast: add the shards of each process first, as with reduce="fast".
-    """
+    """See the module. The methods are those of `Sums`."""
 
     def __init__(
         self, team: Team, all_reduce: AllReduce, step_optimizer: StepOptimizer, device: torch.device, *, is_fast: bool

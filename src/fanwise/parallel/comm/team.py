@@ -49,10 +49,6 @@ class Sums(Protocol):
             operation: as of `Team.gather`, such as "makes step 0 of batch 17".
             nodes: nodes of the shards that this process has executed. They are changed.
             mean: divide the gradients by the count of the losses.
-
-        Raises:
-            ValueError: the counts of the losses sum to 0.
-            NotSame: a buffer differs between shards.
         """
 
     def gather_grads(self) -> list[Tensor | None]:
@@ -91,9 +87,7 @@ class Team(Protocol):
     def gather(self, operation: str, content: Any) -> list[Any]:
         """Return the contents of all members, by index. Blocks until all members call it. Only inside `together`.
 
-        Args:
-            operation: verb for error messages, such as "gathers". It must be the same in all processes.
-            content: any value that can be pickled.
+        `operation` is a verb for error messages, such as "gathers". It must be the same in all processes.
         """
 
     def sums(self, params: Sequence[nn.Parameter], step_optimizer: StepOptimizer) -> Sums:

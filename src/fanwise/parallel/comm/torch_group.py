@@ -45,16 +45,14 @@ _all_gather: Any = getattr(distributed, "all_gather_single", None) or distribute
 class World:
     """The processes of a run, and the rank of this one.
 
-    Attributes:
-        make_store: returns the store through which the processes find each other. None: the program has initialized
-            torch.distributed with these processes.
-        has_supervisor: a supervisor on this machine finds processes that hang, so exchanges have no time limit.
+    `make_store` returns the store through which the processes find each other. None: the program has initialized
+    torch.distributed with these processes.
     """
 
     rank: int
     size: int
     make_store: Callable[[], Store] | None = None
-    has_supervisor: bool = False
+    has_supervisor: bool = False  # which finds processes that hang, so exchanges have no time limit
 
 
 class TorchGroup:
@@ -63,10 +61,6 @@ class TorchGroup:
     Args:
         backend: backend of the data group. None: NCCL for a GPU, else Gloo.
         on_operation: called with the sequence number of each exchange when it begins.
-
-    Attributes:
-        is_broken: an exchange has failed, so no other exchange can follow.
-        has_stepped: the first step is done, which has a longer time limit than others.
     """
 
     is_open = False  # of the class: a run of this process has initialized torch.distributed
@@ -79,7 +73,8 @@ class TorchGroup:
         on_operation: Callable[[int], None] | None = None,
     ) -> None:
         self.index, self.size = world.rank, world.size
-        self.is_broken = self.has_stepped = False
+        self.is_broken = False  # an exchange has failed, so no other exchange can follow
+        self.has_stepped = False  # the first step is done, which has a longer time limit than others
         self._limit_s: float | None = None
         self._late_finder: LateProcessFinder | None = None
         self._on_operation = on_operation

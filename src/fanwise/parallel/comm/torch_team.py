@@ -149,10 +149,7 @@ def open_team(
 ) -> Iterator[TorchTeam]:
     """Connect the processes of a run, and close the connections at the end of the block.
 
-    Args:
-        step_timeout_s: applies after `limit_operations`.
-        on_operation: called with the sequence number of each exchange when it begins.
-        on_first_step: called when the first step has ended.
+    `step_timeout_s` applies after `limit_operations`. `on_operation`: see `TorchGroup`.
     """
     with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
         group = TorchGroup(world, device, backend, on_operation)
@@ -173,11 +170,8 @@ def join_team(
 ) -> Iterator[TorchTeam]:
     """Connect processes that a launcher has started. If the block raises in one process, it raises in all.
 
-    A launcher ends all processes as soon as one has failed. So the processes wait for each other before they raise.
-
-    Args:
-        step_timeout_s: applies after `agree_on`.
-        leaving_s: time to wait for the other processes to receive an error, and again for their checkpoints.
+    A launcher ends all processes as soon as one has failed. So the processes wait for each other before they raise, for
+    at most `leaving_s` until all have received the error, and again for their checkpoints.
     """
     with open_team(world, device, reduce=reduce, step_timeout_s=step_timeout_s) as team:
         try:

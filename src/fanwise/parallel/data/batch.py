@@ -23,14 +23,11 @@ Content = Any
 
 
 class Rows(NamedTuple):
-    """The samples of a batch, as rows of the tensors of a data set, on their device.
-
-    `is_single`: the content of the batch is one tensor instead of a tuple.
-    """
+    """The samples of a batch, as rows of the tensors of a data set, on their device."""
 
     tensors: tuple[Tensor, ...]
     indices: Tensor
-    is_single: bool
+    is_single: bool  # the content of the batch is one tensor instead of a tuple
 
     def content(self, samples: range) -> Content:
         indices = self.indices[samples.start : samples.stop]
@@ -40,17 +37,12 @@ class Rows(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LoadedBatch:
-    """Some shards of a batch, by index, as they are read from a data set.
-
-    Attributes:
-        num_samples, is_last, state: only of a stream. Samples of the whole batch, 0 if the stream ended before it;
-            whether it is the last one; and the state of the data set after it.
-    """
+    """Some shards of a batch, by index, as they are read from a data set. The other fields are set for streams."""
 
     shards: Mapping[int, Any]
-    num_samples: int = 0
+    num_samples: int = 0  # of the whole batch. 0 if the stream ended before it
     is_last: bool = False
-    state: Any = None
+    state: Any = None  # of the data set after the batch, if it has one
 
 
 class Batch:
@@ -110,12 +102,7 @@ def as_batch(content: Content, shards: int, device: torch.device) -> Batch:
 
 
 def num_samples(content: Content) -> int:
-    """Return the number of samples.
-
-    Raises:
-        TypeError: a part has no axis for samples.
-        ValueError: parts have different lengths, or there are no parts.
-    """
+    """Return the number of samples. Raise TypeError or ValueError if the parts do not have one length."""
     lengths = list(_lengths(content, "batch"))
     if not lengths:
         raise ValueError("the batch contains no tensors, so its number of samples is unknown")

@@ -139,9 +139,7 @@ def note_sample(index: int) -> Iterator[None]:
 class PassReader:
     """Reads the samples of one pass, given ranges in the order of the pass.
 
-    Args:
-        key: determines the random numbers of the samples.
-        order_key: determines the order of the samples. None keeps the order of the data set.
+    `key` determines the random numbers of the samples, `order_key` their order. None keeps that of the data set.
     """
 
     def __init__(self, reader: Reader, length: int, key: Key, order_key: Key | None) -> None:

@@ -22,21 +22,14 @@ from ...tensor.random.keys import Key
 
 @dataclass(slots=True)
 class Pass:
-    """One pass over a data set: one call of `run.batches`.
+    """One pass over a data set: one call of `run.batches`."""
 
-    Attributes:
-        length: number of samples. None for a stream, whose length is unknown.
-        key: determines the order of the samples.
-        done, stream_state: number of samples that are done, and the state of the stream after them, if it has one.
-        next_done, next_stream_state: the same once the current batch is done. None before the first batch.
-    """
-
-    length: int | None
-    key: Key
-    done: int = 0
-    stream_state: Any = None
+    length: int | None  # number of samples. None for a stream, whose length is unknown
+    key: Key  # determines the order of the samples
+    done: int = 0  # number of samples that are done
+    stream_state: Any = None  # state of the stream after these samples, if it has one
     is_finished: bool = False
-    next_done: int | None = None
+    next_done: int | None = None  # value of `done` once the current batch is done. None before the first batch
     next_stream_state: Any = None
 
     def ranges(self, batch_size: int, drop_last: bool) -> Iterator[range]:

@@ -27,19 +27,13 @@ _runs = 0
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """This process among those that a launcher has started.
-
-    Attributes:
-        local_rank: rank among the processes of this machine. None: unknown.
-        is_joined: the program has initialized torch.distributed.
-        init_method: URL for the rendezvous of torch.distributed.
-    """
+    """This process among those that a launcher has started."""
 
     rank: int
     size: int
-    local_rank: int | None
-    is_joined: bool
-    init_method: str = "env://"
+    local_rank: int | None  # rank among the processes of this machine. None: unknown
+    is_joined: bool  # the program has initialized torch.distributed
+    init_method: str = "env://"  # URL for the rendezvous of torch.distributed
 
     @property
     def world(self) -> World:

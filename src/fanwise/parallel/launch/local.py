@@ -52,17 +52,12 @@ _submitting = threading.Lock()
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class LocalRank(Rank):
-    """See `Rank`.
+    """See `Rank`."""
 
-    Attributes:
-        handle: its job in a pool of this process or, inside a job, in the pool of that job.
-        pidfd: -1 until the process has sent its pid.
-    """
-
-    handle: JobHandle | NestedHandle
+    handle: JobHandle | NestedHandle  # a job in a pool of this process or, inside a job, in the pool of that job
     receiver: MessageReceiver
     stacks: StackFile
-    pidfd: int = -1
+    pidfd: int = -1  # -1 until the process has sent its pid
     killed_s: float = math.inf
 
     def is_gone(self) -> bool:

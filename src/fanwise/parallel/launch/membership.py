@@ -27,15 +27,10 @@ class View:
 
 @dataclass(slots=True)
 class Membership:
-    """See the module.
+    """See the module."""
 
-    Args:
-        members: ranks of the first view.
-        arrived: returns the view and the sequence number of the last operation that a rank has reached.
-    """
-
-    members: tuple[int, ...]
-    arrived: Callable[[int], tuple[int, int]]
+    members: tuple[int, ...]  # of the current or last even view
+    arrived: Callable[[int], tuple[int, int]]  # view and sequence number of the last operation of a rank
     view: int = 2
     committed: int = 0
     living: set[int] = field(default_factory=set)

@@ -46,18 +46,13 @@ _STOPPING_S = 30.0
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class RayRank(Rank):
-    """See `Rank`. The pool calls the methods on_..., in its thread.
-
-    Attributes:
-        events: queue of the supervisor. A report, or None for another event.
-        is_free: the pool has taken back the CPUs and GPUs of the job.
-    """
+    """See `Rank`. The pool calls the methods on_..., in its thread."""
 
     engine: ClusterEngine
-    events: "queue.SimpleQueue[tuple[RayRank, Report | None]]"
+    events: "queue.SimpleQueue[tuple[RayRank, Report | None]]"  # of the supervisor. None: another event than a report
     job: Job | None = None
     outcome: Outcome | None = None
-    is_free: bool = False
+    is_free: bool = False  # the pool has taken back the CPUs and GPUs of the job
 
     def on_ready(self, job: Job, ready: Ready) -> None:
         self.node, self.pid = ready.node, ready.pid or 0
@@ -195,8 +190,7 @@ class RaySupervisor(Supervisor[RayRank]):
 def main(train: Callable[[Run], Any], task: RankTask, towards: str) -> Any:
     """Run a rank. Return the result of the run, in main memory, in process 0, else None.
 
-    Args:
-        towards: an address in the cluster. Rank 0 listens at its own address in the same network.
+    Rank 0 listens at its own address in the network of the address `towards`.
     """
     job = current()  # the training function has another one
 

@@ -47,35 +47,22 @@ Message = tuple[Any, ...]  # name and content
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Rank(ABC):
-    """A rank.
-
-    Attributes:
-        value: result of its job.
-        error: error with which its job has ended, WorkerLostError if it was killed. None: it has returned.
-        node: node of a cluster.
-        gpu: the leased GPU, for messages.
-        pid: 0 until it is known.
-        is_over: its end was handled.
-        hung: message about the hang for which it was killed. Empty: none.
-        is_writing: it has checkpoints to write.
-        returned: None until its training function has returned. Then True if it returns the result of the run.
-        failure: what it has raised: whether it has only lost a connection, the time, and the packed error.
-    """
+    """A rank, which is a job of a pool."""
 
     number: int
     count: int
-    value: Any = None
-    error: BaseException | None = None
-    node: str = ""
-    gpu: str = ""
-    pid: int = 0
-    is_over: bool = False
+    value: Any = None  # result of its job
+    error: BaseException | None = None  # with which its job has ended, WorkerLostError if it was killed
+    node: str = ""  # of a cluster
+    gpu: str = ""  # the leased GPU, for messages
+    pid: int = 0  # 0 until it is known
+    is_over: bool = False  # its end was handled
     has_stepped: bool = False
-    hung: str = ""
-    is_writing: bool = False
-    returned: bool | None = None
+    hung: str = ""  # message about the hang for which it was killed
+    is_writing: bool = False  # it has checkpoints to write
+    returned: bool | None = None  # True once its training function has returned the result of the run; False: another
     is_stopped: bool = False
-    failure: tuple[bool, float, bytes] | None = None
+    failure: tuple[bool, float, bytes] | None = None  # has only lost a connection, time, packed error
 
     def __str__(self) -> str:
         node = f"node {self.node}, " if self.node else ""
@@ -117,17 +104,12 @@ class Supervisor(ABC, Generic[R]):
     """See the module.
 
     The constructor raises LeaseError if not all processes can run at once, so they would wait for each other forever.
-
-    Attributes:
-        is_lost: `run` has raised WorkerLostError because processes were lost, so the run may be restarted.
-        checkpoint: last checkpoint that is on the disk. None: there is none.
-        reports_made: number of reports so far, including those of earlier attempts.
     """
 
     def __init__(self, train: Callable[[Run], Any], settings: Settings, display: Display) -> None:
-        self.is_lost = False
-        self.checkpoint: str | None = None
-        self.reports_made = settings.reports_made
+        self.is_lost = False  # `run` has raised an error because processes were lost, so the run may be restarted
+        self.checkpoint: str | None = None  # last one that is on the disk
+        self.reports_made = settings.reports_made  # including those of earlier attempts
         self._train = train
         self._settings = settings
         self._count = len(settings.devices)

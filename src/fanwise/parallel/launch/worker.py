@@ -46,17 +46,12 @@ with torch.autograd.profiler.record_function("load"):
 
 @dataclass(frozen=True, slots=True)
 class RankTask:
-    """The task of a rank.
-
-    Attributes:
-        name: name of the training function.
-        torch_settings: settings of torch in the process that has called `fanwise.run`.
-    """
+    """The task of a rank."""
 
     settings: Settings
     rank: int
-    name: str
-    torch_settings: TorchSettings
+    name: str  # of the training function
+    torch_settings: TorchSettings  # of the process that has called `fanwise.run`
 
     @property
     def device(self) -> torch.device:
@@ -70,12 +65,7 @@ Send = Callable[..., None]  # send(name, *content) sends a message to the superv
 def main(
     train: Callable[[Run], Any], task: RankTask, memory_path: str, pipe_path: str, stacks_path: str, store_port: int
 ) -> Any:
-    """Run a rank on this machine. Return the result of the run in the first member, else None.
-
-    Args:
-        memory_path, pipe_path, stacks_path: paths of the shared memory, pipe and stack file of the supervisor.
-        store_port: port of the supervisor's store for a process group.
-    """
+    """Run a rank on this machine. Return the result of the run in the first member, else None."""
     sender = MessageSender(pipe_path)
     # Before the supervisor knows the pid: without a handler, its signal would kill this process.
     install_stack_dump(stacks_path)

@@ -10,11 +10,7 @@ from .sharded import ShardedOptimizer, can_be_divided
 
 
 class StepOptimizer:
-    """The optimizer of a step. `allow_slices`: False if the step needs whole gradients.
-
-    Attributes:
-        sharded: updates slices. None: every process updates the whole optimizer.
-    """
+    """The optimizer of a step. `allow_slices`: False if the step needs whole gradients."""
 
     def __init__(self, params: Sequence[nn.Parameter], optimizer: Optimizer, *, allow_slices: bool) -> None:
         self.params = list(params)

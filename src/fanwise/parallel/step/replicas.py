@@ -29,18 +29,13 @@ LossFn = Callable[..., Any]  # called with the model and the items of a batch; s
 
 @dataclass(frozen=True, slots=True)
 class ShardWork:
-    """One shard of a step. A shard without samples is not executed.
-
-    Attributes:
-        is_only_shard: no other shard of the batch has samples, so the buffers may change in place.
-        factor: multiplies the summed loss before the backward pass.
-    """
+    """One shard of a step. A shard without samples is not executed."""
 
     index: int
-    read: Callable[[int], Content | None]
+    read: Callable[[int], Content | None]  # returns the content of a shard, given its index
     samples: int
-    is_only_shard: bool
-    factor: float | Tensor = 1.0
+    is_only_shard: bool  # no other shard of the batch has samples, so the buffers may change in place
+    factor: float | Tensor = 1.0  # multiplies the summed loss before the backward pass
 
 
 # Executes consecutive shards and returns the nodes of the tree that they form: (work, key of the batch, num_shards).
@@ -50,10 +45,8 @@ Execute = Callable[[Sequence[ShardWork], Key, int], list[Node[Partial]]]
 class Replica:
     """The model of a process with its loss function. The arguments are those of `Run.step`.
 
-    Attributes:
-        modules: the model, named "", and other modules that the loss calls, by their names in messages.
-        params: the parameters of the model.
-        other_params: the parameters of the other modules.
+    `modules` are the model, named "", and other modules that the loss calls, by their names in messages. `params` are
+    the parameters of the model, `other_params` those of the other modules.
     """
 
     def __init__(

@@ -33,20 +33,14 @@ _BATCH_FACTS = _SIZE, _BATCH, _SHARD = "the number of samples", "the batch", "th
 
 @dataclass(slots=True)
 class Verifier:
-    """The consistency checks of one step.
-
-    Attributes:
-        number: index of the step in its run.
-        every: the option verify=.
-        can_repeat: False if a shard cannot be executed separately from the others.
-    """
+    """The consistency checks of one step."""
 
     team: Team
     replica: Replica
     optimizers: Sequence[torch.optim.Optimizer]
-    number: int
-    every: int
-    can_repeat: bool
+    number: int  # index of the step in its run
+    every: int  # the option verify=
+    can_repeat: bool  # False if a shard cannot be executed separately from the others
 
     def is_due(self, batch_number: int) -> bool:
         """Return True if `check_batch` must be called before this batch."""

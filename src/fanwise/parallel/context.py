@@ -10,7 +10,7 @@ run.report                                the current job of a pool
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from functools import partial
 from typing import Any, TypeVar, Unpack, overload
 
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.utils.data import IterableDataset, default_collate
 
 from ..pool.reporting import plain_metrics
+from ..pool.seeds import seed_everything
 from . import evaluation, user_collectives
 from .batch_norm import BatchNormMode, check_batch_norm, execute_globally
 from .checkpoint import file as checkpoint_file
@@ -53,6 +54,7 @@ from .validation.arguments import (
 from .validation.consistency import Verifier, check_same_model
 
 P = TypeVar("P", bound=StrPath)
+R = TypeVar("R")
 
 
 class Run:
@@ -90,20 +92,20 @@ class Run:
         self._loaders = Loaders(self.device)
         self._device_names = device_names or (lambda: [str(device)] * self._team.size)  # of all processes
 
-    @contextmanager
-    def show_progress(self, show: Callable[[RunSnapshot], None] | None, name: str) -> Iterator[None]:
-        """Pass snapshots of the progress to `show` in this block. `name`: name of the training function."""
+    def execute(
+        self, train: "Callable[[Run], R]", name: str, resume: StrPath | None, show: Callable[[RunSnapshot], None] | None
+    ) -> R:
+        """Return the result of the training function `name`. `show` is called with snapshots of the progress."""
+        seed_everything(self.seed)
+        if resume is not None:
+            self.restore(resume)
         self._progress_line = ProgressLine(show, name=name, devices=self._device_names)
-        with closing(self._progress_line):
-            yield
-
-    @contextmanager
-    def training(self) -> Iterator[None]:
-        """Prepare for the training function, which runs in this block. Check at the end that its steps are complete."""
-        with closing(self._loaders), misuse.watch_updates(self._step_optimizers.__contains__):
-            yield
+        watching = misuse.watch_updates(self._step_optimizers.__contains__)
+        with closing(self._progress_line), self.writer, closing(self._loaders), watching:
+            result = train(self)
             for step in self._steps:
                 step.check_end()
+            return result
 
     @property
     def rank(self) -> int:

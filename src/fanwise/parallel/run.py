@@ -230,11 +230,7 @@ def _train_here(
             stack.enter_context(closing(display))
             display.ranks, show = rank_statuses, display.show
         stack.enter_context(run_environment(run.threads, run.device, exact=is_exact))
-        seed_everything(run.seed)
-        if resume is not None:
-            run.restore(resume)
-        with run.show_progress(show, function_name(train)), run.writer, run.training():
-            return train(run)
+        return run.execute(train, function_name(train), resume, show)
 
 
 def _copy_result(result: R, name: str) -> R:

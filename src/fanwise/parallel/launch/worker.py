@@ -22,7 +22,6 @@ from ...base.errors import ClusterError, TrialStopped
 from ...links.codec import pack_error
 from ...pool.contract import GO_ON, Reply
 from ...pool.current import CurrentJob, current, enter
-from ...pool.seeds import seed_everything
 from ...tensor.with_torch import random  # noqa: F401  # imported once before the fork, not by each rank's first batch
 from ..comm.control_block import FIRST_VIEW, ControlBlock
 from ..comm.pipes import MessageSender
@@ -163,7 +162,6 @@ def _train(
 ) -> tuple[Any, bool]:
     """Call the training function. Return its result, and True if it is that of the run."""
     settings = task.settings
-    seed_everything(settings.seed)
     run = Run(
         Plan(settings.shards, settings.threads, DataPosition(settings.seed), settings.reduce),
         task.device,
@@ -182,10 +180,7 @@ def _train(
     enter(_ReportingJob(job, run))
     sys.stdout, sys.stderr = _ForwardedStream(out, "out", team, send), _ForwardedStream(err, "err", team, send)
     try:
-        if settings.resume is not None:
-            run.restore(settings.resume)
-        with run.show_progress(show, task.name), run.writer, run.training():
-            result = train(run)
+        result = run.execute(train, task.name, settings.resume, show)
         sys.stdout.flush()
         sys.stderr.flush()
         return result, team.finish()

@@ -19,14 +19,16 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import fanwise
-from fanwise.base.errors import ClusterError, LeaseError, WorkerLostError
+from fanwise.base.errors import ClusterError, LeaseError, TrialStopped, WorkerLostError
 from fanwise.parallel import Run
+from fanwise.parallel.checkpoint import file as checkpoint_file
 from fanwise.parallel.devices import devices_on_hosts
+from fanwise.parallel.launch import supervisor
 from fanwise.parallel.launch.ray import RaySupervisor
 from fanwise.parallel.launch.settings import Settings
 from fanwise.parallel.progress import Display
 from fanwise.parallel.run import run_attempts
-from fanwise.pool.contract import Capacity
+from fanwise.pool.contract import Capacity, Reply
 from fanwise.pool.current import current
 from fanwise.pool.engine import LocalEngine
 from fanwise.pool.leases import Gpu, Machine
@@ -183,6 +185,51 @@ def test_the_first_prints_reports_and_returns_for_all(
     assert over(hosts, train).tolist() == [0, 0, 0]
     assert capsys.readouterr().out == "I am 0\nall of us\n"
     assert caplog.text.count("report outside a tuner: {'loss': 0.5}") == 1
+
+
+def test_a_checkpoint_is_written_before_the_error_of_another_rank_is_raised(hosts: MemoryHosts, tmp_path: Path) -> None:
+    def train(run: Run) -> None:
+        write = checkpoint_file.write_checkpoint
+
+        def slow(location: Any, data: memoryview) -> None:
+            threading.Event().wait(0.5)
+            write(location, data)
+
+        checkpoint_file.write_checkpoint = slow
+        run.save(tmp_path / "run.pt")
+        if run.rank == 1:
+            raise KeyError("poison")
+        run.barrier()
+
+    with pytest.raises(KeyError, match="poison"):
+        over(hosts, train, 2)
+    assert (tmp_path / "run.pt").exists()
+
+
+@pytest.mark.parametrize("decision", [Reply(), Reply("STOP"), ValueError("no such metric")], ids=str)
+def test_all_ranks_obey_the_answer_to_a_report(
+    decision: Reply | ValueError, hosts: MemoryHosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Decided:
+        def reply(self, within_s: float) -> Reply:
+            if isinstance(decision, Exception):
+                raise decision
+            return decision
+
+    def train(run: Run) -> list[str]:
+        try:
+            run.report(loss=0.5)
+        except ValueError as error:
+            return run.gather(str(error).partition("\n")[0])
+        return run.gather("continued")
+
+    monkeypatch.setattr(supervisor, "begin_report", lambda values: Decided())
+    if isinstance(decision, Reply) and decision.ends:
+        with pytest.raises(TrialStopped):
+            over(hosts, train, 2)
+        return
+    expected = "continued" if isinstance(decision, Reply) else "no such metric"
+    assert over(hosts, train, 2) == [expected] * 2
 
 
 def test_more_processes_than_there_is_room_for_are_refused_at_once(hosts: MemoryHosts) -> None:

@@ -25,7 +25,7 @@ from fanwise.parallel.comm.shared_memory import AllReduceKind
 from fanwise.parallel.comm.sums import TeamSums
 from fanwise.parallel.comm.team import Alone
 from fanwise.parallel.comm.torch_group import TorchGroup
-from fanwise.parallel.optim.step_optimizer import StepOptimizer
+from fanwise.parallel.optim.sharded import StepOptimizer
 from fanwise.parallel.step.gradients import Partial
 from fanwise.parallel.step.tree import Node
 

@@ -9,7 +9,7 @@ from torch import nn
 from torch.optim import SGD, Adam
 
 from fanwise.parallel.comm.shm_areas import Areas
-from fanwise.parallel.optim.step_optimizer import StepOptimizer, StepOptimizers
+from fanwise.parallel.optim.sharded import StepOptimizer, StepOptimizers
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ from .data.batch import Batch
 from .data.dataset import Data, PassReader, reader_of
 from .data.loader import Fetch, LoaderArguments, LoaderOptions, Loaders, cut_range, iterate_batches, iterate_stream
 from .data.stream import StreamReader
-from .optim.step_optimizer import StepOptimizers
+from .optim.sharded import StepOptimizers
 from .progress import ProgressLine, RunSnapshot
 from .rng import generators_of
 from .step.batch_execution import BatchExecution, ShardLoopGuard, TrainStages
@@ -317,16 +317,10 @@ class Run:
             batch_size: number of samples of the global batch, over all devices.
             shuffle: True by default. Not supported for an IterableDataset, which has its own order.
             drop_last: omit an incomplete last batch.
-            loader: options of torch's DataLoader. Except for collate_fn, they do not change the batches.
-
-                - collate_fn: collates the samples of one shard.
-                - num_workers: worker processes of each process of the run, by default 0. In a pool job, also lease one
-                  CPU per worker. Ignored for tensors and arrays. An IterableDataset has at most one.
-                - prefetch_factor: 2 by default. Workers read num_workers * prefetch_factor batches ahead.
-                - pin_memory: with False, batches are not copied to a GPU ahead of the step.
-                - persistent_workers: keep the workers, with their copy of the data set, for the next pass over it.
-                - timeout: seconds to wait for a batch. 0: no limit.
-                - worker_init_fn: called in each worker with its number.
+            loader: collate_fn, num_workers, prefetch_factor, pin_memory, persistent_workers, timeout and worker_init_fn
+                of torch's DataLoader. Except for collate_fn, which collates the samples of one shard, they do not
+                change the batches. Each process of the run has num_workers worker processes, and in a pool job you also
+                lease one CPU for each. Tensors and arrays are read without workers, an IterableDataset by at most one.
 
         A resumed run continues with the first sample that no step has used. An IterableDataset continues from its
         state, if it or its iterator has state_dict and load_state_dict. Otherwise its earlier samples are read again.
@@ -414,7 +408,10 @@ class Run:
         >>> x, y = torch.eye(2), torch.tensor([0, 1])
         >>> accuracy = run.mean(lambda m, x, y: m(x).argmax(1) == y, model, (x, y))
         """
-        return evaluation.mean(*self._sums(fn, model, data, batch_size, LoaderOptions(**loader)))
+        total, count = self._sums(fn, model, data, batch_size, LoaderOptions(**loader))
+        if not count > 0:
+            raise ValueError(f"the counts returned by fn sum to {count}, so the mean is undefined")
+        return total / count
 
     def sum(
         self,

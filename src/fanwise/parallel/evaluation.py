@@ -70,12 +70,6 @@ def sum_and_count(
     return sum(values), sum(counts)
 
 
-def mean(total: float, count: float) -> float:
-    if not count > 0:
-        raise ValueError(f"the counts returned by fn sum to {count}, so the mean is undefined")
-    return total / count
-
-
 def _sum_and_count_of_chunk(result: Any, samples: int) -> tuple[float, float]:  # Any: returned by the user's function
     """Return the sum of the values of one chunk and the sum of its counts. The sum of integers is an integer."""
     if isinstance(result, tuple) and len(result) == 2:

@@ -32,7 +32,7 @@ _execute = stand_in.done
 
 @dataclass
 class FarGraph:
-    """A `Graph` of the simulated accelerator."""
+    """In the place of `CudaGraph` for the simulated accelerator."""
 
     device: torch.device
     branches: int

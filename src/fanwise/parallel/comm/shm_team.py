@@ -23,7 +23,7 @@ import torch
 from torch import nn
 
 from ...base.errors import TrialStopped
-from ..optim.step_optimizer import StepOptimizer
+from ..optim.sharded import StepOptimizer
 from .all_reduce import ExactAllReduce
 from .control_block import FAILED, STOPPED, SUPERVISOR, ControlBlock
 from .flat_layout import Layout

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from ..optim.step_optimizer import StepOptimizer
+from ..optim.sharded import StepOptimizer
 from ..step.gradients import Partial, add
 from ..step.tree import Node, tree_reduce
 from .all_reduce import AllReduce, AllReducePlan, ExactAllReduce, RankNode

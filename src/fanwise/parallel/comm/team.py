@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ...base.errors import TrialStopped
 from ...links.codec import pack_error, unpack_error
 from ...pool.reporting import report
-from ..optim.step_optimizer import StepOptimizer
+from ..optim.sharded import StepOptimizer
 from ..step.gradients import Partial, add, divided
 from ..step.tree import Node, tree_reduce
 

@@ -14,7 +14,7 @@ from torch import nn
 from ...base.errors import WorkerLostError
 from ...links.codec import pack_error, unpack_error
 from ..config import Plan
-from ..optim.step_optimizer import StepOptimizer
+from ..optim.sharded import StepOptimizer
 from ..process_settings import comparable_settings
 from ..validation.fingerprints import first_difference
 from .all_reduce import AllReduce, ExactAllReduce

@@ -25,7 +25,7 @@ from ...tensor.random.keys import Key
 from ..comm.team import NotSame, Sums, Team
 from ..config import Plan
 from ..data.batch import Batch, as_batch, discard_contents
-from ..optim.step_optimizer import StepOptimizer
+from ..optim.sharded import StepOptimizer
 from ..progress import ProgressLine
 from ..rng import isolated_generators
 from ..validation.arguments import check_equal_shard_sizes, check_optimizer, is_compiled_per_shape

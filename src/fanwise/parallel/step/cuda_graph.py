@@ -7,8 +7,7 @@
 
 Steps are of one kind if their batches have the same shapes, and the optimizer has the same settings and trains the same
 parameters. Inside the graph, the batch is gathered from a data set on the device, or read from fixed memory, to which
-each batch is copied. The shards run on streams of their own. Tree addition, clipping and the update follow on one
-stream.
+each batch is copied. The shards run on streams of their own.
 
 Python code of the model and of the optimizer runs only while a step is captured. If a later step would take another
 branch, or draw numbers from Python or NumPy, the graph repeats the captured step instead. The comparisons detect that.
@@ -20,9 +19,9 @@ check whether the scaled gradients are finite.
 import copy
 import logging
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, is_tensor
@@ -47,27 +46,8 @@ _cuda: Any = torch.cuda  # parts of it have no annotations
 _MAX_GRAPHS = 8
 
 
-class Graph(Protocol):
-    """Device operations that are captured once and then replayed. `CudaGraph`, or a simulation in the tests."""
-
-    def capture(self, body: Callable[[], T]) -> T:
-        """Capture the operations that `body` launches. Nothing is executed. Return its result."""
-
-    def branch(self, number: int) -> AbstractContextManager[None]:
-        """Capture the block on the stream of a branch, with the random numbers of that branch."""
-
-    def join(self) -> None:
-        """Let the operations that follow wait for all branches."""
-
-    def seed(self, number: int, key: Key) -> None:
-        """Seed the random numbers of a branch for the next replay."""
-
-    def replay(self) -> None:
-        """Launch the captured operations."""
-
-
 class CudaGraph:
-    """A `Graph` on a CUDA device."""
+    """Operations of a CUDA device that are captured once and then replayed."""
 
     def __init__(self, device: torch.device, branches: int) -> None:
         with torch.cuda.device(device):
@@ -80,6 +60,7 @@ class CudaGraph:
             self._graph.register_generator_state(generator)
 
     def capture(self, body: Callable[[], T]) -> T:
+        """Capture the operations that `body` launches. Nothing is executed. Return its result."""
         # Other threads, such as those of a DataLoader, may use the device meanwhile.
         with (
             torch.cuda.device(self._main.device),
@@ -89,6 +70,7 @@ class CudaGraph:
 
     @contextmanager
     def branch(self, number: int) -> Iterator[None]:
+        """Capture the block on the stream of a branch, with the random numbers of that branch."""
         stream, before = self._streams[number], self._default.graphsafe_get_state()
         stream.wait_stream(self._main)
         self._default.graphsafe_set_state(self._generators[number])
@@ -99,18 +81,20 @@ class CudaGraph:
             self._default.graphsafe_set_state(before)
 
     def join(self) -> None:
+        """Let the operations that follow wait for all branches."""
         for stream in self._streams:
             self._main.wait_stream(stream)
 
     def seed(self, number: int, key: Key) -> None:
+        """Seed the random numbers of a branch for the next replay."""
         self._generators[number].manual_seed(key.words[0])
 
     def replay(self) -> None:
         self._graph.replay()
 
 
-# The graphs of each type of device: (device, branches) -> Graph.
-GRAPHS: dict[str, Callable[[torch.device, int], Graph]] = {"cuda": CudaGraph}
+# The graphs of each type of device, called with device and number of branches. Tests add a simulated device.
+GRAPHS: dict[str, Callable[[torch.device, int], Any]] = {"cuda": CudaGraph}
 
 
 @dataclass(slots=True)
@@ -299,7 +283,7 @@ class _CapturedStep:
         self._sizes = batch.sizes
         self._is_one_graph = execution.team.size == 1 and not is_scaled
         self._graph = self._new_graph(len(self._shards))
-        self._update_graph: Graph | None = None
+        self._update_graph: Any = None
         self._has_updated = False
         self._grads: list[Tensor | None] = []
         self._nodes: list[Node[Partial]] = []
@@ -308,7 +292,7 @@ class _CapturedStep:
         self._grad_norm: Tensor | None = None
         self._capture(batch)
 
-    def _new_graph(self, branches: int) -> Graph:
+    def _new_graph(self, branches: int) -> Any:
         return GRAPHS[self._replica.device.type](self._replica.device, branches)
 
     def train(self, batch: Batch, inputs: _Inputs) -> Partial:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ..comm.team import divide
 from ..data.batch import Batch, discard_contents
-from ..optim.step_optimizer import StepOptimizer
+from ..optim.sharded import StepOptimizer
 from ..rng import seed_generators
 from ..validation.misuse import library_update
 from .batch_execution import BatchExecution

@@ -41,13 +41,14 @@ def same(some: list[Tensor], others: list[Tensor]) -> bool:
 
 def test_a_checkpoint_holds_the_scale(tmp_path: Path) -> None:
     def train(run: Run) -> list[Tensor]:
-        model = network()
+        model, scale = network(), LossScale()
+        scale.load_state_dict(scale.state_dict() | {"growth_interval": 2})
         step = run.step(
             model,
             torch.optim.SGD(model.parameters(), 0.1),
             loud,
             autocast=torch.float16,
-            loss_scale=LossScale(growth_interval=2),
+            loss_scale=scale,
         )
         seen = []
         for epoch in run.epochs(4):

@@ -44,7 +44,6 @@ from .step.train_step import Step
 from .step.tree import assign
 from .validation import misuse
 from .validation.arguments import (
-    check_clip_norm,
     check_manual_step,
     check_model,
     check_optimizer,
@@ -246,7 +245,8 @@ class Run:
         scales_loss = autocast is torch.float16 or (loss_fn is None and loss_scale is not None)
         check_precision(torch.float16 if scales_loss else autocast, loss_scale, whole)
         check_batch_norm(batch_norm, whole, shards=self.shards, processes=self._team.size)
-        check_clip_norm(clip_norm)
+        if clip_norm is not None and not clip_norm > 0:
+            raise ValueError(f"clip_norm must be above 0, got {clip_norm!r}")
         captures = capture and self.device.type in GRAPHS
         if capture:
             check_capturable(loss_fn, optimizers[0], self.device, batch_norm=batch_norm)

@@ -60,7 +60,7 @@ class LocalRank(Rank):
     pidfd: int = -1  # -1 until the process has sent its pid
     killed_s: float = math.inf
 
-    def is_gone(self) -> bool:
+    def has_ended(self) -> bool:
         if time.monotonic() - self.killed_s > DYING_S:
             # The kernel does not end it, but it executes no more instructions.
             self.error = WorkerLostError("was killed, and has not ended")

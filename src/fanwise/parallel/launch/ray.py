@@ -67,7 +67,7 @@ class RayRank(Rank):
         self.is_free = True
         self.events.put((self, None))
 
-    def is_gone(self) -> bool:
+    def has_ended(self) -> bool:
         if self.is_free and self.outcome is not None:
             try:
                 self.value = value_of(self.outcome)

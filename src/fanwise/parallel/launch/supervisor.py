@@ -69,7 +69,7 @@ class Rank(ABC):
         return f"rank {self.number} of {self.count} ({node}pid {self.pid})" + f" on {self.gpu}" * bool(self.gpu)
 
     @abstractmethod
-    def is_gone(self) -> bool:
+    def has_ended(self) -> bool:
         """Return True if its job has ended. `value` and `error` are then set."""
 
     @abstractmethod
@@ -196,9 +196,9 @@ class Supervisor(ABC, Generic[R]):
             self._receive(_POLL_S if self._asked is None else 0)
             self._check_decision(_POLL_S)
             self._check_failures()
-            if gone := self._gone():
+            if ended := self._newly_ended():
                 self._check_failures()
-            for rank in gone:
+            for rank in ended:
                 self._on_end(rank)
             if time.monotonic() > warns_s:
                 warns_s = math.inf
@@ -277,12 +277,12 @@ class Supervisor(ABC, Generic[R]):
     def _living(self) -> list[R]:
         return [rank for rank in self._ranks if not rank.is_over]
 
-    def _gone(self) -> list[R]:
+    def _newly_ended(self) -> list[R]:
         """Return the ranks that have ended since the last call. Handle all that they have sent before."""
-        gone = [rank for rank in self._living() if rank.is_gone()]
-        if gone:
+        ended = [rank for rank in self._living() if rank.has_ended()]
+        if ended:
             self._receive(0)
-        return gone
+        return ended
 
     def _check_failures(self) -> None:
         """Raise the first error that any rank has sent. Return if no rank has."""
@@ -307,14 +307,14 @@ class Supervisor(ABC, Generic[R]):
         return min(((rank.failure, rank) for rank in self._ranks if rank.failure), key=lambda failed: failed[0])
 
     def _find_lost_peer(self) -> None:
-        """Raise RunLost if a rank is gone. Return if one has failed or stopped instead, or after 10 s."""
+        """Raise RunLost if a rank has ended. Return if one has failed or stopped instead, or after 10 s."""
         until_s = time.monotonic() + _CAUSE_S
         while time.monotonic() < until_s:
             self._receive(_POLL_S)
-            gone = self._gone()
+            ended = self._newly_ended()
             if any(rank.is_stopped or (rank.failure and not rank.failure[0]) for rank in self._ranks):
                 return
-            for rank in gone:
+            for rank in ended:
                 if rank.failure is None:
                     self._on_end(rank)
                 else:
@@ -343,7 +343,7 @@ class Supervisor(ABC, Generic[R]):
         until_s = time.monotonic() + within_s
         while self._living() and time.monotonic() < until_s:
             self._receive(_POLL_S)
-            for rank in self._gone():
+            for rank in self._newly_ended():
                 self._set_over(rank)
 
     def _end_all(self, grace_s: float) -> None:

@@ -166,9 +166,9 @@ class OneLink(RuleBasedStateMachine):
 
     @invariant()
     def both_sides_are_as_the_model_says(self) -> None:
-        assert (self.spending.sent, self.spending.taken, self.spending.window) == (self.sent, *self.known)
+        assert (self.spending.sent, self.spending.started, self.spending.window) == (self.sent, *self.known)
         assert [*self.spending._waiting] == self.waiting
-        assert (self.granting.total_cost, self.granting.taken) == (self.came, self.taken)
+        assert (self.granting.total_cost, self.granting.started) == (self.came, self.taken)
         on_the_way = sum(number for kind, number in self.there if kind == "call") + sum(self.granted.values())
         assert self.sent == self.came + on_the_way and self.came == self.taken + sum(self.queued)
 

@@ -301,7 +301,7 @@ def test_calls_of_many_threads_all_come_and_never_more_than_were_granted(seed: i
     over.set()
     taker.join()
     assert most <= WINDOW_MAX
-    assert pair.link._flow._spending.sent == pair.other._flow._granting.taken
+    assert pair.link._flow._spending.sent == pair.other._flow._granting.started
     pair.close()
 
 

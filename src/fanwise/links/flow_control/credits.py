@@ -3,7 +3,7 @@
     caller: Spending                               callee: Granting
       CALL, which costs n      ----------------->    received(n)      the call waits until it is started
       WANT position            ----------------->    wanted(position) "send credit when so much was started"
-                               <-----------------    taken_up(n)      CREDIT taken, window; now and then
+                               <-----------------    taken_up(n)      CREDIT started, window; now and then
 
 Positions count the cost of all calls since the link was made, so a late or repeated message does no harm. A caller may
 have `window` outstanding: sent, and not known to be started. A single call that is larger is sent when nothing is
@@ -54,12 +54,12 @@ class Spending(Generic[Turn]):
 
     window: int = WINDOW_MIN
     sent: int = 0
-    taken: int = 0
+    started: int = 0
     _waiting: deque[tuple[Turn, int]] = field(default_factory=deque)
 
     def spend(self, cost: int) -> bool:
         """Return True, and spend the cost, if a call may be sent now. Calls that wait go first."""
-        outstanding = self.sent - self.taken
+        outstanding = self.sent - self.started
         if self._waiting or (outstanding and outstanding + cost > self.window):  # as `_fits`, inline for speed
             return False
         self.sent += cost
@@ -84,11 +84,11 @@ class Spending(Generic[Turn]):
         cost = self._waiting[0][1]
         return self.sent if cost > self.window else self.sent + cost - self.window
 
-    def credit(self, taken: int, window: int) -> list[Turn]:
+    def credit(self, started: int, window: int) -> list[Turn]:
         """Process CREDIT of the callee. Raises `ValueError` if it cannot be true."""
-        if not (taken <= self.sent and window >= WINDOW_MIN):
-            raise ValueError(f"credit for {taken} of {self.sent} that were sent, and a window of {window}")
-        self.taken, self.window = max(self.taken, taken), window
+        if not (started <= self.sent and window >= WINDOW_MIN):
+            raise ValueError(f"credit for {started} of {self.sent} that were sent, and a window of {window}")
+        self.started, self.window = max(self.started, started), window
         return self._next()
 
     def give_up(self, turn: Turn, cost: int) -> list[Turn]:
@@ -117,7 +117,7 @@ class Spending(Generic[Turn]):
         return len(self._waiting)
 
     def _fits(self, cost: int, window: int) -> bool:
-        outstanding = self.sent - self.taken
+        outstanding = self.sent - self.started
         return outstanding == 0 or outstanding + cost <= window
 
     def _next(self) -> list[Turn]:
@@ -132,7 +132,7 @@ class Spending(Generic[Turn]):
 class Credit(NamedTuple):
     """The contents of CREDIT: the cost of all started calls, and the window."""
 
-    taken: int
+    started: int
     window: int
 
 
@@ -142,12 +142,12 @@ class Granting:
 
     Attributes:
         total_cost: of all received calls.
-        taken: cost of all started calls.
+        started: cost of all started calls.
         announced: the last CREDIT.
     """
 
     total_cost: int = 0
-    taken: int = 0
+    started: int = 0
     num_calls: int = 0
     announced: Credit = field(default_factory=lambda: Credit(0, WINDOW_MIN))
     _due_at: int = WINDOW_MIN // 2
@@ -162,17 +162,17 @@ class Granting:
 
     def taken_up(self, cost: int) -> bool:
         """A call was started. Return True if CREDIT should be sent."""
-        self.taken += cost
-        return self.taken >= self._due_at
+        self.started += cost
+        return self.started >= self._due_at
 
     def wanted(self, position: int, window: int) -> bool:
         """Process WANT. `window`: the current one of this link. Return True if CREDIT should be sent."""
         self._due_at = min(self._due_at, position)
-        return self.taken >= self._due_at or window > self.announced.window
+        return self.started >= self._due_at or window > self.announced.window
 
     def tell(self, window: int) -> Credit:
         """Return the CREDIT to send now."""
-        self.announced = Credit(self.taken, window)
-        self._granted = max(self._granted, self.taken + window)
-        self._due_at = self.taken + (window + 1) // 2
+        self.announced = Credit(self.started, window)
+        self._granted = max(self._granted, self.started + window)
+        self._due_at = self.started + (window + 1) // 2
         return self.announced

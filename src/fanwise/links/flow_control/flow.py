@@ -63,7 +63,7 @@ class Flow(Generic[Turn]):
     @property
     def bytes_not_begun(self) -> int:
         """Cost of the received calls that were not started: their bytes, and memory for each."""
-        return self._granting.total_cost - self._granting.taken
+        return self._granting.total_cost - self._granting.started
 
     # -- the caller's side -----------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Mutual authentication between hosts by one certificate that everybody derives from the shared secret.
+"""Mutual authentication between hosts by one certificate that all processes derive from the shared secret.
 
     secret --HKDF-SHA256--> Ed25519 key --> self-signed certificate, the same bytes in every process
 

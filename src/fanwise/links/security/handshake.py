@@ -35,7 +35,7 @@ def _check_key(key: bytes, nonce: bytes) -> None:
 
 
 class ListenerHandshake:
-    """The listener's side. Send `first()`, pass received bytes to `receive`, and send what it returns."""
+    """The listener's side. Send `first()`, pass received bytes to `receive`, and send its results."""
 
     def __init__(self, key: bytes, nonce: bytes) -> None:
         _check_key(key, nonce)
@@ -68,7 +68,7 @@ class ListenerHandshake:
 
 
 class DialerHandshake:
-    """The dialer's side. Pass received bytes to `receive`, and send what it returns."""
+    """The dialer's side. Pass received bytes to `receive`, and send its results."""
 
     def __init__(self, key: bytes, nonce: bytes) -> None:
         _check_key(key, nonce)

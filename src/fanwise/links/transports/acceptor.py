@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 # Connections with an incomplete handshake, which takes milliseconds: in total, and of one address.
 MAX_PENDING = 256
 MAX_PENDING_PER_ADDRESS = 128
-# How long to stop accepting when this process has no descriptor left.
+# Pause of accepting when this process has no descriptor left.
 _EXHAUSTED_PAUSE_S = 0.1
 
 Refusal = Literal["other-user", "not-authentic", "half-open", "malformed", "other-version"]
@@ -59,7 +59,7 @@ class PendingHandshake(Protocol):
         """Return the link over the connection, not open yet. Called once, after the last step."""
 
     def reject(self) -> None:
-        """Close the connection so that the other side can still read what was sent to it."""
+        """Close the connection so that the other side can still read the last message."""
 
     def close_fork(self) -> None:
         """Close this process's copy of the descriptor and do nothing else."""
@@ -215,7 +215,7 @@ class Acceptor:
         return True
 
     def close_fork(self) -> None:
-        """In a forked child: close the copies of the descriptors."""
+        """Close the copies of the descriptors in a forked child."""
         self._socket.close()
         for pending in (*self.pending, *self._authenticated):
             pending.handshake.close_fork()

@@ -43,7 +43,7 @@ _ACCEPTED_A_TURN = 16
 SILENCE_S = 5.0
 _LEFTOVER_BYTES = 1 << 16
 
-# What OpenSSL reports if the certificate of either side was not accepted.
+# Errors of OpenSSL if the certificate of either side was not accepted.
 _OTHER_SECRET = ("ALERT_UNKNOWN_CA", "ALERT_DECRYPT_ERROR", "PEER_DID_NOT_RETURN_A_CERTIFICATE")
 _REFUSED = "a connection of %s was refused as %s: %s. Do both sides hold the same secret, and one version of fanwise?"
 
@@ -117,7 +117,7 @@ class TcpListener:
         self._acceptor.close()
 
     def close_fork(self) -> None:
-        """In a forked child: close the copies of the descriptors."""
+        """Close the copies of the descriptors in a forked child."""
         self._acceptor.close_fork()
 
 
@@ -168,7 +168,7 @@ class _TcpHandshake:
         return self._link(self._wire, self._handshake.peer)
 
     def reject(self) -> None:
-        # If data is unread when a socket closes, the kernel discards what was sent: the TLS alert for the dialer.
+        # If data is unread when a socket closes, the kernel discards sent data: the TLS alert for the dialer.
         with contextlib.suppress(OSError):
             socket.socket.recv(self._connection, _LEFTOVER_BYTES)
         self._connection.close()

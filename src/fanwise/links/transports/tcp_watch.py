@@ -1,6 +1,6 @@
 """Detects that the host at the other end of a TCP link no longer responds: a cut cable, a host that is off.
 
-A process that does not read for a minute may be healthy. Its kernel still responds, and that is what is checked here.
+A process that does not read for a minute may be healthy: its kernel still responds.
 
     data or probes of this side are unacknowledged, and no packet arrived for `silence_s`, at two checks in a row
         --> the link is lost
@@ -26,7 +26,7 @@ _INFO = struct.Struct("=3xB20xI112xI")
 
 
 class TcpState(NamedTuple):
-    """Whether anything of this side is unacknowledged, and how many packets have arrived in total."""
+    """`unanswered`: something of this side is not acknowledged. `num_packets`: number of packets that have arrived."""
 
     unanswered: bool
     num_packets: int

@@ -171,10 +171,10 @@ class TlsWire:
     def fileno(self) -> int:
         return self.socket.fileno()
 
-    def on_readable(self, tell: Callable[[], None]) -> None:
+    def on_readable(self, notify: Callable[[], None]) -> None:
         """A socket is polled, but frames may have arrived together with the hello."""
         if self.holds_bytes:
-            tell()
+            notify()
 
     def hang_up(self) -> None:
         with contextlib.suppress(OSError):

@@ -55,7 +55,7 @@ def _peer_of(connection: socket.socket) -> Peer:
 
 
 def _link(hub: Hub, connection: socket.socket, peer: Peer, limits: Limits) -> Link:
-    # With the default buffer a big array takes a third longer, because the two processes wake each other too often.
+    # A big array takes a third longer with the default buffer, because the processes wake each other too often.
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
     wire = SocketWire(connection)
     return Link(hub, wire, peer=peer, limits=limits, sharing=Sharing(hub, wire, limits))
@@ -107,7 +107,7 @@ class UnixListener:
                 self.path.unlink()
 
     def close_fork(self) -> None:
-        """In a forked child: close the copies of the descriptors."""
+        """Close the copies of the descriptors in a forked child."""
         self._acceptor.close_fork()
 
 

@@ -51,9 +51,9 @@ class Wire(Protocol):
     def wait_writable(self, timeout_s: float | None) -> bool: ...
     def wait_any(self, timeout_s: float | None) -> bool: ...
     def fileno(self) -> int:
-        """Return the descriptor to poll; -1 for a wire in memory, which calls `tell` of `on_readable` instead."""
+        """Return the descriptor to poll; -1 for a wire in memory, which calls `notify` of `on_readable` instead."""
 
-    def on_readable(self, tell: Callable[[], None]) -> None: ...
+    def on_readable(self, notify: Callable[[], None]) -> None: ...
     def hang_up(self) -> None: ...
     def close(self) -> None: ...
 
@@ -168,7 +168,7 @@ class SocketWire:
     def fileno(self) -> int:
         return self._socket.fileno()
 
-    def on_readable(self, tell: Callable[[], None]) -> None:
+    def on_readable(self, notify: Callable[[], None]) -> None:
         """Nothing to do: a socket is polled."""
 
     def hang_up(self) -> None:
@@ -193,7 +193,7 @@ class MemoryWire:
         self._inbox: deque[memoryview] = deque()
         self._closed = False
         self._peer: MemoryWire | None = None
-        self._tell: Callable[[], None] | None = None
+        self._notify: Callable[[], None] | None = None
 
     @staticmethod
     def pair() -> "tuple[MemoryWire, MemoryWire]":
@@ -232,8 +232,8 @@ class MemoryWire:
             if data:
                 self._inbox.append(memoryview(data))
             self._changed.notify_all()
-        if self._tell is not None:
-            self._tell()
+        if self._notify is not None:
+            self._notify()
 
     def wait_readable(self, timeout_s: float | None) -> bool:
         with self._changed:
@@ -248,10 +248,10 @@ class MemoryWire:
     def fileno(self) -> int:
         return -1
 
-    def on_readable(self, tell: Callable[[], None]) -> None:
-        self._tell = tell
+    def on_readable(self, notify: Callable[[], None]) -> None:
+        self._notify = notify
         if self._inbox or self._is_over:
-            tell()
+            notify()
 
     def hang_up(self) -> None:
         if not self._closed:

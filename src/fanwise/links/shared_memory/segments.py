@@ -32,7 +32,7 @@ SUPPORTED = hasattr(os, "memfd_create") and bool(_SEALS)
 class Segment:
     """A mapped segment. Stays mapped while this object or one made by `buffer` exists. `fd` stays the caller's.
 
-    Raises `OSError` if it cannot be mapped, `MemoryError` if there is no memory for it.
+    Raises `OSError` if it cannot be mapped, `MemoryError` if there is no memory for a new one.
     """
 
     def __init__(self, fd: int, size_bytes: int, *, is_new: bool = False) -> None:
@@ -40,7 +40,7 @@ class Segment:
         self.size_bytes = size_bytes
         if is_new:
             self._map.collapse_pages(0, size_bytes)
-        if not self._map.populate(0, size_bytes):
+        if not self._map.populate(0, size_bytes) and is_new:
             raise MemoryError(f"there is no memory for a shared segment of {size_bytes} bytes")
 
     def release(self) -> None:
@@ -114,7 +114,7 @@ def map_received(fd: int, size_bytes: int) -> Segment:
         if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & _SEALS != _SEALS or os.fstat(fd).st_size != size_bytes:
             raise WireError(f"a shared segment of {size_bytes} bytes is not sealed, or has another size.")
         return Segment(fd, size_bytes)
-    except (OSError, ValueError, OverflowError, MemoryError) as error:
+    except (OSError, ValueError, OverflowError) as error:
         raise WireError(f"a shared segment of {size_bytes} bytes could not be mapped: {error}.") from error
 
 

@@ -545,9 +545,9 @@ class Run:
     def save(self, path: P, *, wait: bool = False) -> P:
         """Write a checkpoint in the background, and return the path.
 
-        Every process must call it, and blocks until all do. Only process 0 writes. The state is copied before this
-        returns. An existing file is replaced atomically. `fanwise.run` returns after the checkpoint is written. A run that fails waits up to 30 s
-        for the checkpoint. An error is raised by the next `save`, or at the end of the run.
+        Every process must call it. Blocks until all processes call it and the state is copied. Only process 0 writes.
+        An existing file is replaced atomically. `fanwise.run` returns after the checkpoint is written. A run that fails
+        waits up to 30 s for the checkpoint. An error is raised by the next `save`, or at the end of the run.
 
         A run that is resumed from a checkpoint saved inside the loop over the batches continues with the next batch. If
         it was saved after that loop, the run continues with the next epoch.

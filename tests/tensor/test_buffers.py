@@ -60,18 +60,16 @@ def test_a_forked_child_writes_into_memory_of_its_own() -> None:
     assert buffer[0] == 0
 
 
-@pytest.mark.parametrize("alignment", [0, -64, 48])
-def test_an_alignment_that_is_no_power_of_two_is_refused(alignment: int) -> None:
-    with pytest.raises(ValueError, match=f"alignment must be a power of two, got {alignment}"):
-        aligned_buffer(8, alignment)
-
-
-def test_a_negative_size_is_refused() -> None:
-    with pytest.raises(ValueError, match="size_bytes must be at least 0, got -1"):
-        aligned_buffer(-1)
-
-
-@pytest.mark.parametrize("size_bytes", [2**62, 2**80])
-def test_more_than_the_machine_has_is_a_memory_error(size_bytes: int) -> None:
-    with pytest.raises(MemoryError, match=str(size_bytes + 64)):
-        aligned_buffer(size_bytes)
+@pytest.mark.parametrize(
+    ("size_bytes", "alignment", "error", "says"),
+    [
+        (8, 0, ValueError, "alignment must be a power of two, got 0"),
+        (8, 48, ValueError, "alignment must be a power of two, got 48"),
+        (-1, 64, ValueError, "size_bytes must be at least 0, got -1"),
+        (2**62, 64, MemoryError, str(2**62 + 64)),
+        (2**80, 64, MemoryError, str(2**80 + 64)),
+    ],
+)
+def test_impossible_buffers_are_refused(size_bytes: int, alignment: int, error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=says):
+        aligned_buffer(size_bytes, alignment)

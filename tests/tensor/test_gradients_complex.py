@@ -120,13 +120,3 @@ def test_functions_of_complex_numbers_have_the_gradients_that_differences_have(e
             return np.sum(y.real * weights[0]) + np.sum(y.imag * weights[1])
 
         assert close(ft.grad(loss)(ft.asarray(start)), slopes(in_numpy, start))
-
-
-PARTS: dict[str, tuple[Any, Callable[[Array], Array]]] = {
-    "real in, complex out": (REAL, lambda x: ft.fft.fft(x)),
-    "real in, half as many complex out": (REAL, lambda x: ft.fft.fft(x)[: REAL.size // 2 + 1]),
-    "complex in, complex out": (COMPLEX, lambda z: ft.fft.ifft(z) * z),
-    "complex in, real out": (COMPLEX, lambda z: ft.real(ft.fft.ifft(z * z))),
-    "real in, real out, complex between": (REAL, lambda x: ft.abs(ft.fft.fft(x)) ** 2),
-    "complex in and out, real between": (COMPLEX, lambda z: ft.astype(ft.sum(ft.real(z)), ft.complex64) * ft.conj(z)),
-}

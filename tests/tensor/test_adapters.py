@@ -62,7 +62,7 @@ def test_an_engine_provides_what_its_protocol_asks(engine: str, part: str) -> No
 
 
 def test_what_is_missing_is_seen() -> None:
-    assert {"export_memory", "layout_of"} <= asked_of(adapters.Exchange) - set(dir(adapters))
+    assert {"export_memory", "addresses_of"} <= asked_of(adapters.Exchange) - set(dir(adapters))
 
 
 def test_a_call_names_the_part_that_a_registered_engine_lacks(monkeypatch: pytest.MonkeyPatch) -> None:

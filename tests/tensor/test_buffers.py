@@ -1,9 +1,7 @@
 """Memory to receive into: its alignment, its size, its life."""
 
 import ctypes
-import mmap
 import os
-import struct
 
 import pytest
 
@@ -24,28 +22,6 @@ def test_a_buffer_is_aligned_writable_and_zero(size_bytes: int, alignment: int) 
         assert ctypes.addressof(ctypes.c_char.from_buffer(buffer)) % alignment == 0
         buffer[-1] = 255
         assert buffer[-1] == 255
-
-
-def touched_bytes(address: int, size_bytes: int) -> int:
-    """How much of this memory has pages, in memory or swapped out. What other threads do elsewhere does not count."""
-    page = mmap.PAGESIZE
-    with open("/proc/self/pagemap", "rb", buffering=0) as pagemap:
-        pagemap.seek(address // page * 8)
-        entries = pagemap.read(size_bytes // page * 8)
-    return sum(page for (entry,) in struct.iter_unpack("=Q", entries) if entry >> 62)
-
-
-@pytest.mark.skipif(not os.path.exists("/proc/self/pagemap"), reason="needs /proc")
-def test_pages_of_a_big_buffer_exist_only_once_touched_and_go_with_the_last_view() -> None:
-    buffer = aligned_buffer(64 * BIG)
-    address = ctypes.addressof(ctypes.c_char.from_buffer(buffer))
-    assert touched_bytes(address, 64 * BIG) == 0
-    buffer[: 32 * BIG] = bytes(32 * BIG)
-    rest = buffer[5:6]
-    del buffer
-    assert 32 * BIG <= touched_bytes(address, 64 * BIG) < 48 * BIG
-    del rest
-    assert touched_bytes(address, 64 * BIG) < 16 * BIG  # another thread may have been given some of it
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # the child only writes a byte and leaves

@@ -56,13 +56,11 @@ def test_twice_the_dot_product_has_the_gradient_4x(xp: Namespace) -> None:
     assert same(value, 28.0) and same(gradient, [0.0, 4.0, 8.0, 12.0])
 
 
-def test_a_value_with_axes_is_weighed_by_a_cotangent(xp: Namespace) -> None:
-    x = xp.asarray([0.0, 1.0, 2.0, 3.0])
-    y, pullback = vjp(lambda x: x * x, x)
+def test_a_pullback_may_be_called_repeatedly(xp: Namespace) -> None:
+    y, pullback = vjp(lambda x: x * x, xp.asarray([0.0, 1.0, 2.0, 3.0]))
     assert same(y, [0.0, 1.0, 4.0, 9.0])
-    assert same(pullback(xp.ones_like(y))[0], [0.0, 2.0, 4.0, 6.0])
     assert same(pullback(xp.asarray([1.0, 0.0, 0.0, 2.0]))[0], [0.0, 0.0, 0.0, 12.0])
-    assert same(pullback(xp.ones_like(y))[0], [0.0, 2.0, 4.0, 6.0])  # again
+    assert same(pullback(xp.ones_like(y))[0], [0.0, 2.0, 4.0, 6.0])
 
 
 def doubled_until_large(xp: Namespace) -> Callable[[Array], Array]:
@@ -273,9 +271,7 @@ def test_numpy_is_told_who_has_gradients() -> None:
 
 def test_two_engines_in_one_call_are_both_named(xp: Namespace) -> None:
     x, y = xp.ones((2,)), np.ones(2)
-    with pytest.raises(
-        TypeError, match=r"args\[0\] is of (\w+), kwargs\['data'\]\[0\] of numpy\. .*convert\(x, \"\1\"\)"
-    ):
+    with pytest.raises(TypeError, match=r"several engines in one call: .*kwargs\['data'\]\[0\] is of numpy.*convert\("):
         grad(lambda x, data: x)(x, data=[y])
     assert same(grad(lambda x, scale: xp.sum(x * float(scale)))(x, np.float64(2)), [2.0, 2.0])  # a number, no array
 
@@ -472,16 +468,6 @@ def test_a_derivative_can_be_pickled_also_after_use(xp: Namespace) -> None:
     before = [f(*given) for f, given in zip(made, args, strict=True)]
     after = [f(*given) for f, given in zip(cloudpickle.loads(cloudpickle.dumps(made)), args, strict=True)]
     assert str(before) == str(after)
-
-
-def test_a_derivative_says_what_it_is(xp: Namespace) -> None:
-    def loss(x: Array) -> Array:
-        """How far off."""
-        return x
-
-    assert repr(value_and_grad(loss)) == "<value_and_grad of loss>" and repr(grad(loss)) == "<grad of loss>"
-    assert repr(jit(loss)) == "<jit of loss>"
-    assert grad(loss).__name__ == "loss" and grad(loss).__doc__ == "How far off."
 
 
 def test_stop_gradient_takes_trees_with_anything_in_them(xp: Namespace) -> None:

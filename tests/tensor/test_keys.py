@@ -17,11 +17,7 @@ FOLDED = st.one_of(st.integers(), st.text(max_size=8), st.binary(max_size=8))
 
 # philox4x64 with 10 rounds, of kat_vectors of Random123: counter, key, result.
 KNOWN = [
-    (
-        (0, 0, 0, 0),
-        (0, 0),
-        (0x16554D9ECA36314C, 0xDB20FE9D672D0FDC, 0xD7E772CEE186176B, 0x7E68B68AEC7BA23B),
-    ),
+    ((0, 0, 0, 0), (0, 0), (0x16554D9ECA36314C, 0xDB20FE9D672D0FDC, 0xD7E772CEE186176B, 0x7E68B68AEC7BA23B)),
     (
         (MASK, MASK, MASK, MASK),
         (MASK, MASK),
@@ -53,12 +49,7 @@ def test_the_model_gives_the_known_answers_of_random123(
     assert philox(counter, key) == result
 
 
-@given(
-    st.tuples(st.integers(0, MASK), st.integers(0, MASK)),
-    st.integers(1, 5),
-    st.integers(0, 3),
-    st.integers(0, 9),
-)
+@given(st.tuples(st.integers(0, MASK), st.integers(0, MASK)), st.integers(1, 5), st.integers(0, 3), st.integers(0, 9))
 def test_words_are_philox_of_position_attempt_and_purpose(
     key: tuple[int, int], purpose: int, attempt: int, size: int
 ) -> None:

@@ -166,7 +166,7 @@ def test_sixty_four_dimensions_travel_and_more_are_refused(engine: str) -> None:
     x: Any = np.zeros(shape) if engine == "numpy" else torch.zeros(shape)  # Any: of either engine
     assert over_a_link(x).shape == shape
     if engine == "torch":
-        with pytest.raises(NotSendableError, match="has 65 dimensions"):
+        with pytest.raises(NotSendableError, match=r"dimensions \(65\)"):
             to_wire(x[None])
 
 
@@ -192,8 +192,8 @@ class Doubled(torch.Tensor):
         (lambda: torch.eye(2).to_sparse_csr(), "to_dense"),
         (lambda: torch.eye(2).to_mkldnn(), "to_dense"),
         (lambda: torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8), "dequantize"),
-        (lambda: torch.empty(2, device="meta"), "no data. Send its shape"),
-        (lambda: torch.empty(2, dtype=torch.bits8), "Convert it"),
+        (lambda: torch.empty(2, device="meta"), "no data"),
+        (lambda: torch.empty(2, dtype=torch.bits8), r"view\(torch.uint8"),
         (lambda: torch.nested.nested_tensor([torch.ones(1), torch.ones(2)]), "unbind"),
         (lambda: torch.ones(2).as_subclass(Doubled), "as_subclass"),
         (lambda: torch.nn.UninitializedParameter(), "subclass"),

@@ -1,18 +1,13 @@
-"""The parts of an engine: one protocol each, and the tables that hold them by the name of the engine.
+"""The parts of an engine: a protocol for each, and a table of each that imports with_<engine>/<part>.py on first use.
 
-    exchanges["jax"]   with_jax/exchange.py     memory in and out
-    device_placements  with_jax/devices.py      devices by name
-    writers            with_jax/writing.py      `at`, and the variables of `State`
-    differentiators    with_jax/gradients.py    gradients and compilation; optional
-    standards          with_jax/namespace.py    functions of the array API standard
-
-A table imports its file on first use, so sending an array does not load the standard's functions. An engine of fanwise
-is such a folder and an entry in `engines.py`; `register_engine` adds others.
+`exchange`, `devices`, `writing` (`at` and `State`), `gradients` (optional, with compilation) and `namespace` (functions
+of the array API standard). An engine of fanwise is such a folder and an entry in `engines.py`; `register_engine` adds
+others.
 """
 
 import importlib
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar, cast
 
 from .engines import Engine, add_engine
 
@@ -23,23 +18,12 @@ if TYPE_CHECKING:
 
 Array = Any  # an array of the engine
 
-# -- memory in and out -------------------------------------------------------------------------------------------------
-
 # mutable: memory of the source, which may change. immutable: memory of the source, which never changes.
 # private: memory made for this conversion, used by no one else.
 Kind = Literal["mutable", "immutable", "private"]
 
 # A numpy array over the elements, and the kind of its memory. A plain tuple: a NamedTuple takes 0.2 us to make.
 Exported = tuple["NumpyArray", Kind]
-
-
-class Layout(NamedTuple):
-    """The position of an array's elements in memory."""
-
-    address: int
-    shape: tuple[int, ...]
-    strides_bytes: tuple[int, ...]
-    size_bytes: int  # of one element
 
 
 class Exchange(Protocol):
@@ -52,12 +36,10 @@ class Exchange(Protocol):
     # An array over private memory, where the engine puts new arrays.
     def adopt(self, array: "NumpyArray") -> Array: ...
 
-    # The dtype of integers where none is given: "int64" or "int32".
-    def default_integer(self) -> str: ...
-
     def copied(self, x: Array) -> Array: ...
 
-    def layout_of(self, x: Array) -> Layout: ...
+    # The first address of its memory, and that after the last; equal if there is none.
+    def addresses_of(self, x: Array) -> tuple[int, int]: ...
 
 
 class DLPackExchange(Exchange, Protocol):
@@ -73,9 +55,6 @@ class DLPackExchange(Exchange, Protocol):
     def from_dlpack(self, source: Any, copy: bool | None) -> Array | None: ...
 
 
-# -- devices -----------------------------------------------------------------------------------------------------------
-
-
 class DevicePlacement(Protocol):
     """Devices by the names of `placement.py`."""
 
@@ -85,8 +64,6 @@ class DevicePlacement(Protocol):
 
     def move(self, x: Array, device: str) -> Array: ...
 
-
-# -- `at` and `State` --------------------------------------------------------------------------------------------------
 
 How = Literal["set", "add", "subtract", "multiply", "divide", "min", "max"]
 
@@ -111,8 +88,6 @@ class Writer(Protocol):
     def assign(self, variable: Any, index: Any, value: Any, how: How) -> Any: ...
 
 
-# -- gradients ---------------------------------------------------------------------------------------------------------
-
 # The user's function on flat lists: leaves -> (arrays to differentiate, other arrays, static part of the result).
 Call = Callable[[list[Array]], tuple[list[Array], list[Array], Any]]
 # The way back: a cotangent for each differentiated array (None for zeros) -> a gradient for each wanted leaf.
@@ -128,12 +103,12 @@ class Differentiator(Protocol):
     changed.
     """
 
-    # What `call` returned, and the pullback. once: the pullback is called once, and need not keep its memory.
+    # The result of `call`, and the pullback. once: the pullback is called once, and need not keep its memory.
     def vjp(
         self, call: Call, leaves: list[Array], wanted: Sequence[int], once: bool
     ) -> tuple[list[Array], list[Array], Any, Pullback]: ...
 
-    # What `call` returned, and the derivative of each differentiated array along the tangents of the wanted leaves.
+    # The result of `call`, and the derivative of each differentiated array along the tangents of the wanted leaves.
     def jvp(
         self, call: Call, leaves: list[Array], wanted: Sequence[int], tangents: list[Array]
     ) -> tuple[list[Array], list[Array], Any, list[Array]]: ...
@@ -156,16 +131,11 @@ class CompilingDifferentiator(Differentiator, Protocol):
     ) -> Array: ...
 
 
-# -- the array API standard --------------------------------------------------------------------------------------------
-
-
 class Standard(Protocol):
     """The engine's functions, numbers and dtypes by the standard's names, in the part "", "linalg" or "fft"."""
 
     def names(self, part: str) -> dict[str, Any]: ...
 
-
-# -- tables ------------------------------------------------------------------------------------------------------------
 
 _Part = TypeVar("_Part")
 

@@ -44,19 +44,13 @@ def aligned_buffer(size_bytes: int, alignment: int = 64) -> memoryview:
 def _allocate(size_bytes: int) -> bytearray | mmap.mmap:
     if size_bytes < _MMAP_FROM_BYTES:
         return bytearray(size_bytes)
-    if size_bytes > sys.maxsize:
-        raise MemoryError(f"cannot address {size_bytes} bytes on this machine")
     try:
-        return _map_private(size_bytes)
-    except OSError as error:
+        if sys.platform == "win32":
+            return mmap.mmap(-1, size_bytes)
+        # The default is MAP_SHARED: a forked child would write into the arrays of its parent.
+        memory = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except (OSError, OverflowError) as error:
         raise MemoryError(f"cannot allocate {size_bytes} bytes: {error}") from error
-
-
-def _map_private(size_bytes: int) -> mmap.mmap:
-    if sys.platform == "win32":
-        return mmap.mmap(-1, size_bytes)
-    # The default is MAP_SHARED: a forked child would write into the arrays of its parent.
-    memory = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if size_bytes >= _HUGE_FROM_BYTES and hasattr(mmap, "MADV_HUGEPAGE"):
         with contextlib.suppress(OSError):  # the kernel was built without huge pages
             memory.madvise(mmap.MADV_HUGEPAGE)

@@ -1,12 +1,7 @@
-"""The engine of an array, the current engine, and what each engine can do. Imports no engine.
+"""The engine of an array, the current engine, and the abilities of each. Imports no engine.
 
-    engine_of(x)         "torch", "jax", "tensorflow" or "numpy": the library that made x
-    with use("jax"):     creation functions make JAX arrays, in this thread or task
-    FANWISE_ENGINE=jax   the same for the whole process; the default is torch
-
-`engine_of` compares type names, because an array can only exist if its library is loaded. Subclasses, parameters,
-variables and the tracers of JAX and TensorFlow belong to their engine. Only types defined by the engines are cached, so
-user classes are not kept alive.
+Type names are enough, because an array only exists if its library is loaded. Subclasses, parameters, variables and the
+tracers of JAX and TensorFlow belong to their engine. Only types defined by the engines are cached.
 """
 
 import contextlib
@@ -22,7 +17,7 @@ from ..base.extras import is_installed
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """What an engine can do.
+    """Abilities of an engine.
 
     Args:
         name: name of the engine, and of the library to import.
@@ -122,9 +117,7 @@ def _find(kind: type) -> str | None:
 
 
 def current_engine() -> str:
-    """Return the engine of creation functions: set by `use`, else by FANWISE_ENGINE, else torch.
-
-    The environment variable is read once.
+    """Return the engine of creation functions: set by `use`, else by FANWISE_ENGINE (read once), else torch.
 
     Raises:
         ValueError: FANWISE_ENGINE is not the name of an engine.

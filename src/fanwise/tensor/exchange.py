@@ -12,21 +12,19 @@ With copy=None:
     from jax, tf   read-only view     a copy: torch has   shared
                                       no read-only
 
-copy=False shares in all of these, or raises with the reason: writing to one side then changes the other, also a
-JAX array, which JAX assumes constant. Only read-only NumPy memory is never made writable. copy=True always copies. All
-copies are aligned to 64 bytes.
+copy=False shares in all of these, or raises with the reason: writing to one side then changes the other, also a JAX
+array, which JAX assumes constant. Only read-only NumPy memory is never made writable. Copies are aligned to 64 bytes.
 
-The raw protocol (DLPack) aborts the process when TensorFlow gets memory that is not aligned to 64 bytes, or torch a
-negative stride; it narrows float64 on the way into JAX, and lets torch write into constants. So main memory
-goes through NumPy, which can read the memory of all engines, and is checked first. On an accelerator torch and JAX use
-DLPack behind checks of their own. Both queue work that the other does not see, so a copy is complete when `convert`
-returns. After copy=False, wait for one engine before the other writes to the memory or frees it.
+Raw DLPack aborts the process when TensorFlow gets unaligned memory, or torch a negative stride; it narrows float64 on
+the way into JAX, and lets torch write into constants. So main memory goes through NumPy, and is checked first. On an
+accelerator torch and JAX queue work that the other does not see, so a copy is complete when `convert` returns. After
+copy=False, wait for one engine before the other writes to the memory or frees it.
 """
 
 import math
 from typing import TYPE_CHECKING, Any, cast
 
-from .adapters import DLPackExchange, Layout, exchanges
+from .adapters import DLPackExchange, exchanges
 from .buffers import aligned_buffer
 from .engines import ENGINES, check_engine, current_engine, engine_of
 from .placement import canonical, has_device, to_device
@@ -37,30 +35,26 @@ if TYPE_CHECKING:
     Array = numpy.ndarray[Any, Any]
 
 _BY_DLPACK = frozenset(name for name, engine in ENGINES.items() if engine.dlpack)
-# Deciding whether two interleaved arrays overlap can take forever; the usual cases take a few steps.
-_MAX_WORK = 1_000_000
 
 
 def convert(x: Any, engine: str, copy: bool | None = None, device: object = None) -> Any:
     """Return the array x as one of another engine: the same shape, dtype and values, bit for bit.
 
-    An array of `engine` itself is returned unchanged. Where the engine lacks the dtype, including float64 on JAX
-    without 64-bit mode, this raises. Memory that the other engine cannot use safely (not aligned, negative strides,
-    another byte order) is copied.
+    An array of `engine` itself is returned unchanged. Memory that the other engine cannot use safely (not aligned,
+    negative strides, another byte order) is copied.
 
     Args:
         x: an array of any engine, a Parameter or a Variable (its value).
         engine: "torch", "jax", "tensorflow" or "numpy".
         copy: None shares memory where no one can notice; the table is at the top of this module. False shares, or
-            raises if it cannot; then writing to one side changes the other, which JAX and TensorFlow do not expect.
-            True always copies.
-        device: device of the result, by a name as `devices` lists them ("cpu", "cuda:0"). Default: between torch and
-            JAX the accelerator of x, if both can use it; otherwise the CPU, for JAX its default device. Blocks until a
-            copy from or to an accelerator is complete.
+            raises; then writing to one side changes the other. True always copies.
+        device: device of the result, by a name as `devices` lists them. Default: between torch and JAX the accelerator
+            of x, if both can use it; otherwise the CPU, for JAX its default device. Blocks until a copy from or to an
+            accelerator is complete.
 
     Raises:
         TypeError: x is not an array, has no memory to share (sparse, quantized, strings, a value inside a traced
-            function), or requires grad; or the engine lacks the dtype. The message says what to do.
+            function), or requires grad; or the engine lacks the dtype, also JAX without 64-bit mode.
         ValueError: unknown engine or device; copy=False, but a copy is needed; a JAX array that was deleted.
         NotInstalled: the engine is not installed; the message names the extra.
 
@@ -73,18 +67,18 @@ def convert(x: Any, engine: str, copy: bool | None = None, device: object = None
     """
     source = engine_of(x)
     target = exchanges.get(engine) or exchanges[check_engine(engine)]
+    y = None
     if source == engine:
         y = target.copied(x) if copy else x
-    else:
-        y = None
-        if source in _BY_DLPACK and engine in _BY_DLPACK:
-            accelerator = cast(DLPackExchange, exchanges[source]).accelerator_of(x)
-            if accelerator and has_device(engine, accelerator):
-                device = accelerator if device is None else device
-                if canonical(str(device)) != "cpu":
-                    y = _by_dlpack(x, source, engine, copy)
-        if y is None:
-            y = target.import_memory(exchanges[source].export_memory(x, copy), copy)
+    elif source in _BY_DLPACK and engine in _BY_DLPACK:
+        giver: Any = exchanges[source]
+        accelerator = giver.accelerator_of(x)
+        if accelerator and has_device(engine, accelerator):
+            device = accelerator if device is None else device
+            if canonical(str(device)) != "cpu":
+                y = cast(DLPackExchange, target).from_dlpack(giver.to_dlpack(x, copy), copy)
+    if y is None:
+        y = target.import_memory(exchanges[source].export_memory(x, copy), copy)
     if device is None:
         return y
     moved = to_device(y, device)
@@ -96,8 +90,7 @@ def convert(x: Any, engine: str, copy: bool | None = None, device: object = None
 def to_numpy(x: Any, copy: bool | None = None) -> "Array":
     """Return the array x as a NumPy array: `convert(x, "numpy", copy)`, except that a NumPy scalar becomes an array.
 
-    The memory of a torch tensor on a CPU is shared; JAX and TensorFlow give a read-only view. Pass
-    copy=True for an array of your own. bfloat16 and the float8 types become those of ml_dtypes.
+    bfloat16 and the float8 types become those of ml_dtypes.
 
     Raises:
         TypeError, ValueError: as `convert`.
@@ -123,25 +116,15 @@ def from_numpy(x: "Array", engine: str | None = None, copy: bool | None = None) 
     return convert(x, current_engine() if engine is None else engine, copy)
 
 
-def _by_dlpack(x: Any, source: str, engine: str, copy: bool | None) -> Any:
-    giver, taker = (cast(DLPackExchange, exchanges[name]) for name in (source, engine))
-    return taker.from_dlpack(giver.to_dlpack(x, copy), copy)
-
-
 def empty_aligned(shape: int | tuple[int, ...], dtype: Any = "float32") -> "Array":
     """Return a new NumPy array of zeros that starts at a multiple of 64 bytes, in C order.
 
     Every engine can adopt it without a copy: `convert(x, "jax", copy=False)`. One in four of NumPy's own arrays is
-    aligned like this, by chance.
-
-    Args:
-        shape: length or lengths.
-        dtype: a NumPy dtype, or the name of a type of ml_dtypes, such as "bfloat16".
+    aligned like this, by chance. The dtype may be the name of a type of ml_dtypes, such as "bfloat16".
 
     Raises:
         ValueError: a length is negative.
         TypeError: not a dtype, or one of Python objects.
-        MemoryError: not enough memory.
 
     >>> empty_aligned((2, 3), "int32")
     array([[0, 0, 0],
@@ -163,9 +146,9 @@ def empty_aligned(shape: int | tuple[int, ...], dtype: Any = "float32") -> "Arra
 
 
 def same_memory(x: Any, y: Any) -> bool:
-    """Return whether an element of x and one of y are in the same memory, so that writing to one can change the other.
+    """Return whether the memory of x and that of y overlap, so that writing to one may change the other.
 
-    Compares addresses only. Two interleaved arrays without a common element do not share memory.
+    Compares the first and the last address of each only.
 
     Raises:
         TypeError: x or y is not an array, or has no memory (a value inside a traced function, sparse, quantized), or
@@ -176,31 +159,5 @@ def same_memory(x: Any, y: Any) -> bool:
     >>> same_memory(x, x[2:]), same_memory(x[:2], x[2:])
     (True, False)
     """
-    import numpy as np
-
-    first, second = (_stand_in(exchanges[engine_of(array)].layout_of(array)) for array in (x, y))
-    try:
-        # The annotation of max_work allows its special values only.
-        return bool(np.shares_memory(first, second, max_work=_MAX_WORK))  # type: ignore[arg-type]
-    except np.exceptions.TooHardError:
-        return True  # a pattern that no one makes by accident
-
-
-class _Interface:
-    """Tells NumPy about memory that is never read, because it may be on another device."""
-
-    def __init__(self, layout: Layout) -> None:
-        self.__array_interface__ = {
-            "version": 3,
-            "data": (layout.address, True),
-            "typestr": f"|V{layout.size_bytes}",
-            "shape": layout.shape,
-            "strides": layout.strides_bytes,
-        }
-
-
-def _stand_in(layout: Layout) -> "Array":
-    import numpy as np
-
-    is_empty = not layout.address or not math.prod(layout.shape)
-    return np.empty(0, np.uint8) if is_empty else np.asarray(_Interface(layout))
+    (start, end), (other_start, other_end) = (exchanges[engine_of(array)].addresses_of(array) for array in (x, y))
+    return max(start, other_start) < min(end, other_end)

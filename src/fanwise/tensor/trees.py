@@ -1,11 +1,8 @@
-"""Trees of arrays: nested dicts, ordered dicts, lists, tuples and named tuples. None has no leaves; anything else is a
-leaf.
+"""Trees of arrays: nested dicts, ordered dicts, lists, tuples and named tuples. None has no leaves.
 
-    flatten({"w": w, "b": [b, None]})  ->  [w, b], structure
-    unflatten(structure, [w, b])       ->  {"w": w, "b": [b, None]}
+    flatten({"w": w, "b": [b, None]})  ->  [w, b], structure      unflatten(structure, [w, b])  ->  the tree
 
-A structure is None for a leaf, otherwise (class, keys of a dict or None, structures of the children). Structures can be
-compared and hashed.
+A structure can be hashed: None for a leaf, otherwise (class, keys of a dict or None, structures of the children).
 """
 
 from collections import OrderedDict
@@ -67,10 +64,10 @@ def flatten_like(structure: Structure, tree: Any, name: str) -> list[Any]:
     ]
 
 
-def with_leaves(leaves: Sequence[Leaf], places: Sequence[int], others: Sequence[Leaf]) -> list[Leaf]:
-    """Return the leaves, with others in some places."""
+def with_leaves(leaves: Sequence[Leaf], places: Sequence[int], replacements: Sequence[Leaf]) -> list[Leaf]:
+    """Return the leaves, with replacements in some places."""
     changed = list(leaves)
-    for place, x in zip(places, others, strict=True):
+    for place, x in zip(places, replacements, strict=True):
         changed[place] = x
     return changed
 

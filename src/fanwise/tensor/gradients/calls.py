@@ -1,14 +1,12 @@
-"""Arguments and results of a differentiated function, as flat lists of arrays and a static rest.
+"""Arguments and results of a differentiated function, as flat lists of arrays and a static rest. Knows no engine.
 
-    args, kwargs --Arguments.of--> leaves, Arguments       the engine, the positions of each argument's leaves
-    result --take_apart--> arrays, Static --put_together--> the same result
-
-Engines trace functions of flat lists of arrays only, so their own trees never matter. Knows no engine.
+args, kwargs --Arguments.of--> leaves, Arguments       the engine, the positions of each argument's leaves
+result --take_apart--> arrays, Static --put_together--> the same result
 """
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..adapters import Differentiator, differentiators
 from ..dtype_names import FLOAT, dtype_rank, is_inexact
@@ -25,6 +23,8 @@ def load(engine: str) -> Differentiator:
     Raises:
         TypeError: the engine has no gradients; the message lists those that have.
     """
+    if engine in differentiators:
+        return differentiators[engine]
     able = [name for name, properties in ENGINES.items() if properties.autodiff]
     if engine not in able:
         raise TypeError(
@@ -42,8 +42,7 @@ def array_engine(leaf: Leaf) -> str:
     return "" if engine == "numpy" and not hasattr(leaf, "__setitem__") else engine
 
 
-@dataclass(frozen=True, slots=True)
-class Arguments:
+class Arguments(NamedTuple):
     """Structure and engine of a call's arguments, without their leaves.
 
     Args:
@@ -70,8 +69,12 @@ class Arguments:
         for arg in args:
             positional.append(flatten_into(leaves, arg))
             ends.append(len(leaves))
-        arguments = cls(tuple(positional), tuple(ends), flatten_into(leaves, kwargs), "")
-        return leaves, cls(arguments.positional, arguments.ends, arguments.named, arguments._engine(leaves))
+        named = flatten_into(leaves, kwargs)
+        engines = {engine for leaf in leaves if (engine := array_engine(leaf))}
+        arguments = cls(tuple(positional), tuple(ends), named, min(engines, default=""))
+        if len(engines) > 1:
+            raise arguments._mixed(leaves)
+        return leaves, arguments
 
     def apply(self, f: Callable[..., Any], leaves: Iterable[Leaf]) -> Any:
         """Call f with these leaves as arguments."""
@@ -89,7 +92,7 @@ class Arguments:
         if not -count <= argnum < count:
             raise ValueError(
                 f"argnums names argument {argnum}, but f got {count} positional arguments. "
-                f"Pass what is to be differentiated by position."
+                f"Pass arguments to differentiate by position."
             )
         return range(self.ends[argnum % count], self.ends[argnum % count + 1])
 
@@ -108,18 +111,14 @@ class Arguments:
                     f"gradients. Convert it to one, or put it in an argument that argnums leaves out."
                 )
 
-    def _engine(self, leaves: Sequence[Leaf]) -> str:
-        engine, first = "", 0
-        for place, leaf in enumerate(leaves):
-            other = array_engine(leaf)
-            if other and not engine:
-                engine, first = other, place
-            elif other and other != engine:
-                raise TypeError(
-                    f"arrays of two engines in one call: {self._name(first)} is of {engine}, {self._name(place)} of "
-                    f'{other}. Convert one of them, for example with fanwise.tensor.convert(x, "{engine}").'
-                )
-        return engine
+    def _mixed(self, leaves: Sequence[Leaf]) -> TypeError:
+        """Return the error for arrays of several engines, with the path of the first of each."""
+        paths = {engine: place for place, leaf in reversed([*enumerate(leaves)]) if (engine := array_engine(leaf))}
+        named = ", ".join(f"{self._name(place)} is of {engine}" for engine, place in sorted(paths.items(), key=str))
+        return TypeError(
+            f"arrays of several engines in one call: {named}. Convert them, for example with "
+            f'fanwise.tensor.convert(x, "torch").'
+        )
 
     def _name(self, place: int) -> str:
         positional = (leaf_paths(structure, f"args[{n}]") for n, structure in enumerate(self.positional))
@@ -162,17 +161,6 @@ def check_value(value: Leaf, engine: str) -> None:
         )
 
 
-def split_pair(result: Any) -> tuple[Any, Any]:
-    """Return value and auxiliary result of a function with has_aux.
-
-    Raises:
-        TypeError: not a pair.
-    """
-    if not isinstance(result, tuple) or len(result) != 2:
-        raise TypeError(f"with has_aux=True f must return a pair (value, aux), got {_describe(result)}.")
-    return result
-
-
 def _describe(x: object) -> str:
     return f"{type(x).__module__}.{type(x).__qualname__}".removeprefix("builtins.")
 
@@ -196,7 +184,7 @@ class Static:
 
     @property
     def is_differentiated(self) -> list[bool]:
-        """Which leaves are differentiated arrays."""
+        """For each leaf, whether it is a differentiated array."""
         return [leaf is _DIFFERENTIATED for leaf in self.leaves]
 
 
@@ -208,21 +196,21 @@ def take_apart(result: Any, engine: str, *, differentiate: bool) -> tuple[list[L
     """
     leaves, structure = flatten(result)
     differentiated: list[Leaf] = []
-    others: list[Leaf] = []
+    auxiliary: list[Leaf] = []
     for place, leaf in enumerate(leaves):
         if array_engine(leaf) == engine:
             is_differentiated = differentiate and is_inexact(leaf.dtype)
-            (differentiated if is_differentiated else others).append(leaf)
+            (differentiated if is_differentiated else auxiliary).append(leaf)
             leaves[place] = _DIFFERENTIATED if is_differentiated else _OTHER
         elif type(leaf) is Key and traced_arrays(leaf):
-            others.append(words_array(leaf, engine))
+            auxiliary.append(words_array(leaf, engine))
             leaves[place] = _KEY
-    return differentiated, others, Static(structure, leaves)
+    return differentiated, auxiliary, Static(structure, leaves)
 
 
-def put_together(differentiated: Iterable[Leaf], others: Iterable[Leaf], static: Static) -> Any:
+def put_together(differentiated: Iterable[Leaf], auxiliary: Iterable[Leaf], static: Static) -> Any:
     """Return the tree that `take_apart` took apart, with these arrays."""
-    first, second = iter(differentiated), iter(others)
+    first, second = iter(differentiated), iter(auxiliary)
     leaves = []
     for leaf in static.leaves:
         if leaf is _DIFFERENTIATED:

@@ -1,8 +1,4 @@
-"""Compiled versions of a function: which leaves are arguments of compiled code, and which are built into it.
-
-Arrays, keys and, on JAX, floats are arguments. Everything else (integers, strings, functions) is built in, one version
-for each value.
-"""
+"""Compiled versions of a function. Arrays, keys and, on JAX, floats are arguments; each other value has a version."""
 
 import warnings
 from collections.abc import Sequence
@@ -64,7 +60,7 @@ class Compiler:
 
 
 def _hashable(leaf: Leaf) -> object:
-    # By their text, 0.0 and -0.0 differ, and nan equals nan.
+    # Their texts tell 0.0 from -0.0, and find nan again.
     return repr(leaf) if isinstance(leaf, (float, complex)) else leaf
 
 

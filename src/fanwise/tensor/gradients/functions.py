@@ -7,17 +7,7 @@ from ..adapters import Pullback
 from ..engines import ENGINES
 from ..namespaces import namespace
 from ..trees import Leaf, flatten, flatten_like, leaf_paths, unflatten
-from .calls import (
-    Arguments,
-    Static,
-    array_engine,
-    check_like,
-    check_value,
-    load,
-    put_together,
-    split_pair,
-    take_apart,
-)
+from .calls import Arguments, Static, array_engine, check_like, check_value, load, put_together, take_apart
 from .compiling import Compiler
 
 
@@ -45,43 +35,34 @@ class _Derived:
 
 
 def value_and_grad(
-    f: Callable[..., Any],
-    argnums: int | tuple[int, ...] = 0,
-    has_aux: bool = False,
-    jit: bool = False,
+    f: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_aux: bool = False, jit: bool = False
 ) -> Callable[..., Any]:
     """Return a function of the same arguments that returns (value of f, gradient).
 
-    Gradients are returned on every engine, and nothing accumulates: torch's `.grad` and the `requires_grad` of the
-    caller's tensors do not change. The results have no history, unless the call runs inside another differentiation of
-    this module: nest for second derivatives, `grad(grad(f))`. (torch's own `backward()` does not see through it.) It
-    also works under `torch.no_grad()`.
+    Nothing accumulates: torch's `.grad` and the `requires_grad` of the caller's tensors do not change. The results have
+    no history, unless the call runs inside another differentiation of this module: nest for second derivatives,
+    `grad(grad(f))`. Works under `torch.no_grad()` too.
 
     Args:
-        f: returns one real floating-point array without axes: a mean or sum. It must not write into its arguments. Its
-            control flow may depend on values (`if`, `while`) unless it is compiled.
-        argnums: positions of the arguments to differentiate by. Each is a tree of floating-point arrays: an array,
-            dict, list, tuple, named tuple or None (no gradient). The gradient has the same structure, with zeros for a
-            leaf that f does not use. Other arguments are passed on unchanged.
+        f: returns one real floating-point array without axes. It must not write into its arguments. Its control flow
+            may depend on values unless it is compiled.
+        argnums: positions of the arguments to differentiate by, trees of floating-point arrays: dicts, lists, tuples,
+            named tuples and None. The gradient has the same structure, with zeros for a leaf that f does not use.
         has_aux: f returns (value, aux) with any aux. The result is ((value, aux), gradient).
-        jit: compile f with its gradient by `jax.jit` or `tf.function` (without AutoGraph). torch runs f uncompiled in
-            any case; call `torch.compile` yourself.
+        jit: compile f with its gradient by `jax.jit` or `tf.function` (without AutoGraph). torch runs f uncompiled.
 
-    Python runs a compiled f only while it is traced: prints, counters and what f reads from outside belong to that
-    moment. Arrays and keys are arguments of the compiled code; it draws new numbers from each key, with the same bits
-    as an uncompiled f. Other arguments (integers, strings, functions; floats on TensorFlow) are built into the code,
-    one version for each value and type. Pass a step as `asarray(step)`. The 64th version warns. Where Python needs a
-    value while tracing (`while x.sum() < 10`), the engine raises its own error. The versions live as long as the
-    returned function. It can be pickled if f can.
+    Python runs a compiled f only while it is traced. Arrays and keys are arguments of the compiled code, which draws
+    the bits of an uncompiled f from each key. Other arguments (integers, strings, functions; floats on TensorFlow) are
+    built in, one version for each value and type; the 64th version warns. Pass a step as `asarray(step)`. The versions
+    live as long as the returned function. It can be pickled if f can.
 
-    A torch Parameter or TensorFlow Variable in the arguments is passed to f itself: its hooks run once, and indirect
-    uses (`model(X)`) count. For any other array only the use of the argument counts, as in JAX. The gradient by a
-    complex argument is dL/d(real part) + i dL/d(imaginary part) on every engine, the direction of steepest ascent, so x
-    - lr * gradient descends. This is the convention of torch; `jax.grad` gives the conjugate.
+    A torch Parameter or TensorFlow Variable is passed to f itself: its hooks run once, and indirect uses (`model(X)`)
+    count. The gradient by a complex argument is dL/d(real part) + i dL/d(imaginary part) on every engine, so
+    x - lr * gradient descends. This is the convention of torch; `jax.grad` gives the conjugate.
 
     Raises (when called):
-        TypeError: a leaf to differentiate by is not a floating-point array; there are arrays of two engines; the engine
-            has no gradients; f's value is not a real floating-point array of the engine without axes.
+        TypeError: a leaf to differentiate by is not a floating-point array; there are arrays of two engines; the
+            engine has no gradients; f's value is not a real floating-point array of the engine without axes.
         ValueError: argnums does not name an argument with arrays.
 
     >>> import torch
@@ -94,10 +75,7 @@ def value_and_grad(
 
 
 def grad(
-    f: Callable[..., Any],
-    argnums: int | tuple[int, ...] = 0,
-    has_aux: bool = False,
-    jit: bool = False,
+    f: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_aux: bool = False, jit: bool = False
 ) -> Callable[..., Any]:
     """Return a function that returns the gradient only, or (gradient, aux) with has_aux; otherwise like
     `value_and_grad`.
@@ -136,21 +114,23 @@ def _differentiated(
 
         def apply(leaves: list[Leaf]) -> tuple[list[Leaf], list[Leaf], Static]:
             result = arguments.apply(f, leaves)
-            value, aux = split_pair(result) if has_aux else (result, None)
+            if has_aux and (not isinstance(result, tuple) or len(result) != 2):
+                raise TypeError(f"with has_aux=True f must return a pair (value, aux), got {type(result).__name__}.")
+            value, aux = result if has_aux else (result, None)
             check_value(value, arguments.engine)
-            _, others, static = take_apart(aux, arguments.engine, differentiate=False)
-            return [value], others, static
+            _, auxiliary, static = take_apart(aux, arguments.engine, differentiate=False)
+            return [value], auxiliary, static
 
         def run(leaves: list[Leaf]) -> tuple[Any, Static]:
-            (value,), others, static, pullback = engine.vjp(apply, leaves, wanted, once=True)
-            return (value, others, pullback([namespace(arguments.engine).ones_like(value)])), static
+            (value,), auxiliary, static, pullback = engine.vjp(apply, leaves, wanted, once=True)
+            return (value, auxiliary, pullback([namespace(arguments.engine).ones_like(value)])), static
 
         is_compiled = jit and ENGINES[arguments.engine].jit
-        (value, others, grads), static = compiler(arguments, leaves, run) if is_compiled else run(leaves)
+        (value, auxiliary, grads), static = compiler(arguments, leaves, run) if is_compiled else run(leaves)
         remaining = iter(grads)
         gradients = tuple([unflatten(arguments.positional[number], remaining) for number in numbers])
         gradient = gradients if isinstance(argnums, tuple) else gradients[0]
-        return ((value, put_together((), others, static)) if has_aux else value), gradient
+        return ((value, put_together((), auxiliary, static)) if has_aux else value), gradient
 
     return call
 
@@ -158,20 +138,18 @@ def _differentiated(
 def vjp(f: Callable[..., Any], *args: Any) -> tuple[Any, Callable[[Any], tuple[Any, ...]]]:
     """Return f(*args), and its pullback: from a cotangent of the value to the gradient by each argument.
 
-    For values with axes, for several weightings of one value, and to carry gradients on by hand: the cotangent is
-    the gradient of something later by the value. f runs once, and is not compiled (pass `jit(f)`). The pullback may be
-    called repeatedly, and keeps alive what it needs.
+    f runs once, and is not compiled (pass `jit(f)`). The pullback may be called repeatedly, and keeps the memory
+    it needs.
 
     Args:
         f: returns a tree; its floating-point arrays have cotangents.
-        args: trees of floating-point arrays, all differentiated by. Pass anything else into f by `lambda` or
-            `functools.partial`.
+        args: trees of floating-point arrays, all differentiated by. Pass anything else into f by `lambda`.
 
     Returns:
         value: the result of f, without history as in `value_and_grad`.
         pullback: takes a tree like value, in which None stands for zeros and a number for an array of it. Returns a
-            tuple with one gradient for each of args, with zeros where f does not depend on a leaf. Complex cotangents
-            and gradients follow the convention of `value_and_grad`; `jax.vjp` takes and gives their conjugates.
+            tuple with one gradient for each of args. Complex cotangents and gradients follow the convention of
+            `value_and_grad`; `jax.vjp` takes and gives their conjugates.
 
     Raises:
         TypeError, ValueError: as `value_and_grad`; and, from the pullback, if the cotangent does not have the value's
@@ -183,8 +161,8 @@ def vjp(f: Callable[..., Any], *args: Any) -> tuple[Any, Callable[[Any], tuple[A
     (tensor([0., 2., 4., 6.]),)
     """
     leaves, arguments, apply = _all_differentiated("vjp", f, args)
-    outputs, others, static, pullback = load(arguments.engine).vjp(apply, leaves, range(len(leaves)), once=False)
-    return put_together(outputs, others, static), _pullback(arguments, outputs, static, pullback)
+    outputs, auxiliary, static, pullback = load(arguments.engine).vjp(apply, leaves, range(len(leaves)), once=False)
+    return put_together(outputs, auxiliary, static), _pullback(arguments, outputs, static, pullback)
 
 
 def _pullback(
@@ -208,23 +186,18 @@ def _pullback(
 def jvp(f: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
     """Return f(*primals), and its derivative along the tangents: d/ds f(primals + s * tangents) at s = 0, for real s.
 
-    Forward mode: one call gives one column of the Jacobian, where the pullback of `vjp` gives a row. For complex
-    numbers it is the same derivative on every engine, without a conjugate, even if f has none in the complex sense.
-    With the gradients of `vjp`, sum(real(conj(cotangent) * jvp)) = sum(real(conj(pulled back) * tangent)).
-
-    Uses `torch.func.jvp`, `jax.jvp` and `tf.autodiff.ForwardAccumulator`. f runs once, and is not compiled (pass
+    For complex numbers it is the same derivative on every engine, without a conjugate: with the gradients of `vjp`,
+    sum(real(conj(cotangent) * jvp)) = sum(real(conj(pulled back) * tangent)). f runs once, and is not compiled (pass
     `jit(f)`). Nests with `grad`, `vjp` and itself; `jvp(grad(f), ...)` is the product of the Hessian with a vector.
 
     Args:
         f: returns a tree; its floating-point arrays have derivatives.
         primals: a tuple of arguments, trees of floating-point arrays. Pass anything else into f by `lambda`.
-        tangents: trees like primals, with arrays of the same shapes and dtypes; None stands for zeros, a number for an
-            array of it.
+        tangents: trees like primals; None stands for zeros, a number for an array of it.
 
     Returns:
         value: the result of f, without history as in `value_and_grad`.
-        tangent: a tree like value, with zeros where f does not depend on primals, and None in place of anything but
-            floating-point arrays.
+        tangent: a tree like value, with None in place of anything but floating-point arrays.
 
     Raises:
         TypeError, ValueError: as `vjp` for primals, as its pullback for tangents.
@@ -250,10 +223,10 @@ def jvp(f: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) 
         xp.zeros_like(primal) if (x := check_like(arguments.engine, part, primal, "primal", path)) is None else x
         for part, primal, path in zip(parts, leaves, paths, strict=True)
     ]
-    outputs, others, static, derivatives = load(arguments.engine).jvp(apply, leaves, range(len(leaves)), along)
+    outputs, auxiliary, static, derivatives = load(arguments.engine).jvp(apply, leaves, range(len(leaves)), along)
     remaining = iter(derivatives)
     by_leaf = [next(remaining) if is_in else None for is_in in static.is_differentiated]
-    return put_together(outputs, others, static), unflatten(static.structure, by_leaf)
+    return put_together(outputs, auxiliary, static), unflatten(static.structure, by_leaf)
 
 
 def _all_differentiated(
@@ -273,9 +246,7 @@ def _all_differentiated(
 
 
 def stop_gradient(x: Any) -> Any:
-    """Return the same values as constants, through which no gradient flows. x is an array or a tree of anything.
-
-    Calls `detach` of torch or `stop_gradient` of JAX and TensorFlow. NumPy arrays are returned unchanged.
+    """Return an array, or a tree of anything, with its arrays as constants. NumPy arrays are returned unchanged.
 
     >>> import torch
     >>> grad(lambda x: (stop_gradient(x * x) * x).sum())(torch.arange(4.0))  # x * x is a constant
@@ -290,13 +261,10 @@ def stop_gradient(x: Any) -> Any:
 
 
 def jit(f: Callable[..., Any]) -> Callable[..., Any]:
-    """Return f, compiled by the engine of its arguments: `jax.jit` or `tf.function` (without AutoGraph).
-
-    torch and NumPy run f uncompiled. `value_and_grad` describes what compilation means for f. Keys may be arguments and
-    results.
+    """Return f, compiled by the engine of its arguments as in `value_and_grad`. torch and NumPy run it uncompiled.
 
     Args:
-        f: takes and returns trees of arrays, strings, None, numbers and other objects.
+        f: takes and returns trees of arrays, keys and anything else.
 
     >>> import torch
     >>> jit(lambda tree, power: {name: x**power for name, x in tree.items()})({"x": torch.tensor(3.0)}, 2)
@@ -311,11 +279,11 @@ def jit(f: Callable[..., Any]) -> Callable[..., Any]:
             return f(*args, **kwargs)
 
         def run(leaves: list[Leaf]) -> tuple[list[Leaf], Static]:
-            _, others, static = take_apart(arguments.apply(f, leaves), arguments.engine, differentiate=False)
-            return others, static
+            _, auxiliary, static = take_apart(arguments.apply(f, leaves), arguments.engine, differentiate=False)
+            return auxiliary, static
 
-        others, static = compiler(arguments, leaves, run)
-        return put_together((), others, static)
+        auxiliary, static = compiler(arguments, leaves, run)
+        return put_together((), auxiliary, static)
 
     return _Derived(call, jit, f)
 

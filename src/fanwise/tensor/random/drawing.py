@@ -1,4 +1,4 @@
-"""Functions that draw numbers from a key: `uniform`, `normal`, `integers`, `bernoulli`, `permutation`.
+"""Functions that draw numbers from a key.
 
 exact.py makes a NumPy array on the host, which the engine adopts, so the bits are the same on every engine, device and
 machine. Compiled code with a traced key calls back to the host whenever it runs. Numbers have no gradient by low, mean
@@ -142,12 +142,7 @@ def integers(
 
 
 def bernoulli(
-    key: Key,
-    p: float = 0.5,
-    shape: _Shape = (),
-    *,
-    engine: str | None = None,
-    device: object = None,
+    key: Key, p: float = 0.5, shape: _Shape = (), *, engine: str | None = None, device: object = None
 ) -> _Array:
     """Draw booleans that are true with probability p, to 64 bits. For an array of probabilities use `uniform(...) < p`.
 
@@ -225,7 +220,8 @@ def words_array(key: Key, engine: str) -> _Array:
 
 
 def _default_integer(engine: str | None) -> str:
-    return exchanges[current_engine() if engine is None else check_engine(engine)].default_integer()
+    exchange: Any = exchanges[current_engine() if engine is None else check_engine(engine)]
+    return "int32" if hasattr(exchange, "has_int64") and not exchange.has_int64() else "int64"  # JAX
 
 
 def _lengths(shape: _Shape) -> tuple[int, ...]:

@@ -1,15 +1,12 @@
 """Random NumPy arrays with the same bits on every machine, from 64-bit words.
 
-The words come from Philox 4x64-10 (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3", SC 2011),
-a bijection of a counter under a key, so word i depends on i alone:
+The words come from Philox 4x64-10 (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3", SC 2011):
 
     word 4 * j + k  =  output k of the block with counter (j + 1, 0, attempt, purpose)
 
 `purpose` separates the kinds of numbers, `attempt` the words that are drawn again. NumPy guarantees the words of its
-bit generators (its distributions may change, and are not used).
-
-Element i of an array, counted along its last axis first, comes from word i of its key, whatever the dtype. So an array
-is the beginning of a longer one, and a float32 is the float64 of the same key, cut or rounded.
+bit generators. Element i of an array comes from word i of its key, for every dtype, so an array is the beginning of
+a longer one, and a float32 is the float64 of the same key, cut or rounded.
 """
 
 import math
@@ -116,7 +113,7 @@ def permutation(key: _Key, shape: Shape, dtype: str) -> Array:
     attempt = 0
     while True:
         drawn = words(key, PERMUTATION, shape[0], attempt)
-        order = np.argsort(drawn)  # different words have one order, whatever the algorithm
+        order = np.argsort(drawn)  # different words have one order in every algorithm
         ordered = drawn[order]
         if not (ordered[1:] == ordered[:-1]).any():
             return order.astype(dtype, copy=False)

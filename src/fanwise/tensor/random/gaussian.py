@@ -1,16 +1,10 @@
-"""Standard normal numbers from random words, with the same bits on every machine: only + - * / and sqrt, no library's
-log.
+"""Standard normal numbers from random words, with the same bits on every machine: only + - * / and sqrt, no log.
 
 Word w becomes x = Q((w + 1/2) / 2**64), where w is read as a signed integer and Q is the inverse of the normal
-distribution, counted from its middle. So larger words give larger numbers, w and its complement give x and -x, and the
-tails reach 9.1 standard deviations.
-
-Q is algorithm AS 241, PPND16 (Wichura, Applied Statistics 37, 1988, pp. 477-484): a rational function of the
-word in the middle, and of sqrt(-log p) in the tails, 15 % of the words; p is the distance to the nearer end,
-to all its bits. The logarithm is the series of fdlibm (Sun Microsystems, e_log.c) in the same operations.
-
-IEEE 754 fixes the result of each of these operations on 64-bit floats, and NumPy stores each result, so nothing fuses a
-product and a sum into one rounding.
+distribution, counted from its middle: algorithm AS 241, PPND16 (Wichura, Applied Statistics 37, 1988, pp. 477-484), a
+rational function of the word in the middle, and of sqrt(-log p) in the tails, 15 % of the words; p is the distance to
+the nearer end, to all its bits. The logarithm is the series of fdlibm (Sun Microsystems, e_log.c). IEEE 754 fixes the
+result of each operation on 64-bit floats, and NumPy stores each result, so nothing is fused.
 """
 
 import numpy as np

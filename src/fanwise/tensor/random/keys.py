@@ -1,14 +1,11 @@
 """Keys of random numbers.
 
     Key(0) --fold_in("dropout")--> key --fold_in(step)--> key --split(2)--> key, key
-                                                           normal(key, shape): the same numbers, always
 
-A key is 16 bytes and never changes; drawing does not use it up. Fold in a name, a step or a rank to get other
-numbers. New keys are BLAKE2b hashes of the parent's bytes and the data. Different paths to a key never meet by
-construction (integers, text and bytes are marked), and by chance with probability 2**-128 a pair.
-
-In compiled code a step or a key may be an array without a value yet. Such a traced key holds these arrays, and a
-function that computes the key from their values on the host, whenever the compiled code runs.
+New keys are BLAKE2b hashes of the parent's bytes and the data. Different paths to a key never meet by construction
+(integers, text and bytes are marked), and by chance with probability 2**-128 a pair. In compiled code a step or a key
+may be an array without a value yet: such a traced key holds the arrays, and a function from their values to the key,
+which the host calls whenever the compiled code runs.
 """
 
 import hashlib
@@ -23,7 +20,6 @@ _SIZE_BYTES = 16
 _PERSON = b"fanwise key 1"  # changes if the derivation of keys changes
 
 _Words = tuple[int, int]
-_set = object.__setattr__
 # The classes of JAX and TensorFlow for an array without a value, while they trace a function.
 _TRACERS = {("jax", "Tracer"), ("tensorflow", "SymbolicTensor")}
 
@@ -31,9 +27,8 @@ _TRACERS = {("jax", "Tracer"), ("tensorflow", "SymbolicTensor")}
 class Key:
     """A source of random numbers that never changes: the same key draws the same numbers.
 
-    Keys can be compared, hashed, pickled and sent. A compiled function (`jit(f)`, `value_and_grad(f, jit=True)`) takes
-    keys as arguments and draws new numbers from each without another compilation; `fold_in` takes a traced step. The
-    bits are those of the uncompiled function. A key that a compiled function closes over is a constant of it.
+    Keys can be compared, hashed, pickled and sent. A compiled function takes keys as arguments and draws new numbers
+    from each without another compilation; `fold_in` takes a traced step. A key that it closes over is a constant.
 
     Args:
         seed: any integer, also negative or large.
@@ -48,18 +43,16 @@ class Key:
 
     __slots__ = ("_arrays", "_compute", "_words")
 
-    # Of a traced key: traced arrays, and the function from their values to the key.
+    _words: _Words  # (0, 0) of a traced key
+    # Traced arrays of a traced key, and the function from their values to the key.
     _arrays: tuple[Any, ...]
-    _compute: "Callable[..., Key]"
-    _words: _Words
+    _compute: "Callable[..., Key] | None"
 
     def __init__(self, seed: SupportsIndex) -> None:
         if is_tracer(seed):
-            _set(self, "_arrays", (_check_integer_array(seed, "a seed"),))
-            _set(self, "_compute", Key)
+            _fill(self, (0, 0), (_check_integer_array(seed, "a seed"),), Key)
         else:
-            _set(self, "_arrays", ())
-            _set(self, "_words", _hash(b"", b"seed", _integer_bytes(seed, "a seed must be an integer")))
+            _fill(self, _hash(b"", b"seed", _integer_bytes(seed, "a seed must be an integer")))
 
     @property
     def words(self) -> _Words:
@@ -85,7 +78,7 @@ class Key:
             TypeError: anything else.
         """
         if type(data) is not int and is_tracer(data):
-            step = _check_integer_array(data, "what is folded into a key")
+            step = _check_integer_array(data, "data folded into a key")
             return _traced(
                 (*self._arrays, step), lambda *values: key_with_values(self, values[:-1]).fold_in(values[-1])
             )
@@ -93,7 +86,7 @@ class Key:
             return self._derived(b"text", data.encode("utf-8", "surrogatepass"))
         if isinstance(data, bytes):
             return self._derived(b"bytes", data)
-        return self._derived(b"int", _integer_bytes(data, "what is folded into a key must be an integer, str or bytes"))
+        return self._derived(b"int", _integer_bytes(data, "data folded into a key must be an integer, str or bytes"))
 
     def split(self, n: int = 2) -> "tuple[Key, ...]":
         """Return `n` keys that are independent of this one. A larger `n` gives the same keys first.
@@ -143,7 +136,7 @@ def traced_arrays(key: Key) -> tuple[Any, ...]:
 
 def key_with_values(key: Key, values: Sequence[Any]) -> Key:
     """Return the key for these values of its traced arrays."""
-    return key._compute(*values) if key._arrays else key
+    return key._compute(*values) if key._compute else key
 
 
 def key_of_words(words: Any) -> Key:
@@ -155,16 +148,16 @@ def key_of_words(words: Any) -> Key:
 
 
 def _traced(arrays: tuple[Any, ...], compute: Callable[..., Key]) -> Key:
-    key = object.__new__(Key)
-    _set(key, "_arrays", arrays)
-    _set(key, "_compute", compute)
-    return key
+    return _fill(object.__new__(Key), (0, 0), arrays, compute)
 
 
 def _key(words: _Words) -> Key:
-    key = object.__new__(Key)
-    _set(key, "_arrays", ())
-    _set(key, "_words", words)
+    return _fill(object.__new__(Key), words)
+
+
+def _fill(key: Key, words: _Words, arrays: tuple[Any, ...] = (), compute: Callable[..., Key] | None = None) -> Key:
+    for name, value in (("_words", words), ("_arrays", arrays), ("_compute", compute)):
+        object.__setattr__(key, name, value)
     return key
 
 

@@ -1,14 +1,10 @@
 """Arrays to bytes and back, without pickle and, wherever the layout allows, without a copy.
 
-    x --to_wire--> header (bytes)   --link-->  header  --from_wire--> y
-                   [view of memory]           [buffer]                (adopts the buffer)
+    x --to_wire--> header, [view of memory]   --link-->  header, [buffer] --from_wire--> y, which adopts the buffer
 
-Both ways there is exactly one buffer, of zero bytes for an array without elements. A received array is C-contiguous,
-native-endian and writable; strides, a read-only flag, the graph of gradients and `.grad` are not sent.
-
-Arrays are recognized by their exact type, without loading an engine. The memory of a subclass (a masked array, a
-distributed tensor) does not hold its meaning, so it is not an array here. `from_wire` checks header and length before
-it reads the buffer; no bytes make it crash.
+A received array is C-contiguous, native-endian and writable; strides, the graph of gradients and `.grad` are not sent.
+Arrays are recognized by their exact type, because the memory of a subclass does not hold its meaning. `from_wire`
+checks header and length before it reads the buffer; no bytes make it crash.
 """
 
 import importlib
@@ -42,9 +38,8 @@ def to_wire(x: object) -> tuple[bytes, list[memoryview]]:
     """Return a header of a few bytes that describes an array, and its memory.
 
     The buffer is a view of x's own memory if x is C-contiguous, native-endian and on a CPU; otherwise of a copy. Do not
-    change x before the buffer has been sent. An array that `from_wire` makes of the same buffer in this process shares
-    memory with x; `buffer.toreadonly()` makes `from_wire` copy. The buffer of a JAX or TensorFlow array is read-only.
-    Blocks to fetch from a GPU, and until JAX has computed x.
+    change x before the buffer has been sent. In the same process `from_wire` shares the memory with x; pass
+    `buffer.toreadonly()` to copy. Blocks to fetch from a GPU, and until JAX has computed x.
 
     Args:
         x: a `numpy.ndarray` (or `memmap`, which arrives as a plain array), `torch.Tensor`, `torch.nn.Parameter`,
@@ -54,8 +49,8 @@ def to_wire(x: object) -> tuple[bytes, list[memoryview]]:
         The header, and a list of one buffer, a one-dimensional view of bytes.
 
     Raises:
-        NotSendableError: not an array, a subclass, or an array whose memory does not describe it (objects,
-            strings, sparse, quantized ...). The message says what to send instead.
+        NotSendableError: not an array, a subclass, or an array whose memory does not describe it (objects, strings,
+            sparse, quantized ...). The message says what to send instead.
 
     >>> import numpy
     >>> header, buffers = to_wire(numpy.arange(3.0))
@@ -77,17 +72,14 @@ def from_wire(
 ) -> Any:
     """Build the array that `to_wire` described, in the engine it came from or in another one.
 
-    The array adopts the buffer and keeps it alive if the buffer is writable and aligned for the type
-    (`aligned_buffer` is); do not use the buffer afterwards: JAX and TensorFlow assume it constant, and need it
-    aligned to 64 bytes. Otherwise the data is copied once (float8 into TensorFlow too).
+    The array adopts the buffer and keeps it alive if the buffer is writable and aligned for the type (`aligned_buffer`
+    is); do not use the buffer afterwards: JAX and TensorFlow assume it constant, and need it aligned to 64 bytes.
+    Otherwise the data is copied once (float8 into TensorFlow too).
 
     Args:
-        header: the first result of `to_wire`.
-        buffers: its second result, or the same bytes in other memory.
+        header, buffers: the results of `to_wire`, or the same bytes in other memory.
         device: device of the array; default: the CPU, or JAX's default device.
-            `read_header(header).device` is the sender's device of a torch tensor.
-        engine: engine of the array, without another copy; default: that of the sender. Properties that only torch has
-            (`requires_grad`, Parameter) are lost in another engine.
+        engine: engine of the array; default: that of the sender. Another engine loses `requires_grad` and Parameter.
 
     Raises:
         WireError: the header is malformed, or the buffer has another length than it says.
@@ -116,7 +108,7 @@ def from_wire(
 def check_loaded(header: bytes | bytearray | memoryview) -> None:
     """Refuse the header of an array whose engine this process has not loaded.
 
-    For untrusted senders: loading an engine takes a second and 100 MB or more.
+    Used for untrusted senders, because loading an engine takes a second and 100 MB or more.
 
     Raises:
         WireError: the engine is not loaded, or the header is malformed.
@@ -187,20 +179,9 @@ def _load(engine: str) -> Any:
 
 
 def _refused(x: object) -> NotSendableError:
-    kind = type(x)
-    name = f"{kind.__module__}.{kind.__qualname__}"
-    engines = {engine_of_type(base) for base in kind.__mro__}
-    if "torch" in engines or "numpy" in engines:
-        plain = "x.as_subclass(torch.Tensor)" if "torch" in engines else "x.view(numpy.ndarray)"
-        return NotSendableError(
-            f"The memory of a {name} does not hold its meaning, because it is a subclass. Send a plain array, for "
-            f"example {plain} (of a masked array its data and its mask), or pickle the object."
-        )
-    if engines & {"jax", "tensorflow"} or name.startswith(("jax.", "jaxlib.", "tensorflow.")):
-        return NotSendableError(
-            f"{name} is no plain array. Send its value (of a tf.Variable: x.value(); of random keys: "
-            f"jax.random.key_data(x)); an array in a traced function has no value yet."
-        )
     return NotSendableError(
-        f"to_wire takes a numpy.ndarray, torch.Tensor, torch.nn.Parameter, jax.Array or tf.Tensor, got {name}."
+        f"to_wire takes a numpy.ndarray, torch.Tensor, torch.nn.Parameter, jax.Array or eager tf.Tensor, no subclass "
+        f"and no traced value, got {type(x).__module__}.{type(x).__qualname__}. Send plain arrays, such as "
+        f"x.as_subclass(torch.Tensor), x.view(numpy.ndarray), data and mask of a masked array, x.value() of a "
+        f"variable, jax.random.key_data(x); or pickle the object."
     )

@@ -50,26 +50,18 @@ def class_reducer(kind: type) -> Reducer | None:
     return None
 
 
-def _of_torch() -> Any:
-    # Imported with the first tensor: a job without tensors does not pay for it.
-    return importlib.import_module("..with_torch.reducing", __package__)
+def _by_torch(name: str) -> Reducer:
+    def reduce(x: Any) -> Any:
+        # Imported with the first tensor: a job without tensors does not pay for it.
+        return getattr(importlib.import_module("..with_torch.reducing", __package__), name)(x)
+
+    return reduce
 
 
-def reduce_tensor(x: Any) -> Any:
-    """Reduce a tensor or Parameter. rpc calls it for tensors that its own table does not know."""
-    return _of_torch().reduce_tensor(x)
-
-
-def _reduce_subclass(x: Any) -> Any:
-    return _of_torch().reduce_subclass(x)
-
-
-def _reduce_parametrized(module: Any) -> Any:
-    return _of_torch().reduce_parametrized(module)
-
-
-def _reduce_hook(hook: Any) -> Any:
-    return _of_torch().reduce_hook(hook)
+reduce_tensor = _by_torch("reduce_tensor")
+_reduce_subclass = _by_torch("reduce_subclass")
+_reduce_parametrized = _by_torch("reduce_parametrized")
+_reduce_hook = _by_torch("reduce_hook")
 
 
 def numpy_reducers() -> dict[type, Reducer]:

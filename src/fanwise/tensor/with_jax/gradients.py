@@ -1,8 +1,7 @@
 """Gradients and compilation by JAX, of functions of flat lists of arrays.
 
-JAX's cotangents of complex numbers are the conjugates of torch's and TensorFlow's (JAX's autodiff cookbook, "Complex
-numbers and differentiation"; torch's notes, "Autograd mechanics", "Complex autograd"). Cotangents that come in here and
-gradients that go out follow torch's convention, so they are conjugated both ways.
+JAX's cotangents of complex numbers are the conjugates of torch's and TensorFlow's ("Complex autograd" in torch's notes,
+"Complex numbers and differentiation" in JAX's autodiff cookbook), so they are conjugated on the way in and out.
 """
 
 from collections.abc import Callable, Sequence
@@ -36,14 +35,14 @@ def vjp(
     call: Call, leaves: list[Leaf], wanted: Sequence[int], once: bool
 ) -> tuple[list[Leaf], list[Leaf], Any, Pullback]:
     inputs = [leaves[place] for place in wanted]
-    outputs, pull_back, (others, node) = jax.vjp(_of_inputs(call, leaves, wanted), inputs, has_aux=True)
+    outputs, pull_back, (auxiliary, node) = jax.vjp(_of_inputs(call, leaves, wanted), inputs, has_aux=True)
     likes = [(y.shape, y.dtype) for y in outputs]  # the outputs themselves are not kept alive
 
     def pull(cotangents: Sequence[Leaf | None]) -> list[Leaf]:
         cts = [jnp.zeros(*like) if ct is None else ct for ct, like in zip(cotangents, likes, strict=True)]
         return _conjugates(pull_back(_conjugates(cts))[0])
 
-    return outputs, others, node.static, pull
+    return outputs, auxiliary, node.static, pull
 
 
 def jvp(
@@ -51,14 +50,14 @@ def jvp(
 ) -> tuple[list[Leaf], list[Leaf], Any, list[Leaf]]:
     # Not conjugated: the derivative along a tangent is that of a real step.
     inputs = [leaves[place] for place in wanted]
-    outputs, along, (others, node) = jax.jvp(_of_inputs(call, leaves, wanted), (inputs,), (tangents,), has_aux=True)
-    return outputs, others, node.static, along
+    outputs, along, (auxiliary, node) = jax.jvp(_of_inputs(call, leaves, wanted), (inputs,), (tangents,), has_aux=True)
+    return outputs, auxiliary, node.static, along
 
 
 def _of_inputs(call: Call, leaves: list[Leaf], wanted: Sequence[int]) -> Callable[..., Any]:
     def of(inputs: list[Leaf]) -> tuple[list[Leaf], tuple[list[Leaf], _Static]]:
-        outputs, others, static = call(with_leaves(leaves, wanted, inputs))
-        return outputs, (others, _Static(static))
+        outputs, auxiliary, static = call(with_leaves(leaves, wanted, inputs))
+        return outputs, (auxiliary, _Static(static))
 
     return of
 

@@ -9,7 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from ..adapters import Exported, Layout
+from ..adapters import Exported
 from ..buffers import aligned_buffer
 
 Array = np.ndarray[Any, Any]
@@ -18,11 +18,6 @@ Dtype = np.dtype[Any]
 ALIGNMENT = 64
 _UNSIGNED: dict[int, Dtype] = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
 _PLAIN = frozenset(np.dtype(code) for code in "?bBhHiIlLqQefdFD")
-_REMEDIES = {
-    "M": "Convert x.view('int64') and remember the unit.",
-    "m": "Convert x.view('int64') and remember the unit.",
-    "O": "Make its element type one of numbers, for example x.astype('float32').",
-}
 
 
 def cannot_share(source: str, reason: str) -> ValueError:
@@ -45,10 +40,10 @@ def export_memory(x: Any, copy: bool | None) -> Exported:
     if dtype in _PLAIN:
         return array, "mutable"
     if dtype.kind in "OSUTMm" or dtype.names is not None or dtype.hasobject:
-        remedy = _REMEDIES.get(dtype.kind, "Convert numbers that stand for the strings.")
-        if dtype.names is not None:
-            remedy = "Convert each field of the structured array separately (x['name'])."
-        raise TypeError(f"A numpy array of dtype {dtype} has no form in other engines. {remedy}")
+        raise TypeError(
+            f"A numpy array of dtype {dtype} has no form in other engines. Convert numbers: x.view('int64') of dates, "
+            f"x.astype('float32') of objects, each field x['name'] of records, numbers that stand for the strings."
+        )
     if dtype.isnative:
         return array, "mutable"
     if copy is False:
@@ -65,18 +60,14 @@ def adopt(array: Array) -> Array:
     return array
 
 
-def default_integer() -> str:
-    return "int64"
-
-
 def copied(x: Any) -> Any:
     """Return a copy; of a subclass, one of its own kind."""
     return x.copy() if type(x) is not np.ndarray or x.dtype.hasobject else aligned_copy(x, native=False)
 
 
-def layout_of(x: Any) -> Layout:
-    array = np.asarray(x)
-    return Layout(array.ctypes.data, array.shape, array.strides, array.itemsize)
+def addresses_of(x: Any) -> tuple[int, int]:
+    start, end = np.lib.array_utils.byte_bounds(np.asarray(x))
+    return (start, end) if x.size else (0, 0)
 
 
 def aligned_copy(array: Array, native: bool = True) -> Array:
@@ -100,7 +91,7 @@ def why_not_aligned(array: Array) -> str:
 
 
 def locked(array: Array) -> Array:
-    """Return a view through which the memory cannot be made writable, whatever is done to its flags."""
+    """Return a view through which the memory cannot be made writable, even by its flags."""
     return np.asarray(in_words(array).data.toreadonly()).view(array.dtype)
 
 

@@ -1,8 +1,7 @@
 """Encoding and decoding of NumPy, JAX and TensorFlow arrays, and the work on memory that torch shares.
 
-The wire holds little-endian words in C order; a big-endian array is converted on sending and arrives native. JAX and
-TensorFlow adopt a buffer that is writable and aligned to 64 bytes, and assume it constant. TensorFlow copies float8
-types. A JAX array arrives on the default device; weak types are lost.
+The wire holds little-endian words in C order. JAX and TensorFlow adopt a buffer that is writable and aligned to 64
+bytes, and assume it constant. A JAX array arrives on the default device.
 """
 
 from typing import Any
@@ -82,18 +81,10 @@ def array_over(header: WireHeader, buffer: memoryview) -> _Array:
 
 def _native(x: _Array) -> _Array:
     """Return a big-endian array in native order. Raises NotSendableError for types without a code."""
-    kind = x.dtype.kind
-    if kind in "biufc" and (native := x.dtype.newbyteorder("=")) in _CODE_BY_DTYPE:
+    if x.dtype.kind in "biufc" and (native := x.dtype.newbyteorder("=")) in _CODE_BY_DTYPE:
         return x.astype(native)
-    remedy = "x.view('uint8'), its raw words"
-    if x.dtype.names is not None:
-        remedy = "each field of the structured array separately (x['name']), or pickle it"
-    elif kind in "mM":
-        remedy = "x.view('int64') and the unit, and view it again on the other side"
-    elif kind in "OSUT":
-        remedy = "the list x.tolist(), or pickle the array"
-    elif kind in "fc":
-        remedy = "x.astype('float64') or x.astype('complex128'): its size differs between machines"
-    elif x.dtype.name.startswith(("int", "uint", "float")):
-        remedy = "it as int8 or float32"
-    raise NotSendableError(f"An array of dtype {x.dtype} and shape {x.shape} has no form on the wire. Send {remedy}.")
+    raise NotSendableError(
+        f"An array of dtype {x.dtype} and shape {x.shape} has no form on the wire. Send x.view('int64') of dates, "
+        f"x.tolist() of strings and objects, each field x['name'] of records, x.astype('float64') of long doubles, "
+        f"x.astype('int8') of narrower types, x.view('uint8') of raw words; or pickle the array."
+    )

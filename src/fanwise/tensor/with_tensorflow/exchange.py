@@ -1,17 +1,15 @@
 """TensorFlow tensors in the exchange.
 
-TensorFlow assumes that its tensors are constant, and aborts the process if the memory of one does not begin at a
-multiple of 64 bytes, so memory is checked before it is handed over. A variable gives its value; TensorFlow copies the
-variable's memory on assignment while the value is in use, so the value does not change.
-
-The float8 types can only be copied in: neither NumPy's DLPack nor `tf.bitcast` knows them.
+TensorFlow assumes that its tensors are constant, and aborts the process if the memory of one is not aligned to 64
+bytes. A variable gives its value; TensorFlow copies the variable's memory on assignment while the value is in use. The
+float8 types can only be copied in: neither NumPy's DLPack nor `tf.bitcast` knows them.
 """
 
 from typing import Any
 
 import numpy as np
 
-from ..adapters import Exported, Layout
+from ..adapters import Exported
 from ..with_numpy import exchange as of_numpy
 from ..with_numpy.exchange import (
     Array,
@@ -32,7 +30,7 @@ with tf.init_scope():  # this file may be imported while TensorFlow traces a fun
 _BY_DLPACK = frozenset(np.dtype(code) for code in "?bhilqBHILQefdFD")
 _NEVER_QUANTIZED = frozenset(np.dtype(code) for code in "?lqLQefdFD")
 _BFLOAT16: Dtype = np.dtype(tf.bfloat16.as_numpy_dtype)
-# By number, because looking up a dtype of TensorFlow takes as long as all the rest.
+# Numbers, because looking up a dtype of TensorFlow takes as long as all the rest.
 _QUANTIZED = frozenset(dtype.as_datatype_enum for dtype in (tf.qint8, tf.quint8, tf.qint16, tf.quint16, tf.qint32))
 _from_dlpack = tf.experimental.dlpack.from_dlpack
 
@@ -71,10 +69,6 @@ def adopt(array: Array) -> Any:
     return tf.constant(array)
 
 
-def default_integer() -> str:
-    return "int64"
-
-
 def copied(x: Any) -> Any:
     """Return a copy on the same device; of a variable's value."""
     x = x.value() if isinstance(x, tf.Variable) else x
@@ -85,12 +79,12 @@ def copied(x: Any) -> Any:
     return adopt(aligned_copy(_view(x)))
 
 
-def layout_of(x: Any) -> Layout:
+def addresses_of(x: Any) -> tuple[int, int]:
     if type(x) is not _EagerTensor:
         x = _value_of(x)
     if "CPU" not in x.device:
         raise TypeError(f"TensorFlow does not tell the address of a tensor on {x.device}")
-    return of_numpy.layout_of(_view(x))
+    return of_numpy.addresses_of(_view(x))
 
 
 def _shared(array: Array) -> Any:
@@ -124,7 +118,7 @@ def _value_of(x: Any) -> Any:
         return x
     if isinstance(x, tf.Tensor):
         raise TypeError(
-            f"This tensor stands for one of shape {x.shape} while TensorFlow traces a function (tf.function): it has "
-            f"no values yet. Convert outside of the function, or inside of tf.py_function"
+            f"This tensor of shape {x.shape} has no values yet, because TensorFlow traces a function (tf.function). "
+            f"Convert outside of the function, or inside of tf.py_function"
         )
     raise TypeError(f"{type(x).__module__}.{type(x).__qualname__} is no plain tensor. Convert tf.convert_to_tensor(x)")

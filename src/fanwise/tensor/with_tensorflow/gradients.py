@@ -26,7 +26,7 @@ def vjp(
         leaves[place] = x
     with tf.GradientTape(persistent=not once, watch_accessed_variables=False) as tape:
         tape.watch(inputs)
-        outputs, others, static = call(leaves)
+        outputs, auxiliary, static = call(leaves)
 
     def pull(cotangents: Sequence[Leaf | None]) -> list[Leaf]:
         pairs = [(y, ct) for y, ct in zip(outputs, cotangents, strict=True) if ct is not None]
@@ -35,7 +35,7 @@ def vjp(
         )
         return [_dense(grad) for grad in grads]
 
-    return outputs, others, static, pull
+    return outputs, auxiliary, static, pull
 
 
 def jvp(
@@ -43,9 +43,9 @@ def jvp(
 ) -> tuple[list[Leaf], list[Leaf], Any, list[Leaf]]:
     inputs = [tf.identity(leaves[place]) for place in wanted]
     with tf.autodiff.ForwardAccumulator(inputs, tangents) as forward:
-        outputs, others, static = call(with_leaves(leaves, wanted, inputs))
+        outputs, auxiliary, static = call(with_leaves(leaves, wanted, inputs))
         outputs = [tf.convert_to_tensor(y) for y in outputs]
-    return outputs, others, static, [_dense(forward.jvp(y, unconnected_gradients=_ZERO)) for y in outputs]
+    return outputs, auxiliary, static, [_dense(forward.jvp(y, unconnected_gradients=_ZERO)) for y in outputs]
 
 
 def _dense(grad: Leaf) -> Leaf:

@@ -1,11 +1,8 @@
 """torch tensors in the exchange.
 
 torch has no read-only tensors: memory that must not change comes in as a copy, or shared if copy=False asked for it;
-read-only NumPy memory always as a copy, because it may be a file that this process must not write to (a memmap).
-Types that NumPy lacks are passed as integers of the same size and viewed again.
-
-On an accelerator torch only queues its work, on a stream, and frees memory in the order of its own streams. So memory
-goes out behind the queued work, and a copy of borrowed memory is waited for.
+read-only NumPy memory always as a copy (it may be a memmap). Types that NumPy lacks are passed as integers of the same
+size. On an accelerator memory goes out behind the queued work, and a copy of borrowed memory is waited for.
 """
 
 from typing import Any
@@ -15,7 +12,7 @@ import numpy as np
 import torch
 import torch.utils.dlpack
 
-from ..adapters import Exported, Layout
+from ..adapters import Exported
 from ..with_numpy.exchange import (
     ALIGNMENT,
     Array,
@@ -39,7 +36,7 @@ _NUMPY_BY_TORCH = {kind: dtype for dtype, kind in _TORCH_BY_NUMPY.items()}
 _KNOWN = {getattr(torch, name) for name in _COMMON} | set(_NUMPY_BY_TORCH)
 _UNSIGNED = {1: torch.uint8, 2: torch.uint16}
 _IS_A_VIEW = "it is a view that conjugates or negates its memory"
-# torch has no annotations of what is used of these.
+# torch has no annotations of these.
 _cuda: Any = torch.cuda
 _dlpack: Any = torch.utils.dlpack
 
@@ -85,10 +82,6 @@ def adopt(array: Array) -> torch.Tensor:
     return _over(array) if device.type == "cpu" else _over(array).to(device)
 
 
-def default_integer() -> str:
-    return "int64"
-
-
 def accelerator_of(x: torch.Tensor) -> str | None:
     return None if x.is_cpu else device_of(x)
 
@@ -123,14 +116,16 @@ def copied(x: torch.Tensor) -> torch.Tensor:
     return x.clone()
 
 
-def layout_of(x: torch.Tensor) -> Layout:
-    bare = _checked(x, may_require_grad=True)
+def addresses_of(x: torch.Tensor) -> tuple[int, int]:
+    bare = _checked(x).detach()
+    if bare.is_meta or not bare.numel():
+        return 0, 0
     try:
-        address = 0 if bare.is_meta else bare.data_ptr()
+        address = bare.data_ptr()
     except RuntimeError as error:
         raise TypeError(f"A torch tensor of shape {tuple(x.shape)} has no memory of its own: {error}") from error
-    size_bytes = bare.itemsize
-    return Layout(address, tuple(bare.shape), tuple(step * size_bytes for step in bare.stride()), size_bytes)
+    span = 1 + sum(stride * (length - 1) for stride, length in zip(bare.stride(), bare.shape, strict=True))
+    return address, address + span * bare.itemsize
 
 
 class _Source:
@@ -190,34 +185,34 @@ def _why_not_dlpack(x: torch.Tensor) -> str:
 
 def _numbers_of(x: torch.Tensor) -> torch.Tensor:
     """Return a plain tensor on the same memory. Raises TypeError like `_checked`, and for types that only torch has."""
+    if x.requires_grad and not torch.nn.parameter.is_lazy(x):
+        raise TypeError(
+            f"{described(x)} requires grad, and its history cannot follow it into another engine. "
+            f"Convert x.detach() (or fanwise.tensor.stop_gradient(x)) if you do not need it there"
+        )
     bare = _checked(x)
+    if x.is_meta:
+        raise TypeError(f"{described(x)} has no data")
     if x.dtype not in _KNOWN:
         raise no_such_type("numpy", str(x.dtype), "x.to(torch.complex64), x.to(torch.float32) or x.view(torch.uint8)")
     return bare
 
 
-def _checked(x: torch.Tensor, *, may_require_grad: bool = False) -> torch.Tensor:
-    """Return a plain tensor on the same memory. Raises TypeError if there is none, or if a history would be lost."""
+def _checked(x: torch.Tensor) -> torch.Tensor:
+    """Return a plain tensor on the same memory. Raises TypeError if there is none."""
     if torch.nn.parameter.is_lazy(x):
         raise TypeError(f"{type(x).__name__} has no data yet: run the module once on an input")
     if reason := why_not_plain(x):
         raise TypeError(f"{described(x)} {reason}")
-    if x.is_meta and not may_require_grad:
-        raise TypeError(f"{described(x)} has no data")
     kind = type(x)
-    if kind not in _PLAIN_TYPES:
-        if kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
-            raise TypeError(
-                f"The memory of a {kind.__module__}.{kind.__qualname__} does not hold its meaning, because it changes "
-                f"operations. Convert the plain tensor it is made of"
-            )
-        x = x.as_subclass(torch.Tensor)
-    if x.requires_grad and not may_require_grad:
+    if kind in _PLAIN_TYPES:
+        return x
+    if kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
         raise TypeError(
-            f"{described(x)} requires grad, and its history cannot follow it into another engine. "
-            f"Convert x.detach() (or fanwise.tensor.stop_gradient(x)) if you do not need it there"
+            f"The memory of a {kind.__module__}.{kind.__qualname__} does not hold its meaning, because it changes "
+            f"operations. Convert the plain tensor it is made of"
         )
-    return x.detach() if may_require_grad else x
+    return x.as_subclass(torch.Tensor)
 
 
 def described(x: torch.Tensor) -> str:

@@ -1,12 +1,8 @@
 """Gradients by torch, without a trace in the caller's tensors.
 
-    x --detach, requires_grad--> input --f--> outputs --autograd.grad--> gradients
-
-A leaf tensor that requires gradients (a Parameter) is its own input: its hooks run once, and indirect uses
-(a module's attribute) count. `autograd.grad` returns gradients and leaves `.grad` alone.
-The depth of nesting is kept per thread: inside another differentiation inputs stay connected to the outer one and
-gradients get a history, outside they have none. `jvp` uses torch.func. Inside a transform of torch.func, which
-forbids requires_grad, `vjp` uses `torch.func.vjp`.
+A leaf tensor that requires gradients (a Parameter) is its own input: its hooks run once, and indirect uses count. Other
+inputs are detached. Inside another differentiation (a depth per thread) inputs stay connected to the outer one and
+gradients get a history. Inside a transform of torch.func, which forbids requires_grad, `torch.func.vjp` is used.
 """
 
 import threading
@@ -45,7 +41,7 @@ def _vjp(call: Call, leaves: list[Leaf], wanted: Sequence[int], once: bool, conn
     inputs = _inputs(leaves, wanted, connected)
     if inputs is None:
         return _vjp_in_func(call, leaves, wanted)
-    outputs, others, static = _nested(call, leaves)
+    outputs, auxiliary, static = _nested(call, leaves)
 
     def pull(cotangents: Sequence[Leaf | None]) -> list[Leaf]:
         pairs = [(y, ct) for y, ct in zip(outputs, cotangents, strict=True) if ct is not None and y.requires_grad]
@@ -60,8 +56,8 @@ def _vjp(call: Call, leaves: list[Leaf], wanted: Sequence[int], once: bool, conn
         return _with_zeros(inputs, grads)
 
     if connected:
-        return outputs, others, static, pull
-    return [y.detach() for y in outputs], [y.detach() for y in others], static, pull
+        return outputs, auxiliary, static, pull
+    return [y.detach() for y in outputs], [y.detach() for y in auxiliary], static, pull
 
 
 def _with_zeros(inputs: Sequence[_Tensor], grads: Sequence[Leaf | None]) -> list[_Tensor]:
@@ -74,7 +70,7 @@ def _with_zeros(inputs: Sequence[_Tensor], grads: Sequence[Leaf | None]) -> list
 
 def _inputs(leaves: list[Leaf], wanted: Sequence[int], connected: bool) -> list[_Tensor] | None:
     """Put what f gets into the wanted places and return it; None inside a transform of torch.func."""
-    # Where nothing is connected, torch.func itself refuses requires_grad. Its vmap would sum over the elements.
+    # If nothing is connected, torch.func itself refuses requires_grad. Its vmap would sum over the elements.
     if connected and _is_inside_func():
         return None
     inputs: list[_Tensor] = []
@@ -106,9 +102,9 @@ def _nested(call: Call, leaves: list[Leaf]) -> tuple[list[Leaf], list[Leaf], Any
 
 def _vjp_in_func(call: Call, leaves: list[Leaf], wanted: Sequence[int]) -> _Result:
     def of(*inputs: _Tensor) -> tuple[tuple[_Tensor, ...], list[_Tensor]]:
-        outputs, others, static = _nested(call, with_leaves(leaves, wanted, inputs))
+        outputs, auxiliary, static = _nested(call, with_leaves(leaves, wanted, inputs))
         statics.append(static)
-        return tuple(outputs), others
+        return tuple(outputs), auxiliary
 
     statics: list[Any] = []
     outputs, pull_back, *aux = torch.func.vjp(of, *[leaves[place] for place in wanted], has_aux=True)
@@ -124,9 +120,9 @@ def jvp(
     call: Call, leaves: list[Leaf], wanted: Sequence[int], tangents: list[Leaf]
 ) -> tuple[list[Leaf], list[Leaf], Any, list[Leaf]]:
     def of(*inputs: _Tensor) -> tuple[tuple[_Tensor, ...], list[_Tensor]]:
-        outputs, others, static = _nested(call, with_leaves(leaves, wanted, inputs))
+        outputs, auxiliary, static = _nested(call, with_leaves(leaves, wanted, inputs))
         statics.append(static)
-        return (*outputs, inputs[0]), others  # one more, because torch.func refuses a function without outputs
+        return (*outputs, inputs[0]), auxiliary  # one more, because torch.func refuses a function without outputs
 
     statics: list[Any] = []
     primals = [leaves[place] for place in wanted]
@@ -134,10 +130,10 @@ def jvp(
     if not connected:
         primals, tangents = [x.detach() for x in primals], [t.detach() for t in tangents]
     values, derivatives, *aux = torch.func.jvp(of, tuple(primals), tuple(tangents), has_aux=True)
-    outputs, along, others = list(values[:-1]), _with_zeros(values, derivatives)[:-1], list(aux[0])
+    outputs, along, auxiliary = list(values[:-1]), _with_zeros(values, derivatives)[:-1], list(aux[0])
     if not connected:
-        outputs, along, others = ([y.detach() for y in arrays] for arrays in (outputs, along, others))
-    return outputs, others, statics[-1], along
+        outputs, along, auxiliary = ([y.detach() for y in arrays] for arrays in (outputs, along, auxiliary))
+    return outputs, auxiliary, statics[-1], along
 
 
 def _is_inside_func() -> bool:

@@ -1,8 +1,7 @@
-"""Encoding and decoding of torch tensors, through NumPy, which reads the same memory.
+"""Encoding and decoding of torch tensors, through NumPy. Types that it lacks go as integers of the same size.
 
-Types that NumPy lacks (bfloat16, the float8 types) go as integers of the same size. Conjugate and negative views are
-resolved, GPU tensors fetched to the CPU; the header keeps the device's name, requires_grad and whether it was a
-Parameter. History, `.grad`, hooks and forward-mode tangents are not sent: a received tensor is a leaf.
+The header keeps the device's name, requires_grad and whether it was a Parameter. Conjugate and negative views are
+resolved; history, `.grad`, hooks and forward-mode tangents are not sent.
 """
 
 from typing import Any
@@ -72,11 +71,8 @@ def _in_numpy(x: torch.Tensor, dtype: torch.dtype) -> "np.ndarray[Any, Any]":
 
 
 def _refused(x: torch.Tensor) -> NotSendableError:
-    reason = why_not_plain(x)
-    if reason:
-        return NotSendableError(f"{described(x)} {reason}.")
-    if x.is_meta:
-        return NotSendableError(f"{described(x)} has no data. Send its shape and type, or a tensor with data.")
-    if x.ndim > MAX_NDIM:
-        return NotSendableError(f"{described(x)} has {x.ndim} dimensions, at most {MAX_NDIM}. Send x.flatten().")
-    return NotSendableError(f"{described(x)} has a type without a code. Convert it, for example to torch.uint8.")
+    reason = why_not_plain(x) or (
+        f"has no data, or has a type without a code, or more than {MAX_NDIM} dimensions ({x.ndim}). Send its shape and "
+        f"type, x.view(torch.uint8) or x.flatten()"
+    )
+    return NotSendableError(f"{described(x)} {reason}.")

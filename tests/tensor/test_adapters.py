@@ -1,4 +1,4 @@
-"""What each engine provides meets the protocols of `adapters.py`: its names when this runs, their types by mypy."""
+"""Engines have the functions of the protocols in `adapters.py`; mypy checks their types."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -56,9 +56,9 @@ def asked_of(protocol: type) -> set[str]:
 
 @pytest.mark.parametrize(("engine", "part"), PROVIDED)
 def test_an_engine_provides_what_its_protocol_asks(engine: str, part: str) -> None:
-    found, protocol = PARTS[part]
-    assert asked_of(protocol) - set(dir(found[engine])) == set()
-    assert found[engine].__name__ == f"fanwise.tensor.with_{engine}.{part}"
+    result, protocol = PARTS[part]
+    assert asked_of(protocol) - set(dir(result[engine])) == set()
+    assert result[engine].__name__ == f"fanwise.tensor.with_{engine}.{part}"
 
 
 def test_what_is_missing_is_seen() -> None:

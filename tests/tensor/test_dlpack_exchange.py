@@ -1,6 +1,6 @@
-"""What `convert` does on an accelerator, done in main memory: torch and JAX speak DLPack there, too.
+"""Exchange by DLPack between torch and JAX, in main memory instead of on an accelerator.
 
-Which way an array goes is in test_tensor_processes.py, and all of it on a real one in test_on_gpu.py.
+test_tensor_processes.py tests the choice of the path, and test_on_gpu.py a real accelerator.
 """
 
 from collections.abc import Callable, Iterator

@@ -139,21 +139,21 @@ def test_the_gradient_has_the_structure_of_the_argument(xp: Namespace) -> None:
         *([first, second], (first, second), Point(first, second), Point(second, None), OrderedDict(a=first)),
     ]
     for tree in trees * 2:
-        found = mapped(float, df(tree))
-        assert found == mapped(lambda x: float(x) * 2, tree) and repr(type(found)) == repr(type(tree))
+        result = mapped(float, df(tree))
+        assert result == mapped(lambda x: float(x) * 2, tree) and repr(type(result)) == repr(type(tree))
 
 
 def test_a_leaf_that_is_not_used_gets_zeros(xp: Namespace) -> None:
     x = xp.asarray([1.0, 2.0])
-    found = grad(lambda tree: xp.sum(tree["used"]))({"used": x, "unused": x * 3})
-    assert same(found["unused"], [0.0, 0.0]) and found["unused"].dtype == x.dtype
+    result = grad(lambda tree: xp.sum(tree["used"]))({"used": x, "unused": x * 3})
+    assert same(result["unused"], [0.0, 0.0]) and result["unused"].dtype == x.dtype
     assert same(grad(lambda x: xp.asarray(1.0))(x), [0.0, 0.0])
     assert same(vjp(lambda x, y: x, x, x)[1](x)[1], [0.0, 0.0])
 
 
 def test_the_same_array_twice_is_two_arguments(xp: Namespace) -> None:
     x = xp.asarray(2.0)
-    assert [float(each) for each in grad(lambda a, b: a * b * b, argnums=(0, 1))(x, x)] == [4.0, 8.0]
+    assert [float(item) for item in grad(lambda a, b: a * b * b, argnums=(0, 1))(x, x)] == [4.0, 8.0]
 
 
 def test_argnums_choose_and_the_rest_is_passed_on(xp: Namespace) -> None:
@@ -164,7 +164,7 @@ def test_argnums_choose_and_the_rest_is_passed_on(xp: Namespace) -> None:
         return x * y**power * scale
 
     both = grad(f, argnums=(2, 1))("text", x, y, 2, scale=x, mode="fast")
-    assert [float(each) for each in both] == [24.0, 18.0]
+    assert [float(item) for item in both] == [24.0, 18.0]
     assert float(grad(f, argnums=-2)("text", x, y, power=2, scale=x, mode="fast")) == 18.0
 
 
@@ -201,10 +201,10 @@ def test_gradients_of_any_tree_agree_with_calculus_and_central_differences(engin
     def f(tree: Any, xp: Namespace = xp) -> Array:
         return sum(i * xp.sum(xp.sin(x) * x) for i, x in enumerate(flatten(tree)[0], 1))
 
-    found, structure = flatten(grad(f)(mapped(lambda x: convert(x, engine), tree)))
+    result, structure = flatten(grad(f)(mapped(lambda x: convert(x, engine), tree)))
     leaves, expected_structure = flatten(tree)
     assert structure == expected_structure
-    slopes = [to_numpy(x) for x in found]
+    slopes = [to_numpy(x) for x in result]
     for i, (x, slope) in enumerate(zip(leaves, slopes, strict=True), 1):
         assert np.allclose(slope, i * (np.cos(x) * x + np.sin(x)), rtol=1e-4, atol=1e-5)
     step = 1e-5
@@ -217,7 +217,7 @@ def test_half_precision_stays_half_precision(xp: Namespace) -> None:
         x = xp.asarray([1.0, 2.0], dtype=dtype)
         value, gradient = value_and_grad(lambda x: xp.sum(x * x))(x)
         assert value.dtype == gradient.dtype == x.dtype
-        assert [float(each) for each in gradient] == [2.0, 4.0]
+        assert [float(item) for item in gradient] == [2.0, 4.0]
 
 
 # -- cotangents --------------------------------------------------------------------------------------------------------
@@ -329,26 +329,26 @@ def test_an_exception_leaves_no_state_behind(xp: Namespace) -> None:
     with pytest.raises(OwnError, match="stop"):
         grad(lambda x: df(x) * x)(x)
     failing[0] = False
-    found = df(x)
-    assert float(found) == 4.0 and not getattr(found, "requires_grad", False)
+    result = df(x)
+    assert float(result) == 4.0 and not getattr(result, "requires_grad", False)
 
 
 def test_threads_do_not_see_each_other(xp: Namespace) -> None:
     f = value_and_grad(lambda x, n: xp.sum(grad(lambda y: xp.sum(y**3))(x)) * n)
-    found: dict[int, list[float]] = {}
+    result: dict[int, list[float]] = {}
     start = threading.Barrier(4)
 
     def work(number: int) -> None:
         x = xp.asarray([float(number), 1.0])
         start.wait()
-        found[number] = [float(each) for _ in range(5) for each in f(x, 2.0)[1]]
+        result[number] = [float(item) for _ in range(5) for item in f(x, 2.0)[1]]
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert found == {number: [12.0 * number, 12.0] * 5 for number in range(4)}
+    assert result == {number: [12.0 * number, 12.0] * 5 for number in range(4)}
 
 
 # -- compiling ---------------------------------------------------------------------------------------------------------
@@ -391,9 +391,9 @@ def test_many_versions_warn_once(compiling: Namespace, monkeypatch: pytest.Monke
     monkeypatch.setattr(compilation, "WARN_AT_VERSIONS", 3)
     f, x = jit(lambda x, n: x * n), compiling.ones(())
     assert [float(f(x, n)) for n in (1, 2, 1, 2)] == [1.0, 2.0, 1.0, 2.0]
-    with pytest.warns(RuntimeWarning, match=r"<lambda> has been compiled for 3 different .* Pass numbers") as seen:
+    with pytest.warns(RuntimeWarning, match=r"<lambda> has been compiled for 3 different .* Pass numbers") as recorded:
         assert float(f(x, 3)) == 3.0
-    assert seen[0].filename == __file__
+    assert recorded[0].filename == __file__
     assert float(f(x, 4)) == 4.0  # a second warning would be an error
 
 
@@ -403,10 +403,10 @@ def test_nothing_is_compiled_unless_asked_for_so_that_each_call_sees_what_is_aro
     def f(x: Array) -> Array:
         return x * scale["now"] if x > 0 else x * 3
 
-    made, found = value_and_grad(f), []
+    made, result = value_and_grad(f), []
     for scale["now"] in (2.0, 4.0):
-        found += [float(each) for each in (*made(xp.asarray(2.0)), grad(f)(xp.asarray(1.0)))]
-    assert found == [4.0, 2.0, 2.0, 8.0, 4.0, 4.0]
+        result += [float(item) for item in (*made(xp.asarray(2.0)), grad(f)(xp.asarray(1.0)))]
+    assert result == [4.0, 2.0, 2.0, 8.0, 4.0, 4.0]
     assert float(made(xp.asarray(-1.0))[0]) == -3.0
 
 
@@ -436,24 +436,24 @@ def test_what_was_compiled_goes_with_the_function(xp: Namespace) -> None:
         """Something that f closes over."""
 
     def made() -> tuple[Any, "weakref.ref[Held]"]:
-        held = Held()
+        owner = Held()
 
         def f(x: Array, n: int) -> Array:
-            assert held is not None
+            assert owner is not None
             return x * n
 
         compiled = xp is not namespace("torch")
         derived = [value_and_grad(f, jit=compiled), grad(f, jit=compiled), jit(f)]
-        for each in derived:
-            each(xp.ones(()), 2)
-            each(xp.ones(()), 3)
-        return derived, weakref.ref(held)
+        for item in derived:
+            item(xp.ones(()), 2)
+            item(xp.ones(()), 3)
+        return derived, weakref.ref(owner)
 
-    derived, held = made()
-    assert held() is not None
+    derived, owner = made()
+    assert owner() is not None
     del derived
     gc.collect()
-    assert held() is None
+    assert owner() is None
 
 
 def test_a_derivative_can_be_pickled_also_after_use(xp: Namespace) -> None:
@@ -474,6 +474,6 @@ def test_stop_gradient_takes_trees_with_anything_in_them(xp: Namespace) -> None:
     x = xp.asarray([0.0, 1.0, 2.0, 3.0])
     assert same(grad(lambda x: xp.sum(stop_gradient(x * x) * x))(x), [0.0, 1.0, 4.0, 9.0])
     tree = {"x": xp.ones((2,)), "n": 3, "none": None, "numpy": np.ones(2)}
-    found = stop_gradient(tree)
-    assert same(found["x"], [1.0, 1.0]) and (found["n"], found["none"]) == (3, None)
-    assert found["numpy"] is tree["numpy"]
+    result = stop_gradient(tree)
+    assert same(result["x"], [1.0, 1.0]) and (result["n"], result["none"]) == (3, None)
+    assert result["numpy"] is tree["numpy"]

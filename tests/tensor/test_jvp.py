@@ -37,9 +37,9 @@ def engine(request: pytest.FixtureRequest) -> Iterator[str]:
         yield request.param
 
 
-def close(found: Array, expected: Array) -> bool:
-    found, expected = ft.to_numpy(found), np.asarray(expected)
-    return found.shape == expected.shape and np.allclose(found, expected, rtol=2e-3, atol=2e-3)
+def close(result: Array, expected: Array) -> bool:
+    result, expected = ft.to_numpy(result), np.asarray(expected)
+    return result.shape == expected.shape and np.allclose(result, expected, rtol=2e-3, atol=2e-3)
 
 
 def same_as(x: Array, constant: Any) -> Array:
@@ -124,8 +124,8 @@ def test_jvp_and_vjp_are_adjoint(names: tuple[str, ...], row: int) -> None:
             forward = ft.to_numpy(ft.jvp(f, (x,), (tangent,))[1])
             back = ft.to_numpy(ft.vjp(f, x)[1](cotangent)[0])
             one = np.sum(np.conj(ft.to_numpy(cotangent)) * forward).real
-            other = np.sum(np.conj(back) * ft.to_numpy(tangent)).real
-            assert one == pytest.approx(other, rel=2e-3, abs=2e-3)
+            target = np.sum(np.conj(back) * ft.to_numpy(tangent)).real
+            assert one == pytest.approx(target, rel=2e-3, abs=2e-3)
 
 
 # -- jvp ---------------------------------------------------------------------------------------------------------------

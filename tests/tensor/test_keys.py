@@ -59,12 +59,12 @@ def test_words_are_philox_of_position_attempt_and_purpose(
 
 @pytest.mark.parametrize("size", [0, 1, 32767, 32768, 32769, 70001])
 def test_blocks_hold_the_same_words_side_by_side(size: int) -> None:
-    found = np.zeros(size, np.uint64)
+    actual = np.zeros(size, np.uint64)
     for place, block in exact.blocks((3, 4), 2, size):
         # A draw in between, from the same thread, changes nothing.
         exact.words((9, 9), 1, 3)
-        found[place] = block
-    assert np.array_equal(found, exact.words((3, 4), 2, size))
+        actual[place] = block
+    assert np.array_equal(actual, exact.words((3, 4), 2, size))
 
 
 def test_keys_are_the_same_on_every_machine() -> None:

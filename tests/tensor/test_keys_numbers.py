@@ -1,4 +1,4 @@
-"""Exact random numbers: what a word becomes, how far from the truth, and that the distributions are right."""
+"""Exact random numbers: their words, errors and distributions."""
 
 import math
 import statistics
@@ -45,9 +45,9 @@ def of(words_drawn: list[int]) -> list[float]:
 
 @given(WORDS)
 def test_a_normal_number_is_exact_to_four_units_of_its_last_place(word: int) -> None:
-    found = of([word])[0]
+    result = of([word])[0]
     with mpmath.workdps(50):
-        error = abs((mpmath.mpf(found) - exact_normal(word, found)) / exact_normal(word, found))
+        error = abs((mpmath.mpf(result) - exact_normal(word, result)) / exact_normal(word, result))
     assert error < 8e-16
 
 
@@ -88,9 +88,9 @@ def test_narrow_normal_numbers_are_the_wide_ones_rounded(seed: int, n: int) -> N
 def test_a_shape_is_filled_along_its_last_axis(seed: int, shape: tuple[int, ...]) -> None:
     key, size = Key(seed), math.prod(shape)
     for draw in (normal, uniform):
-        found = draw(key, shape)
-        assert type(found) is np.ndarray and found.shape == shape
-        assert found.reshape(-1).tolist() == draw(key, size).tolist()
+        result = draw(key, shape)
+        assert type(result) is np.ndarray and result.shape == shape
+        assert result.reshape(-1).tolist() == draw(key, size).tolist()
     assert integers(key, shape, 0, 5).shape == bernoulli(key, 0.5, shape).shape == shape
 
 
@@ -107,27 +107,27 @@ def test_uniform_is_low_plus_the_words_upper_bits_times_the_range(seed: int, low
 def test_uniform_is_less_than_high_after_rounding(dtype: str) -> None:
     near = 2.0**-51 if dtype == "float64" else 2.0**-22
     for low, high in [(0.0, 1.0), (-1.0, 0.1), (3.0, 3.01), (0.5, 0.7), (1.0, 1.0 + near)]:
-        found = uniform(Key(1), 50_000, low, high, dtype=dtype).astype(np.float64)
-        assert found.max() < high
-        assert found.min() >= low - 0.01 * abs(low)
+        result = uniform(Key(1), 50_000, low, high, dtype=dtype).astype(np.float64)
+        assert result.max() < high
+        assert result.min() >= low - 0.01 * abs(low)
 
 
 def test_integers_fill_the_whole_range_of_their_dtype() -> None:
     drawn = exact.words(Key(0).words, exact.INTEGERS, 3).tolist()
     for dtype in [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]:
         least, end = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max) + 1
-        found = integers(Key(0), 1000, least, end, dtype=dtype)
-        assert found.dtype == np.dtype(dtype)
+        result = integers(Key(0), 1000, least, end, dtype=dtype)
+        assert result.dtype == np.dtype(dtype)
         quarter = (end - least) // 4
-        assert int(found.min()) < least + quarter and int(found.max()) > end - quarter
-        assert [int(number) - least for number in found[:3]] == [word % (end - least) for word in drawn]
+        assert int(result.min()) < least + quarter and int(result.max()) > end - quarter
+        assert [int(number) - least for number in result[:3]] == [word % (end - least) for word in drawn]
 
 
 def test_words_that_would_favour_some_numbers_are_drawn_again() -> None:
     span = 2**63 + 1  # Nearly half of the words are of no use.
     key, size = Key(5), 500
-    found = integers(key, size, 0, span, dtype="uint64").tolist()
-    for place, number in enumerate(found):
+    result = integers(key, size, 0, span, dtype="uint64").tolist()
+    for place, number in enumerate(result):
         attempt = 0
         while (word := int(exact.words(key.words, exact.INTEGERS, size, attempt)[place])) >= span:
             attempt += 1
@@ -151,8 +151,8 @@ def test_a_permutation_has_each_number_once(seed: int, n: int) -> None:
 def test_integers_and_permutations_are_equally_likely() -> None:
     digits = np.bincount(integers(Key(2), 60_000, 0, 6), minlength=6)
     assert ((digits - 10_000) ** 2 / 10_000).sum() < 20.5  # 5 degrees of freedom, 1 in 1000
-    found = [tuple(permutation(Key(0).fold_in(number), 3).tolist()) for number in range(3000)]
-    counts = [found.count(order) for order in set(found)]
+    result = [tuple(permutation(Key(0).fold_in(number), 3).tolist()) for number in range(3000)]
+    counts = [result.count(order) for order in set(result)]
     assert len(counts) == 6 and sum((count - 500) ** 2 / 500 for count in counts) < 20.5
 
 

@@ -1,6 +1,6 @@
 """Exchange between engines: exact in all pairs, types and layouts; shared where nobody can notice, or asked.
 
-What must have a process of its own is in test_tensor_processes.py.
+Tests that need their own process are in test_tensor_processes.py.
 """
 
 import gc
@@ -136,7 +136,7 @@ def test_a_round_trip_over_any_engines_is_exact(
     assert bits(x) == words_of(original)
 
 
-# -- what is shared ------------------------------------------------------------------------------------------------
+# -- shared memory ------------------------------------------------------------------------------------------------
 
 
 def plain(engine: str, dtype: str = "float32") -> Any:
@@ -249,7 +249,7 @@ def test_shared_memory_outlives_its_sources(way: tuple[str, ...]) -> None:
         y = convert(x, engine, copy=None if writes else False)
         del x
         gc.collect(0)
-        [plain(engine) for _ in range(3)]  # takes the memory, if it was let go
+        [plain(engine) for _ in range(3)]  # takes the memory, if it was freed
         x = y
     assert bits(x) == expected
 
@@ -279,7 +279,7 @@ def test_empty_aligned_is_what_every_engine_adopts() -> None:
         empty_aligned(2, object)
 
 
-# -- what is refused -----------------------------------------------------------------------------------------------
+# -- refusals -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
-"""What must have a process of its own: no JAX, several devices, what aborts raw, and the end of a process.
+"""Programs that need their own process: no JAX, several devices, and the end of a process.
 
 One process loads all engines, which takes longer than all that is tried. Each program is a fork of it, made before an
-engine has started a thread; that without JAX is made before JAX is loaded. What is loaded is left out of garbage
-collections, so that forks do not copy it.
+engine has started a thread; that without JAX is made before JAX is loaded. Loaded modules are excluded from garbage
+collection, so that forks do not copy them.
 """
 
 import json
@@ -82,7 +82,7 @@ else:
 """
 
 A_COMMON_ACCELERATOR = """
-# Main memory plays that of two accelerators, of which both engines tell; and of a third that JAX cannot use.
+# Main memory plays two accelerators that both engines have, and a third that JAX cannot use.
 from types import SimpleNamespace
 import jax
 from fanwise.tensor.adapters import device_placements, exchanges
@@ -164,7 +164,7 @@ PROGRAMS = {
 
 LOADED = """
 import gc
-gc.disable()  # what is loaded stays: to look at it again and again takes seconds
+gc.disable()  # collecting loaded modules repeatedly takes seconds
 
 import json, os, sys, warnings
 import numpy as np
@@ -206,7 +206,7 @@ exec(program)
 
 
 class Finished(NamedTuple):
-    """What a program left: its exit status, standard output and standard error."""
+    """Exit status, standard output and standard error of a program."""
 
     status: int
     out: str
@@ -215,7 +215,7 @@ class Finished(NamedTuple):
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Finished]:
-    """What each of the programs left."""
+    """Return the result of each program."""
     folder = tmp_path_factory.mktemp("programs")
     quiet = {name: value for name, value in os.environ.items() if not name.startswith("TF_")}
     loaded = subprocess.run(

@@ -1,4 +1,4 @@
-"""The wire format for JAX and TensorFlow, and from each engine to each: bits, what is adopted, what is refused."""
+"""The wire format for JAX and TensorFlow, and from each engine to each: bits, adopted memory, refusals."""
 
 import struct
 import subprocess
@@ -209,13 +209,13 @@ def test_what_has_no_form_on_the_wire_is_refused_with_a_way_out() -> None:
 
 
 def read_or_refuse(header: bytes, buffers: list[bytearray]) -> None:
-    """Whatever the bytes are: a WireError, or an array that can be sent on and is the same."""
+    """Any bytes give a WireError, or an array that can be sent on and is the same."""
     try:
         x = from_wire(header, buffers)
     except WireError:
         return
-    again, sent = to_wire(x)
-    head, other = read_header(header), read_header(again)
+    second, sent = to_wire(x)
+    head, other = read_header(header), read_header(second)
     assert other._replace(device="") == head._replace(device="")
     if head.dtype.name != "bool":  # an engine may read any byte but 0 as True
         assert bytes(sent[0]) == bytes(buffers[0])

@@ -1,4 +1,4 @@
-"""The wire format of arrays: round trips, what is shared, what is refused, and bytes of strangers."""
+"""The wire format of arrays: round trips, shared memory, refusals, and malformed bytes."""
 
 import struct
 import subprocess
@@ -223,8 +223,8 @@ class Parameter:
 
 def test_arrays_are_recognized_by_their_exact_type() -> None:
     assert all(map(is_array, (np.zeros(2), torch.zeros(2), torch.nn.Parameter(torch.zeros(2)), np.array([None]))))
-    others: tuple[Any, ...] = (3, [1.0], np.float32(1), Parameter(), OrderedDict(), np.ma.masked_array([1]))
-    assert not any(map(is_array, (*others, torch.ones(1).as_subclass(Doubled))))
+    more: tuple[Any, ...] = (3, [1.0], np.float32(1), Parameter(), OrderedDict(), np.ma.masked_array([1]))
+    assert not any(map(is_array, (*more, torch.ones(1).as_subclass(Doubled))))
 
 
 def test_the_layer_and_is_array_load_no_engine() -> None:

@@ -74,12 +74,14 @@ def _inputs(leaves: list[Leaf], wanted: Sequence[int], connected: bool) -> list[
     if connected and _is_inside_func():
         return None
     inputs: list[_Tensor] = []
+    own_inputs: set[int] = set()
     for place in wanted:
         x: _Tensor = leaves[place]
         try:
             if connected and x.requires_grad:
                 x = x.view_as(x)
-            elif x.requires_grad and x.is_leaf and all(x is not other for other in inputs):
+            elif x.requires_grad and x.is_leaf and id(x) not in own_inputs:
+                own_inputs.add(id(x))
                 x.requires_grad_()  # a no-op that torch.func refuses
             else:  # also for the same Parameter again, which is another argument
                 x = x.detach().requires_grad_()

@@ -116,7 +116,7 @@ def check_loaded(header: bytes | bytearray | memoryview) -> None:
     engine = read_header(header).engine
     if sys.modules.get(engine) is None:
         raise WireError(
-            f"received an array of {engine}, which this process has not loaded, from a sender that may not load it.\n"
+            f"received an array of {engine}, and this process has not loaded {engine}; the sender must not load it.\n"
             f"Import {engine} here before, or send fanwise.tensor.to_numpy(x)"
         )
 
@@ -171,7 +171,7 @@ def _load(engine: str) -> Any:
         coder = importlib.import_module(f"..with_{'torch' if engine == 'torch' else 'numpy'}.wire", __package__)
     except (ImportError, ValueError) as error:  # ValueError: sys.modules holds None
         raise NotInstalled(
-            f"Received an array of {engine}, which is not installed in this process. "
+            f"Received an array of {engine}, but {engine} is not installed in this process. "
             f"Install it: pip install 'fanwise[{engine}]'. Or let the sender send "
             f"fanwise.tensor.to_numpy(x), or read it with from_wire(header, buffers, engine='numpy')"
         ) from error

@@ -59,10 +59,12 @@ class Exchange:
     def import_memory(exported: Any, copy: bool | None) -> Any:
         return from_numpy(numpy.array(exported[0]))
 
+    @staticmethod  # an array that nobody else uses: random numbers
+    def adopt(array: Any) -> Any:
+        return from_numpy(array)
 
-ft.register_engine(
-    Engine("mxnet", autodiff=False, jit=False, dlpack=False), ndarray, namespace=Namespace, exchange=Exchange
-)
+
+ft.register_engine(Engine("mxnet"), ndarray, namespace=Namespace, exchange=Exchange)
 
 with ft.use("mxnet"):
     x = ft.arange(12)
@@ -75,5 +77,6 @@ with ft.use("mxnet"):
     print("X == Y:", ft.to_numpy(ft.equal(X, Y)).tolist()[0])
     X[1, 2] = 17.0
     print("X[1]:", ft.to_numpy(X[1]).tolist())
+    print("normal numbers:", ft.to_numpy(ft.normal(ft.Key(0), 2)).tolist())
     t = ft.convert(Y, "torch")
     print("as a torch tensor:", ft.engine_of(t), float(ft.sum(t)))

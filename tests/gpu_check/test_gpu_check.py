@@ -146,7 +146,7 @@ def test_what_needs_a_look_stands_first() -> None:
     ("seen", "missing", "status", "said"),
     [
         (Seen("2.13.0"), [], 0, "there is no GPU here"),
-        (Seen(""), ["optree>=0.15"], 0, "there is no GPU here"),
+        (Seen(""), ["numpy>=2.0"], 0, "there is no GPU here"),
         (Seen("2.13.0+cpu", driver_gpus=1), [], 1, "torch 2.13.0+cpu of /py cannot use them. Nothing was checked"),
         (
             Seen("2.11", driver_gpus=1, problem="RuntimeError: no kernel"),
@@ -155,7 +155,7 @@ def test_what_needs_a_look_stands_first() -> None:
             "cannot use them (RuntimeError: no kern",
         ),
         (Seen("", driver_gpus=2), [], 1, "/py has no torch. Nothing was checked"),
-        (Seen("2.11", ("H100",), 1), ["optree>=0.15", "psutil>=5.9"], 1, "/py -m pip install 'optree>=0.15' 'psutil"),
+        (Seen("2.11", ("H100",), 1), ["numpy>=2.0", "psutil>=5.9"], 1, "/py -m pip install 'numpy>=2.0' 'psutil"),
     ],
     ids=["no GPU", "nothing", "torch for CPUs", "broken", "no torch", "no libraries"],
 )

@@ -98,7 +98,7 @@ def test_an_array_of_a_library_that_is_not_loaded_is_refused(monkeypatch: pytest
     header, _ = to_wire(torch.arange(3.0))
     changed = header[:2] + bytes([ENGINE_CODES["jax"]]) + header[3:]
     monkeypatch.setitem(sys.modules, "jax", None)  # to load it is an error
-    with pytest.raises(WireError, match="an array of jax came, and this process has not loaded jax"):
+    with pytest.raises(WireError, match="an array of jax, and this process has not loaded jax"):
         ours.loads(data.replace(header, changed))
 
 

@@ -1,6 +1,6 @@
-"""What `convert` does on an accelerator, done in main memory: torch and JAX speak DLPack there, too.
+"""Exchange by DLPack between torch and JAX, in main memory instead of on an accelerator.
 
-Which way an array goes is in test_tensor_processes.py, and all of it on a real one in test_on_gpu.py.
+test_tensor_processes.py tests the choice of the path, and test_on_gpu.py a real accelerator.
 """
 
 from collections.abc import Callable, Iterator
@@ -63,39 +63,22 @@ def test_every_type_is_exact_there_and_back(copy: bool | None) -> None:
         assert [same_memory(x, y), same_memory(y, z)] == 2 * [copy is False], dtype
 
 
-LAYOUTS: dict[str, Callable[[Any], Any]] = {
-    "transposed": lambda x: x.T,
-    "every second": lambda x: x[::2, 1::2],
-    "broadcast": lambda x: x[:, None].expand(4, 3, 6),
-    "conjugated": lambda x: x.conj(),
-    "negated": lambda x: x.conj().imag,
-    "not aligned": lambda x: x.reshape(-1)[1:],
-}
-
-
 @pytest.mark.parametrize(
     ("layout", "why"),
     [
-        ("transposed", "not C-contiguous"),
-        ("every second", "not C-contiguous"),
-        ("broadcast", "not C-contiguous"),
-        ("conjugated", "conjugates"),
-        ("negated", "negates"),
-        ("not aligned", "8 bytes past a multiple of 64"),
+        (lambda x: x.T, "not C-contiguous"),
+        (lambda x: x[::2, 1::2], "not C-contiguous"),
+        (lambda x: x[:, None].expand(4, 3, 6), "not C-contiguous"),
+        (lambda x: x.conj(), "conjugates"),
+        (lambda x: x.conj().imag, "negates"),
+        (lambda x: x.reshape(-1)[1:], "8 bytes past a multiple of 64"),
     ],
 )
-def test_what_cannot_be_shared_says_why_and_is_copied_unasked(layout: str, why: str) -> None:
-    x = LAYOUTS[layout](tensor("complex64"))
+def test_what_cannot_be_shared_says_why_and_is_copied_unasked(layout: Callable[[Any], Any], why: str) -> None:
+    x = layout(tensor("complex64"))
     with pytest.raises(ValueError, match=f"(?s)without a copy.*{why}.*copy=True"):
         handed_on(x, copy=False)
     assert bits(handed_on(x)) == bits(x.resolve_conj().resolve_neg())
-
-
-@pytest.mark.parametrize("shape", [(), (0,), (0, 6), (3, 0), (1, 1)])
-def test_small_shapes_go_too(shape: tuple[int, ...]) -> None:
-    x = tensor(shape=shape)
-    assert bits(handed_on(x)) == bits(x)
-    assert bits(handed_on(convert(x, "jax"))) == bits(x)
 
 
 def test_a_copy_is_not_changed_by_what_happens_to_its_source() -> None:
@@ -108,27 +91,16 @@ def test_a_copy_is_not_changed_by_what_happens_to_its_source() -> None:
     y.delete()
     assert bits(z) == before
     z.fill_(7)  # it can be written to
-
-
-def test_shared_memory_outlives_its_source() -> None:
-    x = tensor(shape=(500, 500))
-    before = bits(x)
-    z = handed_on(handed_on(x, copy=False), copy=False)
-    del x
-    assert bits(z) == before
+    for shape in ((), (0,), (0, 6), (1, 1)):
+        x = tensor(shape=shape)
+        assert bits(handed_on(x)) == bits(handed_on(convert(x, "jax"))) == bits(x)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "int64", "uint64", "complex128"])
 @pytest.mark.parametrize("copy", [None, False, True])
 def test_nothing_is_narrowed_on_the_way_into_jax(dtype: str, copy: bool | None) -> None:
-    with jax.enable_x64(False), pytest.raises(TypeError, match=f"of {dtype} in silence.*jax_enable_x64"):
+    with jax.enable_x64(False), pytest.raises(TypeError, match=f"of {dtype}.*jax_enable_x64"):
         handed_on(tensor(dtype), copy)
-
-
-def test_a_wide_array_of_jax_goes_also_when_64_bits_are_off_again() -> None:
-    x = jnp.arange(3, dtype="float64")
-    with jax.enable_x64(False):
-        assert handed_on(x).dtype == torch.float64
 
 
 def test_a_type_that_dlpack_or_the_engine_lacks_is_left_to_the_other_way() -> None:
@@ -137,16 +109,6 @@ def test_a_type_that_dlpack_or_the_engine_lacks_is_left_to_the_other_way() -> No
         assert handed_on(x) is None
         with pytest.raises(ValueError, match=r"without a copy.*torch does not take its memory"):
             handed_on(x, copy=False)
-
-
-def test_what_convert_refuses_is_refused() -> None:
-    for x, says in (
-        (torch.ones(2, requires_grad=True), "stop_gradient"),
-        (torch.eye(2).to_sparse(), "to_dense"),
-        (torch.zeros(2, dtype=torch.int32).view(torch.complex32), "no element type"),
-    ):
-        with pytest.raises(TypeError, match=says):
-            handed_on(x)
 
 
 def test_inside_of_torch_func_nothing_is_handed_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,25 +122,10 @@ def test_inside_of_torch_func_nothing_is_handed_on(monkeypatch: pytest.MonkeyPat
     torch.func.grad(send)(torch.ones(3))
 
 
-def test_inside_of_a_traced_function_it_is_a_constant() -> None:
-    x = tensor()
-
-    def jitted(y: Any) -> Any:
-        assert bits(handed_on(x)) == bits(x)
-        return y + handed_on(x)
-
-    assert bits(jax.jit(jitted)(jnp.zeros((), "float32"))) == bits(x)
-
-
 def test_what_is_in_main_memory_is_on_no_accelerator() -> None:
     deleted = jnp.zeros(3)
     deleted.delete()
     for x in (torch.zeros(3), jnp.zeros(3), deleted, jax.random.key(0)):
         assert part(engine_of(x)).accelerator_of(x) is None
     jax.jit(lambda x: x if part("jax").accelerator_of(x) is None else 1 / 0)(1.0)
-
-
-def test_a_tensor_elsewhere_says_where() -> None:
     assert part("torch").accelerator_of(torch.zeros(3, device="meta")) == "meta:0"
-    with pytest.raises(TypeError, match="has no data"):
-        convert(torch.zeros(3, device="meta"), "jax")

@@ -4,19 +4,19 @@ import gc
 import math
 import threading
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import cloudpickle
 import hypothesis.strategies as st
 import numpy as np
-import optree
 import pytest
 from hypothesis import given, settings
 
 from fanwise.tensor import convert, grad, jit, namespace, stop_gradient, to_numpy, value_and_grad, vjp
-from fanwise.tensor.gradients.compiling import Compiler
+from fanwise.tensor.gradients import compiling as compilation
+from fanwise.tensor.trees import flatten, unflatten
 
 ENGINES = ["torch", "jax", "tensorflow"]
 Array = Any  # Any: an array of whatever engine the test runs on
@@ -56,28 +56,11 @@ def test_twice_the_dot_product_has_the_gradient_4x(xp: Namespace) -> None:
     assert same(value, 28.0) and same(gradient, [0.0, 4.0, 8.0, 12.0])
 
 
-def test_nothing_accumulates_from_one_call_to_the_next(xp: Namespace) -> None:
-    x, both = xp.asarray([0.0, 1.0, 2.0]), grad(two_dots(xp))
-    assert same(both(x), both(x))
-    assert same(grad(lambda x: xp.sum(x))(x), [1.0, 1.0, 1.0])
-
-
-def test_a_value_with_axes_is_weighed_by_a_cotangent(xp: Namespace) -> None:
-    x = xp.asarray([0.0, 1.0, 2.0, 3.0])
-    y, pullback = vjp(lambda x: x * x, x)
+def test_a_pullback_may_be_called_repeatedly(xp: Namespace) -> None:
+    y, pullback = vjp(lambda x: x * x, xp.asarray([0.0, 1.0, 2.0, 3.0]))
     assert same(y, [0.0, 1.0, 4.0, 9.0])
-    assert same(pullback(xp.ones_like(y))[0], [0.0, 2.0, 4.0, 6.0])
     assert same(pullback(xp.asarray([1.0, 0.0, 0.0, 2.0]))[0], [0.0, 0.0, 0.0, 12.0])
-
-
-def test_a_value_with_axes_is_refused_with_a_way_out(xp: Namespace) -> None:
-    with pytest.raises(TypeError, match=r"no axes, got shape \(4,\)\. Return its sum .* fanwise\.tensor\.vjp"):
-        grad(lambda x: x * x)(xp.asarray([0.0, 1.0, 2.0, 3.0]))
-
-
-def test_what_is_detached_is_a_constant(xp: Namespace) -> None:
-    x = xp.asarray([0.0, 1.0, 2.0, 3.0])
-    assert same(grad(lambda x: xp.sum(stop_gradient(x * x) * x))(x), [0.0, 1.0, 4.0, 9.0])
+    assert same(pullback(xp.ones_like(y))[0], [0.0, 2.0, 4.0, 6.0])
 
 
 def doubled_until_large(xp: Namespace) -> Callable[[Array], Array]:
@@ -97,12 +80,6 @@ def test_python_control_flow_on_values_has_a_gradient(xp: Namespace, a: list[flo
     value, gradient = value_and_grad(f)(xp.asarray(a))
     slope = float(value) / np.sum(a)  # f is linear in pieces
     assert same(gradient, np.full(np.shape(a), slope))
-
-
-def test_the_way_back_may_be_gone_twice(xp: Namespace) -> None:
-    _, pullback = vjp(lambda x: xp.sum(xp.exp(x)), xp.asarray([0.0, 1.0]))
-    first, second = pullback(xp.asarray(1.0)), pullback(xp.asarray(1.0))
-    assert same(first[0], second[0]) and same(first[0], [1.0, math.e])
 
 
 def test_the_second_derivative_of_sin_is_minus_sin(xp: Namespace) -> None:
@@ -148,53 +125,35 @@ class Point(NamedTuple):
     y: Array
 
 
-@dataclass
-class Line:
-    slope: Array
-    name: str
+def mapped(f: Callable[[Array], Any], tree: Any) -> Any:
+    leaves, structure = flatten(tree)
+    return unflatten(structure, [f(leaf) for leaf in leaves])
 
 
-register: Any = optree.register_pytree_node  # Any: its own types ask for a Collection
-register(
-    Line, lambda line: ((line.slope,), line.name), lambda name, children: Line(children[0], name), namespace="fanwise"
-)
-
-
-def test_the_gradient_has_the_shape_of_the_argument(xp: Namespace) -> None:
-    one = xp.asarray(1.0)
-    tree = {"p": Point(one, [one * 2, None]), "l": Line(one * 3, "steep"), "n": None, "t": (one * 4,)}
-    expected: Any = {"p": Point(2.0, [4.0, None]), "l": Line(6.0, "steep"), "n": None, "t": (8.0,)}
-
-    def f(tree: Any) -> Array:
-        return tree["p"].x ** 2 + tree["p"].y[0] ** 2 + tree["l"].slope ** 2 + tree["t"][0] ** 2
-
-    found = grad(f)(tree)
-    assert optree.tree_map(float, found, namespace="fanwise") == expected
-
-
-def test_trees_that_differ_in_names_or_kind_alone_keep_theirs(xp: Namespace) -> None:
+def test_the_gradient_has_the_structure_of_the_argument(xp: Namespace) -> None:
     first, second = xp.asarray(1.0), xp.asarray(2.0)
-    df = grad(lambda tree: sum(x * x for x in optree.tree_leaves(tree, namespace="fanwise")))
+    df = grad(lambda tree: sum(x * x for x in flatten(tree)[0]))
     trees: list[Any] = [
+        {"p": Point(first, [second, None]), "n": None, "t": (second,), "o": OrderedDict(b=first, a=second)},
         *({"a": first, "b": second}, {"b": second, "a": first}, {"c": first, "b": second}, {"a": first, "b": None}),
-        *([first, second], (first, second), Point(first, second), Point(second, None), Line(first, "x")),
+        *([first, second], (first, second), Point(first, second), Point(second, None), OrderedDict(a=first)),
     ]
     for tree in trees * 2:
-        double = optree.tree_map(lambda x: float(x) * 2, tree, namespace="fanwise")
-        assert optree.tree_map(float, df(tree), namespace="fanwise") == double
+        result = mapped(float, df(tree))
+        assert result == mapped(lambda x: float(x) * 2, tree) and repr(type(result)) == repr(type(tree))
 
 
 def test_a_leaf_that_is_not_used_gets_zeros(xp: Namespace) -> None:
     x = xp.asarray([1.0, 2.0])
-    found = grad(lambda tree: xp.sum(tree["used"]))({"used": x, "unused": x * 3})
-    assert same(found["unused"], [0.0, 0.0]) and found["unused"].dtype == x.dtype
+    result = grad(lambda tree: xp.sum(tree["used"]))({"used": x, "unused": x * 3})
+    assert same(result["unused"], [0.0, 0.0]) and result["unused"].dtype == x.dtype
     assert same(grad(lambda x: xp.asarray(1.0))(x), [0.0, 0.0])
     assert same(vjp(lambda x, y: x, x, x)[1](x)[1], [0.0, 0.0])
 
 
 def test_the_same_array_twice_is_two_arguments(xp: Namespace) -> None:
     x = xp.asarray(2.0)
-    assert [float(each) for each in grad(lambda a, b: a * b * b, argnums=(0, 1))(x, x)] == [4.0, 8.0]
+    assert [float(item) for item in grad(lambda a, b: a * b * b, argnums=(0, 1))(x, x)] == [4.0, 8.0]
 
 
 def test_argnums_choose_and_the_rest_is_passed_on(xp: Namespace) -> None:
@@ -205,7 +164,7 @@ def test_argnums_choose_and_the_rest_is_passed_on(xp: Namespace) -> None:
         return x * y**power * scale
 
     both = grad(f, argnums=(2, 1))("text", x, y, 2, scale=x, mode="fast")
-    assert [float(each) for each in both] == [24.0, 18.0]
+    assert [float(item) for item in both] == [24.0, 18.0]
     assert float(grad(f, argnums=-2)("text", x, y, power=2, scale=x, mode="fast")) == 18.0
 
 
@@ -220,12 +179,6 @@ def test_aux_comes_beside_the_value_whatever_it_is(xp: Namespace) -> None:
         assert (aux["name"], aux["count"], aux["nothing"]) == ("square", 3, None)
     gradient, aux = grad(f, has_aux=True)(x)
     assert same(gradient, [2.0, 4.0]) and aux["name"] == "square"
-
-
-def test_aux_of_another_shape_of_argument_is_its_own(compiling: Namespace) -> None:
-    f = value_and_grad(lambda x: (compiling.sum(x), f"{x.shape[0]} numbers"), has_aux=True)
-    three, four = compiling.ones((3,)), compiling.ones((4,))
-    assert [f(x)[0][1] for x in (three, four, three)] == ["3 numbers", "4 numbers", "3 numbers"]
 
 
 @st.composite
@@ -246,16 +199,16 @@ def test_gradients_of_any_tree_agree_with_calculus_and_central_differences(engin
     xp = namespace(engine)
 
     def f(tree: Any, xp: Namespace = xp) -> Array:
-        return sum(i * xp.sum(xp.sin(x) * x) for i, x in enumerate(optree.tree_leaves(tree), 1))
+        return sum(i * xp.sum(xp.sin(x) * x) for i, x in enumerate(flatten(tree)[0], 1))
 
-    found = grad(f, jit=False)(optree.tree_map(lambda x: convert(x, engine), tree))
-    assert optree.tree_structure(found) == optree.tree_structure(tree)
-    leaves, spec = optree.tree_flatten(tree)
-    slopes = [to_numpy(x) for x in optree.tree_leaves(found)]
+    result, structure = flatten(grad(f)(mapped(lambda x: convert(x, engine), tree)))
+    leaves, expected_structure = flatten(tree)
+    assert structure == expected_structure
+    slopes = [to_numpy(x) for x in result]
     for i, (x, slope) in enumerate(zip(leaves, slopes, strict=True), 1):
         assert np.allclose(slope, i * (np.cos(x) * x + np.sin(x)), rtol=1e-4, atol=1e-5)
     step = 1e-5
-    up, down = (f(spec.unflatten([x.astype(np.float64) + s for x in leaves]), np) for s in (step, -step))
+    up, down = (f(unflatten(structure, [x.astype(np.float64) + s for x in leaves]), np) for s in (step, -step))
     assert math.isclose((up - down) / (2 * step), sum(slope.sum() for slope in slopes), rel_tol=1e-3, abs_tol=1e-3)
 
 
@@ -264,7 +217,7 @@ def test_half_precision_stays_half_precision(xp: Namespace) -> None:
         x = xp.asarray([1.0, 2.0], dtype=dtype)
         value, gradient = value_and_grad(lambda x: xp.sum(x * x))(x)
         assert value.dtype == gradient.dtype == x.dtype
-        assert [float(each) for each in gradient] == [2.0, 4.0]
+        assert [float(item) for item in gradient] == [2.0, 4.0]
 
 
 # -- cotangents --------------------------------------------------------------------------------------------------------
@@ -283,9 +236,9 @@ def test_a_cotangent_that_does_not_fit_is_refused(xp: Namespace) -> None:
     _, pullback = vjp(lambda x: {"y": x}, xp.asarray([1.0, 2.0]))
     with pytest.raises(ValueError, match=r"cotangent\['y'\] must have the shape of the value, \(2,\), got \(3,\)"):
         pullback({"y": xp.ones((3,))})
-    with pytest.raises(TypeError, match=r"cotangent\['y'\] must be an array of \w+, as the value is, got one of numpy"):
+    with pytest.raises(TypeError, match=r"cotangent\['y'\] must be an array of \w+, .* got numpy.ndarray"):
         pullback({"y": np.ones(2)})
-    with pytest.raises(ValueError, match=r"[Dd]ictionary|keys"):
+    with pytest.raises(ValueError, match=r"cotangent must be a dict with the keys \['y'\]"):
         pullback({"z": xp.ones((2,))})
     with pytest.raises(TypeError, match=r"cotangent\['y'\] must have the dtype of the value, .*float32.*, got .*int32"):
         pullback({"y": xp.ones((2,), dtype=xp.int32)})
@@ -303,11 +256,8 @@ def test_an_integer_leaf_is_named(xp: Namespace) -> None:
             f(tree)
     with pytest.raises(TypeError, match=r"args\[0\]\['w'\]\[1\] has dtype"):
         vjp(lambda tree: tree["w"][0], tree)
-
-
-def test_a_python_number_has_no_gradient(xp: Namespace) -> None:
-    with pytest.raises(TypeError, match=r"args\[0\]\['lr'\] is a float, not an array"):
-        grad(lambda tree: tree["w"])({"w": xp.asarray(1.0), "lr": 0.1})
+    with pytest.raises(TypeError, match=r"args\[0\]\.y\['lr'\] is a float, not an array"):
+        grad(lambda point: point.x)(Point(xp.asarray(1.0), {"lr": 0.1}))
 
 
 def test_numpy_is_told_who_has_gradients() -> None:
@@ -321,31 +271,25 @@ def test_numpy_is_told_who_has_gradients() -> None:
 
 def test_two_engines_in_one_call_are_both_named(xp: Namespace) -> None:
     x, y = xp.ones((2,)), np.ones(2)
-    with pytest.raises(
-        TypeError, match=r"args\[0\] is of (\w+), kwargs\['data'\]\[0\] of numpy\. .*convert\(x, \"\1\"\)"
-    ):
+    with pytest.raises(TypeError, match=r"several engines in one call: .*kwargs\['data'\]\[0\] is of numpy.*convert\("):
         grad(lambda x, data: x)(x, data=[y])
     assert same(grad(lambda x, scale: xp.sum(x * float(scale)))(x, np.float64(2)), [2.0, 2.0])  # a number, no array
 
 
-@pytest.mark.parametrize("returned", [1.0, None, np.ones(())], ids=["float", "None", "numpy"])
-def test_a_value_that_is_no_array_of_the_engine_is_refused(xp: Namespace, returned: object) -> None:
-    with pytest.raises(TypeError, match="f must return an array of"):
-        grad(lambda x: returned)(xp.ones(()))
-
-
-def test_a_value_of_integers_is_refused(xp: Namespace) -> None:
-    with pytest.raises(TypeError, match="f must return a floating-point array"):
+def test_a_value_that_has_no_gradient_is_refused(xp: Namespace) -> None:
+    for returned in (1.0, None, np.ones(())):
+        with pytest.raises(TypeError, match="f must return an array of"):
+            grad(lambda x, returned=returned: returned)(xp.ones(()))
+    with pytest.raises(TypeError, match=r"no axes, got shape \(4,\)\. Return its sum .* fanwise\.tensor\.vjp"):
+        grad(lambda x: x * x)(xp.ones((4,)))
+    with pytest.raises(TypeError, match="f must return a real floating-point number"):
         grad(lambda x: xp.argmax(x))(xp.ones((2,)))
-
-
-def test_a_complex_value_is_refused_also_after_a_real_one(xp: Namespace) -> None:
     df = grad(lambda x, weight: xp.sum(x * weight))
     assert same(df(xp.ones((2,)), 2.0), [2.0, 2.0])
     z = xp.asarray([1.0 + 2.0j])
     squares = [grad(lambda z: xp.sum(z * z), jit=jit) for jit in (False, xp is not namespace("torch"))]
     for squared in squares:
-        with pytest.raises(TypeError, match=r"f must return a real number to differentiate, got dtype .*complex64"):
+        with pytest.raises(TypeError, match=r"f must return a real floating-point number .*, got dtype .*complex64"):
             squared(z)
     (slope,) = vjp(lambda z: xp.sum(z * z), z)[1](1.0)
     assert abs(complex(slope[0])) == abs(2 + 4j)
@@ -357,7 +301,7 @@ def test_wrong_options_are_refused(xp: Namespace) -> None:
     for wrong in (1.0, (), "0", [0]):
         with pytest.raises(TypeError, match="argnums must be an integer or a tuple of integers"):
             grad(xp.sin, argnums=wrong)  # type: ignore[arg-type]  # on purpose
-    with pytest.raises(ValueError, match="argnums names argument 1, and f got 1 positional"):
+    with pytest.raises(ValueError, match="argnums names argument 1, but f got 1 positional"):
         grad(xp.sin, argnums=1)(xp.ones(()))
     with pytest.raises(ValueError, match=r"argnums=\(0, -1\) names an argument twice"):
         grad(xp.sin, argnums=(0, -1))(xp.ones(()))
@@ -385,26 +329,26 @@ def test_an_exception_leaves_no_state_behind(xp: Namespace) -> None:
     with pytest.raises(OwnError, match="stop"):
         grad(lambda x: df(x) * x)(x)
     failing[0] = False
-    found = df(x)
-    assert float(found) == 4.0 and not getattr(found, "requires_grad", False)
+    result = df(x)
+    assert float(result) == 4.0 and not getattr(result, "requires_grad", False)
 
 
 def test_threads_do_not_see_each_other(xp: Namespace) -> None:
     f = value_and_grad(lambda x, n: xp.sum(grad(lambda y: xp.sum(y**3))(x)) * n)
-    found: dict[int, list[float]] = {}
+    result: dict[int, list[float]] = {}
     start = threading.Barrier(4)
 
     def work(number: int) -> None:
         x = xp.asarray([float(number), 1.0])
         start.wait()
-        found[number] = [float(each) for _ in range(5) for each in f(x, 2.0)[1]]
+        result[number] = [float(item) for _ in range(5) for item in f(x, 2.0)[1]]
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert found == {number: [12.0 * number, 12.0] * 5 for number in range(4)}
+    assert result == {number: [12.0 * number, 12.0] * 5 for number in range(4)}
 
 
 # -- compiling ---------------------------------------------------------------------------------------------------------
@@ -436,44 +380,21 @@ def test_one_equals_true_and_zero_equals_minus_zero_and_all_count(compiling: Nam
     assert [math.copysign(1.0, float(sign(one, n))) for n in (0.0, -0.0)] == [1.0, -1.0]
 
 
-class Counting:
-    """In place of an engine: compiled code is a list, which says what was made."""
-
-    def __init__(self) -> None:
-        self.compiled_code: list[object] = []
-
-    def is_traced(self, leaf: object) -> bool:
-        return isinstance(leaf, str)
-
-    def compiled(self, run: Any) -> Any:
-        self.compiled_code.append(run)
-        return run
-
-    def is_not_concrete(self, error: Exception) -> bool:
-        return False
-
-
-def test_the_number_of_versions_is_bounded_and_said_once() -> None:
-    engine: Any = Counting()
-    compiler = Compiler("f", max_versions=3)
-    one = compiler.runner(engine, ["array", 0], lambda leaves: (leaves, None))
-    two = compiler.runner(engine, [0, "array"], lambda leaves: (leaves, None))
-    for n in (0, 1, 0, 1):
-        assert one(["array", n]) == (["array", n], None)
-    assert two([0, "array"]) == ([0, "array"], None)
-    assert len(engine.compiled_code) == 3
-    with pytest.warns(RuntimeWarning, match=r"f has been compiled for 3 different .* Pass numbers that change") as seen:
-        assert one(["array", 2]) == (["array", 2], None)
-    assert seen[0].filename == __file__
-    assert two([3, "array"]) == ([3, "array"], None)  # no second warning, which would be an error
-    assert len(engine.compiled_code) == 3
-
-
-def test_what_has_no_hash_is_refused_where_it_would_be_compiled(compiling: Namespace) -> None:
+def test_an_argument_that_cannot_be_hashed_is_refused_where_it_would_be_compiled(compiling: Namespace) -> None:
     x = compiling.ones(())
     assert float(grad(lambda x, names: x * len(names))(x, {"a", "b"})) == 2.0
-    with pytest.raises(TypeError, match="a set has no hash"):
+    with pytest.raises(TypeError, match="unhashable type: 'set'"):
         grad(lambda x, names: x * len(names), jit=True)(x, {"a", "b"})
+
+
+def test_many_versions_warn_once(compiling: Namespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compilation, "WARN_AT_VERSIONS", 3)
+    f, x = jit(lambda x, n: x * n), compiling.ones(())
+    assert [float(f(x, n)) for n in (1, 2, 1, 2)] == [1.0, 2.0, 1.0, 2.0]
+    with pytest.warns(RuntimeWarning, match=r"<lambda> has been compiled for 3 different .* Pass numbers") as recorded:
+        assert float(f(x, 3)) == 3.0
+    assert recorded[0].filename == __file__
+    assert float(f(x, 4)) == 4.0  # a second warning would be an error
 
 
 def test_nothing_is_compiled_unless_asked_for_so_that_each_call_sees_what_is_around_f(xp: Namespace) -> None:
@@ -482,33 +403,20 @@ def test_nothing_is_compiled_unless_asked_for_so_that_each_call_sees_what_is_aro
     def f(x: Array) -> Array:
         return x * scale["now"] if x > 0 else x * 3
 
-    made, found = value_and_grad(f), []
+    made, result = value_and_grad(f), []
     for scale["now"] in (2.0, 4.0):
-        found += [float(each) for each in (*made(xp.asarray(2.0)), grad(f)(xp.asarray(1.0)))]
-    assert found == [4.0, 2.0, 2.0, 8.0, 4.0, 4.0]
+        result += [float(item) for item in (*made(xp.asarray(2.0)), grad(f)(xp.asarray(1.0)))]
+    assert result == [4.0, 2.0, 2.0, 8.0, 4.0, 4.0]
     assert float(made(xp.asarray(-1.0))[0]) == -3.0
 
 
-@pytest.mark.parametrize("needs", [float, int, bool, lambda x: x.item() if hasattr(x, "item") else x.numpy()])
-def test_whatever_needs_a_value_while_tracing_is_found_out(compiling: Namespace, needs: Callable[[Any], Any]) -> None:
-    def f(x: Array) -> Array:
-        return x * float(needs(stop_gradient(x)))
-
-    x = compiling.asarray(2.0)
-    assert float(grad(f)(x)) in (1.0, 2.0)
-    with pytest.raises(Exception, match=r".") as raised:
-        grad(f, jit=True)(x)
-    assert any("f needs the value of an array in Python" in note for note in raised.value.__notes__)
-
-
-def test_jit_true_raises_what_the_engine_raises_and_a_note(compiling: Namespace) -> None:
+def test_control_flow_in_compiled_code_raises_the_error_of_the_engine(compiling: Namespace) -> None:
     def signed(x: Array) -> Array:
         return x if x > 0 else -x
 
     for compiled in (grad(signed, jit=True), jit(signed)):
-        with pytest.raises(Exception, match="bool") as raised:
+        with pytest.raises(Exception, match="bool"):
             compiled(compiling.ones(()))
-        assert any("signed needs the value of an array in Python" in note for note in raised.value.__notes__)
 
 
 def test_jit_passes_whole_trees(xp: Namespace) -> None:
@@ -518,10 +426,9 @@ def test_jit_passes_whole_trees(xp: Namespace) -> None:
         out = f(tree, 3, name="x")
         assert same(out["sum"], [7.0]) and out["name"] == "x" and out["none"] is None
     assert same(grad(lambda tree: xp.sum(f(tree, 3, name="y")["sum"]))(tree)["b"], [3.0])
-
-
-def test_jit_leaves_numpy_alone() -> None:
-    assert jit(lambda x: x.sum() > 2 and x.sum())(np.ones(3)) == 3.0
+    size = value_and_grad(lambda x: (xp.sum(x), f"{x.shape[0]} numbers"), has_aux=True, jit=True)
+    assert [size(xp.ones((n,)))[0][1] for n in (3, 4, 3)] == ["3 numbers", "4 numbers", "3 numbers"]
+    assert jit(lambda x: x.sum() > 2 and x.sum())(np.ones(3)) == 3.0  # NumPy does not compile
 
 
 def test_what_was_compiled_goes_with_the_function(xp: Namespace) -> None:
@@ -529,24 +436,24 @@ def test_what_was_compiled_goes_with_the_function(xp: Namespace) -> None:
         """Something that f closes over."""
 
     def made() -> tuple[Any, "weakref.ref[Held]"]:
-        held = Held()
+        owner = Held()
 
         def f(x: Array, n: int) -> Array:
-            assert held is not None
+            assert owner is not None
             return x * n
 
         compiled = xp is not namespace("torch")
         derived = [value_and_grad(f, jit=compiled), grad(f, jit=compiled), jit(f)]
-        for each in derived:
-            each(xp.ones(()), 2)
-            each(xp.ones(()), 3)
-        return derived, weakref.ref(held)
+        for item in derived:
+            item(xp.ones(()), 2)
+            item(xp.ones(()), 3)
+        return derived, weakref.ref(owner)
 
-    derived, held = made()
-    assert held() is not None
+    derived, owner = made()
+    assert owner() is not None
     del derived
     gc.collect()
-    assert held() is None
+    assert owner() is None
 
 
 def test_a_derivative_can_be_pickled_also_after_use(xp: Namespace) -> None:
@@ -563,18 +470,10 @@ def test_a_derivative_can_be_pickled_also_after_use(xp: Namespace) -> None:
     assert str(before) == str(after)
 
 
-def test_a_derivative_says_what_it_is(xp: Namespace) -> None:
-    def loss(x: Array) -> Array:
-        """How far off."""
-        return x
-
-    assert repr(value_and_grad(loss)) == "<value_and_grad of loss>" and repr(grad(loss)) == "<grad of loss>"
-    assert repr(jit(loss)) == "<jit of loss>"
-    assert grad(loss).__name__ == "loss" and grad(loss).__doc__ == "How far off."
-
-
 def test_stop_gradient_takes_trees_with_anything_in_them(xp: Namespace) -> None:
+    x = xp.asarray([0.0, 1.0, 2.0, 3.0])
+    assert same(grad(lambda x: xp.sum(stop_gradient(x * x) * x))(x), [0.0, 1.0, 4.0, 9.0])
     tree = {"x": xp.ones((2,)), "n": 3, "none": None, "numpy": np.ones(2)}
-    found = stop_gradient(tree)
-    assert same(found["x"], [1.0, 1.0]) and (found["n"], found["none"]) == (3, None)
-    assert found["numpy"] is tree["numpy"]
+    result = stop_gradient(tree)
+    assert same(result["x"], [1.0, 1.0]) and (result["n"], result["none"]) == (3, None)
+    assert result["numpy"] is tree["numpy"]

@@ -17,22 +17,22 @@ COMPLEX = (REAL + 1j * np.array([0.5, -1.0, 2.0, 3.0])).astype(np.complex64)
 WEIGHTS = np.array([0.0, 1.0, 2.0, 3.0], np.float32)
 
 
-def close(found: Array, expected: Array) -> bool:
-    found, expected = np.asarray(found), np.asarray(expected)
-    return found.dtype == expected.dtype and np.allclose(found, expected, rtol=1e-4, atol=1e-4)
+def close(result: Array, expected: Array) -> bool:
+    result, expected = np.asarray(result), np.asarray(expected)
+    return result.dtype == expected.dtype and np.allclose(result, expected, rtol=1e-4, atol=1e-4)
 
 
 def slopes(f: Callable[[Any], Any], x: Any) -> Any:
     """The gradient of f, which is real, by central differences in numpy with 64 bits."""
     x = x.astype(np.complex128)
-    found, step = np.zeros_like(x), 1e-6
+    result, step = np.zeros_like(x), 1e-6
     for place in np.ndindex(x.shape):
         for direction in (1, 1j):
             up, down = x.copy(), x.copy()
             up[place] += step * direction
             down[place] -= step * direction
-            found[place] += direction * (f(up) - f(down)) / (2 * step)
-    return found.astype(np.complex64)
+            result[place] += direction * (f(up) - f(down)) / (2 * step)
+    return result.astype(np.complex64)
 
 
 # -- grad, value_and_grad, vjp -----------------------------------------------------------------------------------------
@@ -110,7 +110,7 @@ def test_functions_of_complex_numbers_have_the_gradients_that_differences_have(e
 
         def loss(z: Array) -> Array:
             y = function(z)
-            real, imag = (ft.asarray(each.astype(np.float32)) for each in weights)
+            real, imag = (ft.asarray(item.astype(np.float32)) for item in weights)
             if not ft.isdtype(y.dtype, "complex floating"):
                 return ft.sum(y * real)
             return ft.sum(ft.real(y) * real) + ft.sum(ft.imag(y) * imag)
@@ -120,13 +120,3 @@ def test_functions_of_complex_numbers_have_the_gradients_that_differences_have(e
             return np.sum(y.real * weights[0]) + np.sum(y.imag * weights[1])
 
         assert close(ft.grad(loss)(ft.asarray(start)), slopes(in_numpy, start))
-
-
-PARTS: dict[str, tuple[Any, Callable[[Array], Array]]] = {
-    "real in, complex out": (REAL, lambda x: ft.fft.fft(x)),
-    "real in, half as many complex out": (REAL, lambda x: ft.fft.fft(x)[: REAL.size // 2 + 1]),
-    "complex in, complex out": (COMPLEX, lambda z: ft.fft.ifft(z) * z),
-    "complex in, real out": (COMPLEX, lambda z: ft.real(ft.fft.ifft(z * z))),
-    "real in, real out, complex between": (REAL, lambda x: ft.abs(ft.fft.fft(x)) ** 2),
-    "complex in and out, real between": (COMPLEX, lambda z: ft.astype(ft.sum(ft.real(z)), ft.complex64) * ft.conj(z)),
-}

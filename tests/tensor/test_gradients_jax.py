@@ -1,4 +1,4 @@
-"""What gradients promise of JAX alone: what is compiled, and that they work inside its own transforms."""
+"""Gradients of JAX only: compilation, and its own transforms around them."""
 
 from typing import Any
 

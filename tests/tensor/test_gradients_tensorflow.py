@@ -1,4 +1,4 @@
-"""What gradients promise of TensorFlow alone, and one backward pass through parts in three engines."""
+"""Gradients of TensorFlow only: variables, tapes and traced functions."""
 
 import logging
 from collections.abc import Iterator
@@ -42,8 +42,8 @@ def test_a_variable_reaches_f_itself_and_what_a_model_uses_of_it_counts() -> Non
 def test_a_gradient_by_rows_comes_as_a_tensor() -> None:
     table = tf.ones((3, 2))
     for compiled in (False, True):
-        found = grad(lambda table: tf.reduce_sum(tf.gather(table, [2, 2])), jit=compiled)(table)
-        assert isinstance(found, tf.Tensor) and np.allclose(found, [[0, 0], [0, 0], [2, 2]])
+        result = grad(lambda table: tf.reduce_sum(tf.gather(table, [2, 2])), jit=compiled)(table)
+        assert isinstance(result, tf.Tensor) and np.allclose(result, [[0, 0], [0, 0], [2, 2]])
 
 
 def test_tapes_and_tf_function_may_be_around_it() -> None:

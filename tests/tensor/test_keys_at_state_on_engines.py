@@ -101,15 +101,9 @@ def test_the_shape_of_an_array_is_a_shape_to_draw(engine: str) -> None:
         assert tuple(uniform(Key(0), ft.ones((2, 3)).shape).shape) == (2, 3)
 
 
-def test_a_hundred_thousand_numbers_have_the_same_bits_on_all_engines() -> None:
-    expected = normal(Key(3), 100_003, engine="numpy")
-    for engine in ENGINES[1:]:
-        assert np.array_equal(np.asarray(normal(Key(3), 100_003, engine=engine, device="cpu")), expected)
-
-
 def test_jax_set_to_32_bits_has_no_64_bit_numbers() -> None:
     with use("jax"):
-        with pytest.raises(ValueError, match=r"set to 32 bits, and float64 is asked for.*or ask for float32"):
+        with pytest.raises(TypeError, match=r"set to 32 bits and would silently make float32 of float64"):
             normal(Key(0), 3, dtype="float64")
         assert integers(Key(0), 3, 0, 5).dtype == permutation(Key(0), 3).dtype == np.int32
 
@@ -207,14 +201,12 @@ def test_what_a_key_of_compiled_code_cannot_do_is_said(engine: str) -> None:
         with use(engine):
             jit(f)(Key(0), ft.asarray([0.5]))
 
-    with pytest.raises(TypeError, match=r"its words are not known there\. Numbers can be drawn from it"):
+    with pytest.raises(TypeError, match=r"its words are not known there\. Draw numbers from it"):
         compiled(lambda key, x: key.words)
-    with pytest.raises(TypeError, match="its words are not known there"):
-        compiled(lambda key, x: {key: x})
     with pytest.raises(TypeError, match=r"folded into a key must be one integer, got a traced array of .*float32"):
         compiled(lambda key, x: key.fold_in(x))
     with pytest.raises(
-        TypeError, match=rf"numbers of torch are asked for, .* array of {engine} that is traced\. Say en"
+        TypeError, match=rf"numbers of torch cannot be drawn from .* traced array of {engine}\. Pass en"
     ):
         compiled(lambda key, x: normal(key, 3, engine="torch"))
     seen: list[str] = []

@@ -497,7 +497,7 @@ def test_keys_draw_the_same_bits_in_every_shape(shape: Any) -> None:
 
 # -- the table ---------------------------------------------------------------------------------------------------------
 
-GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "tensor.md"
+GUIDE = Path(__file__).resolve().parents[2] / "docs" / "design" / "tensor.md"
 BEGIN, END = "<!-- begin: written by tests/tensor/test_right_or_error.py -->\n", "<!-- end -->\n"
 
 

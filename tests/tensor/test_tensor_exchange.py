@@ -1,6 +1,6 @@
 """Exchange between engines: exact in all pairs, types and layouts; shared where nobody can notice, or asked.
 
-What must have a process of its own is in test_tensor_processes.py.
+Tests that need their own process are in test_tensor_processes.py.
 """
 
 import gc
@@ -110,14 +110,12 @@ def test_every_conversion_is_exact(source: str) -> None:
     assert count == 19 * 11 * 8  # 6688 in all
 
 
-@pytest.mark.parametrize("dtype", ["int4", "uint4", "int2", "uint2", "float4_e2m1fn", "float8_e3m4", "float8_e8m0fnu"])
-def test_types_of_numpy_and_jax_alone_are_exact(dtype: str) -> None:
+@pytest.mark.parametrize("dtype", ["int4", "uint2", "float4_e2m1fn", "float8_e3m4", "float8_e8m0fnu"])
+def test_types_that_only_numpy_and_jax_have_are_exact(dtype: str) -> None:
     numbers = np.arange(2).astype(dtype_of(dtype)).repeat(50)
     for copy in (None, True):
         x = convert(numbers, "jax", copy)
-        assert x.dtype == dtype
-        assert (x + x).shape == (100,)
-        assert bits(convert(x, "numpy", copy)) == words_of(numbers)
+        assert x.dtype == dtype and bits(convert(x, "numpy", copy)) == words_of(numbers)
 
 
 @given(
@@ -138,7 +136,7 @@ def test_a_round_trip_over_any_engines_is_exact(
     assert bits(x) == words_of(original)
 
 
-# -- what is shared ------------------------------------------------------------------------------------------------
+# -- shared memory ------------------------------------------------------------------------------------------------
 
 
 def plain(engine: str, dtype: str = "float32") -> Any:
@@ -154,37 +152,27 @@ def test_all_pairs_share_aligned_memory_of_all_types_when_asked(source: str, tar
         assert bits(y) == words_of(base(dtype)), dtype
 
 
-# The table at the top of exchange/converting.py.
+# The table at the top of exchange.py.
 SHARED_UNASKED = {("numpy", "torch"), ("torch", "numpy"), ("jax", "tensorflow"), ("tensorflow", "jax")}
 SHARED_UNASKED |= {("jax", "numpy"), ("tensorflow", "numpy")}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_array_of_the_same_engine_is_returned_unless_a_copy_is_asked_for(engine: str) -> None:
+    x = plain(engine)
+    assert all(convert(x, engine, copy, device) is x for copy, device in ((None, None), (False, None), (None, "cpu")))
+    for target in ENGINES:
+        y = convert(x, target, copy=True)
+        assert not same_memory(x, y) and bits(y) == bits(x)
+    copy = to_numpy(x, copy=True)
+    copy[0] = 1
+    assert copy.ctypes.data % 64 == 0
 
 
 @pytest.mark.parametrize(("source", "target"), PAIRS)
 def test_unasked_memory_is_shared_when_nobody_can_notice(source: str, target: str) -> None:
     x = plain(source)
     assert same_memory(x, convert(x, target)) is ((source, target) in SHARED_UNASKED)
-
-
-@pytest.mark.parametrize("source", ENGINES)
-@pytest.mark.parametrize("target", ENGINES)
-def test_copy_true_copies(source: str, target: str) -> None:
-    x = plain(source)
-    assert not same_memory(x, convert(x, target, copy=True))
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_an_array_of_the_same_engine_is_returned_as_it_is(engine: str) -> None:
-    x = plain(engine)
-    assert convert(x, engine) is x
-    assert convert(x, engine, copy=False) is x
-    assert convert(x, engine, device="cpu") is x
-
-
-def test_numpy_and_torch_share_both_ways() -> None:
-    x = np.zeros(3)
-    t = convert(x, "torch")
-    t[0], x[1] = 7, 8
-    assert (x.tolist(), t.tolist(), to_numpy(t).tolist()) == ([7, 8, 0], [7, 8, 0], [7, 8, 0])
 
 
 @pytest.mark.parametrize("target", ["jax", "tensorflow"])
@@ -208,15 +196,6 @@ def test_numpy_sees_a_constant_and_cannot_change_it(source: str, dtype: str) -> 
         view[0] = 0
 
 
-@pytest.mark.parametrize("source", ["jax", "tensorflow"])
-def test_torch_gets_a_copy_of_a_constant(source: str) -> None:
-    x = plain(source)
-    before = bits(x)
-    convert(x, "torch").fill_(9)
-    convert(to_numpy(x), "torch").fill_(9)
-    assert bits(x) == before
-
-
 def test_a_read_only_array_is_copied_for_torch_and_never_shared() -> None:
     x = read_only(np.ones(3))
     convert(x, "torch")[0] = 5
@@ -238,13 +217,6 @@ def test_only_memory_that_lies_as_every_engine_needs_it_is_adopted_as_it_is(past
         assert to_numpy(convert(shifted, engine)).tolist() == shifted.tolist()
 
 
-def test_a_copy_in_numpy_can_be_written_to() -> None:
-    for engine in ENGINES:
-        copy = to_numpy(plain(engine), copy=True)
-        copy[0] = 1
-        assert copy.ctypes.data % 64 == 0
-
-
 def test_a_variable_gives_its_value_of_now() -> None:
     variable = tf.Variable([1.0, 2.0])
     views = [convert(variable, engine) for engine in ("numpy", "jax", "torch")]
@@ -255,23 +227,17 @@ def test_a_variable_gives_its_value_of_now() -> None:
     assert convert(variable, "tensorflow") is variable
 
 
-def test_a_variable_that_begins_with_a_shared_constant_does_not_change_it() -> None:
-    x = jnp.arange(4.0)
+def test_engines_that_write_in_place_do_not_change_a_shared_constant() -> None:
+    constant, x = tf.zeros(1000), jnp.arange(4.0)
+    add = jax.jit(lambda x: x + 1, donate_argnums=0)
+    assert add(convert(constant, "jax")).tolist() == [1] * 1000 and not constant.numpy().any()
     variable = tf.Variable(convert(x, "tensorflow"))
     variable.assign_add(tf.ones(4, tf.float64))
     variable.scatter_nd_update([[1]], tf.constant([9.0], tf.float64))
-    assert x.tolist() == [0, 1, 2, 3]
-
-
-def test_donating_a_shared_array_does_not_change_the_other() -> None:
-    add = jax.jit(lambda x: x + 1, donate_argnums=0)
-    constant = tf.zeros(1000)
-    assert add(convert(constant, "jax")).tolist() == [1] * 1000
-    x = jnp.zeros(1000)
+    convert(x, "torch").fill_(9)
+    convert(to_numpy(x), "torch").fill_(9)
     view = to_numpy(x)
-    assert add(x).tolist() == [1] * 1000
-    assert not view.any()
-    assert not constant.numpy().any()
+    assert add(x).tolist() == [1, 2, 3, 4] and view.tolist() == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("way", list(itertools.permutations(ENGINES)), ids="-".join)
@@ -283,16 +249,16 @@ def test_shared_memory_outlives_its_sources(way: tuple[str, ...]) -> None:
         y = convert(x, engine, copy=None if writes else False)
         del x
         gc.collect(0)
-        [plain(engine) for _ in range(3)]  # takes the memory, if it was let go
+        [plain(engine) for _ in range(3)]  # takes the memory, if it was freed
         x = y
     assert bits(x) == expected
 
 
-def test_same_memory_means_common_elements() -> None:
+def test_same_memory_means_overlapping_memory() -> None:
     x = np.zeros((4, 4))
     t = convert(x, "torch")
     assert same_memory(x[:, 0], t)
-    assert not same_memory(x[:, 0], t[:, 1])
+    assert not same_memory(x[:2], t[2:])
     assert not same_memory(x[:0], t)
     assert same_memory(t.to(torch.complex64).conj(), t) is False
     z = torch.ones(2, dtype=torch.complex64)
@@ -313,7 +279,7 @@ def test_empty_aligned_is_what_every_engine_adopts() -> None:
         empty_aligned(2, object)
 
 
-# -- what is refused -----------------------------------------------------------------------------------------------
+# -- refusals -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -378,13 +344,15 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "nested": (lambda: torch.nested.nested_tensor([torch.ones(1), torch.ones(2)]), "unbind"),
     "meta": (lambda: torch.ones(2, device="meta"), "has no data"),
     "uninitialized": (lambda: torch.nn.UninitializedParameter(), "no data yet"),
-    "another meaning": (lambda: torch.ones(2).as_subclass(Wrapped), "a meaning of its own"),
+    "another meaning": (lambda: torch.ones(2).as_subclass(Wrapped), "changes operations"),
     "masked": (lambda: np.ma.masked_array([1, 2], [True, False]), "x.mask"),
     "strings": (lambda: np.array(["a"]), "stand for the strings"),
     "objects": (lambda: np.array([None]), "astype"),
     "records": (lambda: np.zeros(1, [("a", "f4")]), "each field"),
     "dates": (lambda: np.zeros(1, "M8[s]"), "int64"),
     "complex32": (lambda: torch.zeros(2, dtype=torch.int32).view(torch.complex32), "has no element type.*complex64"),
+    "deleted": (deleted_jax, "donated"),
+    "a list": (lambda: [1.0], "expected an array"),
     "a random key": (lambda: jax.random.key(0), "key_data"),
     "tf strings": (lambda: tf.constant(["a"]), "string has no form"),
     "tf quantized": (
@@ -399,15 +367,10 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
 def test_what_has_no_plain_memory_is_refused_with_a_way_out(name: str) -> None:
     make, says = REFUSED[name]
     x = make()
-    for target in {"numpy", "torch", "jax"} - {engine_of(x)}:
-        with pytest.raises(TypeError, match=f"(?s){says}"):
-            convert(x, target)
-
-
-@pytest.mark.parametrize("x", [[1.0], 3, "a", None, {}])
-def test_what_is_no_array_is_refused(x: Any) -> None:
-    with pytest.raises(TypeError, match="expected an array"):
-        convert(x, "torch")
+    for target in ("numpy", "torch", "jax"):
+        if name == "a list" or engine_of(x) != target:
+            with pytest.raises(ValueError if name == "deleted" else TypeError, match=f"(?s){says}"):
+                convert(x, target)
 
 
 def test_an_unknown_engine_or_device_names_those_there_are() -> None:
@@ -428,7 +391,6 @@ def test_an_unknown_engine_or_device_names_those_there_are() -> None:
         ("float8_e3m4", "torch"),
         ("float8_e3m4", "tensorflow"),
         ("int4", "torch"),
-        ("V3", "torch"),
         ("V3", "jax"),
     ],
 )
@@ -442,7 +404,7 @@ def test_a_type_that_the_engine_lacks_is_named(dtype: str, target: str) -> None:
 @pytest.mark.parametrize("copy", [None, False, True])
 def test_nothing_is_narrowed_on_the_way_into_jax(dtype: str, source: str, copy: bool | None) -> None:
     x = plain(source, dtype)
-    with jax.enable_x64(False), pytest.raises(TypeError, match=f"of {dtype} in silence.*jax_enable_x64.*astype"):
+    with jax.enable_x64(False), pytest.raises(TypeError, match=f"of {dtype}.*jax_enable_x64.*astype"):
         convert(x, "jax", copy)
     assert convert(x, "jax", copy).dtype == dtype
 
@@ -458,14 +420,6 @@ def test_a_wide_array_of_jax_is_handled_also_when_64_bits_are_off_again() -> Non
             convert(convert(x, "tensorflow"), "jax")
 
 
-def test_a_deleted_array_of_jax_is_told() -> None:
-    for target in ("numpy", "torch", "tensorflow"):
-        with pytest.raises(ValueError, match="donated to a jitted function"):
-            convert(deleted_jax(), target)
-    with pytest.raises(ValueError, match="donated"):
-        convert(deleted_jax(), "jax", copy=True)
-
-
 def test_from_numpy_makes_arrays_of_the_current_engine_and_takes_no_others() -> None:
     with use("jax"):
         assert engine_of(from_numpy(np.zeros(2))) == "jax"
@@ -474,15 +428,13 @@ def test_from_numpy_makes_arrays_of_the_current_engine_and_takes_no_others() -> 
         from_numpy(torch.zeros(2), "jax")  # type: ignore[arg-type]  # that is what is tested
 
 
-def test_a_number_of_numpy_has_no_memory_to_share() -> None:
-    for engine in ("torch", "jax", "tensorflow"):
-        assert float(convert(np.float32(2.0), engine)) == 2.0
-        with pytest.raises(ValueError, match="A number of numpy, of type float32, cannot be converted without a copy"):
-            convert(np.float32(2.0), engine, copy=False)
-
-
 def test_scalars_subclasses_and_parameters_are_arrays() -> None:
     assert type(to_numpy(np.float32(3))) is np.ndarray
+    with pytest.raises(ValueError, match="A number of numpy, of type float32, cannot be converted without a copy"):
+        convert(np.float32(2.0), "jax", copy=False)
+    x = torch.ones(2, requires_grad=True)
+    convert(x, "torch", copy=True).sum().backward()  # a copy within torch keeps its history
+    assert x.grad is not None and x.grad.tolist() == [1, 1]
     assert convert(np.float32(3), "torch").item() == 3
     assert to_numpy(torch.ones(2).as_subclass(Doubled)).tolist() == [1, 1]
     assert to_numpy(torch.nn.Parameter(torch.ones(2), requires_grad=False)).tolist() == [1, 1]
@@ -490,12 +442,6 @@ def test_scalars_subclasses_and_parameters_are_arrays() -> None:
     for code in "lLqQ":  # several names for one type
         for engine in ENGINES:
             assert to_numpy(convert(np.arange(3, dtype=code), engine)).tolist() == [0, 1, 2]
-
-
-def test_a_copy_within_torch_keeps_its_history() -> None:
-    x = torch.ones(2, requires_grad=True)
-    convert(x, "torch", copy=True).sum().backward()
-    assert x.grad is not None and x.grad.tolist() == [1, 1]
 
 
 # -- inside of traced functions ------------------------------------------------------------------------------------
@@ -533,16 +479,3 @@ def test_a_tensor_inside_of_torch_func_is_refused(monkeypatch: pytest.MonkeyPatc
 
     torch.vmap(lambda x: send(x, "outside the transformed function"))(torch.ones(2, 3))
     torch.func.grad(lambda x: send(x, r"x.detach\(\)"))(torch.ones(3))
-
-
-# -- JAX by its public way -------------------------------------------------------------------------------------------
-
-
-def test_the_public_way_into_jax_does_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fanwise.tensor.with_jax import exchange  # loads JAX
-
-    monkeypatch.setattr(exchange, "_put", exchange._put_by_public_way)
-    x = base("float32")
-    assert same_memory(convert(x, "jax", copy=False), x)
-    assert not same_memory(convert(x, "jax"), x)
-    assert bits(convert(x.T, "jax")) == words_of(x.T)

@@ -1,7 +1,5 @@
-"""The wire format for JAX and TensorFlow, and from each engine to each: bits, what is adopted, what is refused."""
+"""The wire format for JAX and TensorFlow, and from each engine to each: bits, adopted memory, refusals."""
 
-import gc
-import pickle
 import struct
 import subprocess
 import sys
@@ -128,15 +126,18 @@ def test_the_memory_of_a_constant_goes_out_read_only_and_is_copied_in_the_same_p
         assert not same_memory(from_wire(header, [sent], engine=other), x)
 
 
-@pytest.mark.parametrize("engine", ["jax", "tensorflow"])
-def test_an_array_keeps_its_buffer_and_the_buffer_cannot_shrink(engine: str) -> None:
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_array_keeps_its_buffer(engine: str) -> None:
     x = of(engine, "float32", (100_000,))
     header, (sent,) = to_wire(x)
-    memory = received(sent)
-    y = from_wire(header, [memory])
-    memory.release()
-    gc.collect(0)
-    [received(sent) for _ in range(3)]  # takes the memory, if it was let go
+    memory = bytearray(len(sent) + 64)
+    start = -address(memoryview(memory)) % 64
+    view = memoryview(memory)[start : start + len(sent)]
+    view[:] = sent
+    y = from_wire(header, [view])
+    view.release()
+    with pytest.raises(BufferError):
+        memory.clear()
     assert bits(y) == bits(x)
 
 
@@ -158,35 +159,21 @@ def test_what_only_torch_knows_stays_behind_in_other_engines() -> None:
 
 
 def test_the_bytes_are_those_of_the_design_page() -> None:
-    header, (buffer,) = to_wire(jnp.array([[1.0], [2.0]], "float32"))
-    assert header == bytes([0xFA, 1, 3, 17, 0, 2, 0, 0]) + struct.pack("<qq", 2, 1)
-    assert bytes(buffer) == struct.pack("<ff", 1, 2)
-    header, _ = to_wire(tf.constant([1, 2], tf.bfloat16))
-    assert header == bytes([0xFA, 1, 4, 32, 0, 1, 0, 0]) + struct.pack("<q", 2)
-    header, _ = to_wire(np.zeros(2, ml_dtypes.float8_e3m4))
-    assert header == bytes([0xFA, 1, 1, 47, 0, 1, 0, 0]) + struct.pack("<q", 2)
+    for x, engine in ((torch.tensor([[1.0], [2.0]]), 2), (jnp.array([[1.0], [2.0]], "float32"), 3)):
+        header, (buffer,) = to_wire(x)
+        assert header == bytes([0xFA, 1, engine, 17, 0, 2, 0, 0]) + struct.pack("<qq", 2, 1)
+        assert bytes(buffer) == struct.pack("<ff", 1, 2)
+    for x, engine, code in ((tf.constant([1, 2], tf.bfloat16), 4, 32), (np.zeros(2, ml_dtypes.float8_e3m4), 1, 47)):
+        assert to_wire(x)[0] == bytes([0xFA, 1, engine, code, 0, 1, 0, 0]) + struct.pack("<q", 2)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "int64", "complex128"])
 def test_wide_numbers_are_not_narrowed_by_a_jax_that_is_set_to_32_bits(dtype: str) -> None:
     header, (sent,) = to_wire(of("jax", dtype, (3,)))
     with jax.enable_x64(False):
-        with pytest.raises(TypeError, match=f"{dtype} in silence.*jax_enable_x64"):
+        with pytest.raises(TypeError, match=f"{dtype}.*jax_enable_x64"):
             from_wire(header, [received(sent)])
         assert from_wire(header, [received(sent)], engine="numpy").dtype == dtype
-
-
-@pytest.mark.parametrize("engine", ["jax", "tensorflow"])
-def test_a_device_may_be_named_and_an_unknown_one_is_refused(engine: str) -> None:
-    header, (sent,) = to_wire(of(engine, "float32", (2,)))
-    assert from_wire(header, [received(sent)], device="cpu").shape == (2,)
-    with pytest.raises(ValueError, match="no device 'cuda:99'"):
-        from_wire(header, [received(sent)], device="cuda:99")
-
-
-def test_an_unknown_engine_is_named() -> None:
-    with pytest.raises(ValueError, match="got 'jaxx'"):
-        from_wire(*to_wire(np.zeros(2)), engine="jaxx")
 
 
 def deleted() -> Any:
@@ -205,41 +192,33 @@ def test_what_has_no_form_on_the_wire_is_refused_with_a_way_out() -> None:
     ):
         with pytest.raises(NotSendableError, match=says):
             to_wire(x)
-    with pytest.raises(NotSendableError, match="traced function"):
-        jax.jit(to_wire)(1.0)
-
-
-def test_a_deleted_array_in_a_pickle_is_refused_with_the_reason() -> None:
-    x = deleted()
-    with pytest.raises(NotSendableError, match="donated"):
-        array_reducers()[0][type(x)](x)
-
-
-def test_plain_arrays_of_all_engines_are_arrays() -> None:
-    assert all(is_array(of(engine, "float32", (2,))) for engine in ENGINES)
+        if type(x) in array_reducers()[0] and "donated" in says:
+            with pytest.raises(NotSendableError, match=says):
+                array_reducers()[0][type(x)](x)
     assert not any(is_array(x) for x in (tf.Variable([1.0]), jax.random.key(0), jnp.float32, tf.float32))
+    header, buffers = to_wire(of("jax", "float32", (2,)))
+    with pytest.raises(ValueError, match="no device 'cuda:99'"):
+        from_wire(header, buffers, device="cuda:99")
+    with pytest.raises(ValueError, match="got 'jaxx'"):
+        from_wire(header, buffers, engine="jaxx")
+    with pytest.raises(NotSendableError, match="no traced value"):
+        jax.jit(to_wire)(1.0)
 
 
 # -- strangers -----------------------------------------------------------------------------------------------------
 
 
 def read_or_refuse(header: bytes, buffers: list[bytearray]) -> None:
-    """Whatever the bytes are: a WireError, or an array that can be sent on and is the same."""
+    """Any bytes give a WireError, or an array that can be sent on and is the same."""
     try:
         x = from_wire(header, buffers)
     except WireError:
         return
-    again, sent = to_wire(x)
-    head, other = read_header(header), read_header(again)
+    second, sent = to_wire(x)
+    head, other = read_header(header), read_header(second)
     assert other._replace(device="") == head._replace(device="")
     if head.dtype.name != "bool":  # an engine may read any byte but 0 as True
         assert bytes(sent[0]) == bytes(buffers[0])
-
-
-@given(header=st.binary(max_size=60), buffer=st.binary(max_size=16))
-def test_random_bytes_never_crash(header: bytes, buffer: bytes) -> None:
-    read_or_refuse(header, [bytearray(buffer)])
-    read_or_refuse(bytes([0xFA, 1]) + header, [bytearray(buffer)])
 
 
 @pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
@@ -291,11 +270,6 @@ def test_what_the_wire_does_not_know_travels_as_its_own_pickling_says() -> None:
     assert strings.numpy().tolist() == [b"a", b"b"]
     assert (type(variable), variable.numpy().tolist()) == (type(tf.Variable(0)), [1])
     assert (halves.dtype, halves.tolist()) == ("int4", [0, 1, 2])
-
-
-def test_plain_pickle_is_left_alone() -> None:
-    assert pickle.loads(pickle.dumps(jnp.arange(3))).tolist() == [0, 1, 2]
-    assert pickle.loads(pickle.dumps(tf.constant([1]))).numpy().tolist() == [1]
 
 
 def test_a_process_that_loads_an_engine_late_sends_its_arrays_out_of_band() -> None:

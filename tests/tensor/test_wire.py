@@ -1,4 +1,4 @@
-"""The wire format of arrays: round trips, what is shared, what is refused, and bytes of strangers."""
+"""The wire format of arrays: round trips, shared memory, refusals, and malformed bytes."""
 
 import struct
 import subprocess
@@ -105,16 +105,6 @@ def test_a_big_endian_array_arrives_native(shape: tuple[int, ...], dtype: str) -
     assert np.array_equal(y, native)
 
 
-@pytest.mark.parametrize(
-    "x", [np.arange(12.0).reshape(3, 4), torch.arange(12.0).reshape(3, 4), torch.ones(3).bfloat16()]
-)
-def test_a_contiguous_array_is_shared_and_not_copied(x: Any) -> None:  # Any: of either engine
-    header, buffers = to_wire(x)
-    y = from_wire(header, buffers)
-    y[0] = 77
-    assert (x[0] == 77).all()
-
-
 def test_the_buffer_of_a_read_only_view_is_copied() -> None:
     x = torch.zeros(3)
     header, (buffer,) = to_wire(x)
@@ -133,17 +123,6 @@ def test_an_unaligned_buffer_is_copied_and_an_aligned_one_adopted(x: Any) -> Non
     assert any(memory)
 
 
-def test_the_array_outlives_a_released_view_and_its_bytearray_cannot_shrink() -> None:
-    header, (sent,) = to_wire(torch.arange(4))
-    memory = bytearray(sent)
-    view = memoryview(memory)
-    y = from_wire(header, [view])
-    view.release()
-    with pytest.raises(BufferError):
-        memory.clear()
-    assert y.tolist() == [0, 1, 2, 3]
-
-
 @pytest.mark.parametrize("writeable", [True, False])
 def test_numpy_arrays_arrive_writable_and_the_read_only_flag_stays_behind(writeable: bool) -> None:
     x = np.arange(3)
@@ -156,7 +135,7 @@ def test_numpy_arrays_arrive_writable_and_the_read_only_flag_stays_behind(writea
 
 @pytest.mark.parametrize("requires_grad", [True, False])
 @pytest.mark.parametrize("kind", [torch.Tensor, torch.nn.Parameter])
-def test_requires_grad_and_parameter_are_kept(kind: type[torch.Tensor], requires_grad: bool) -> None:
+def test_requires_grad_and_parameter_arrive(kind: type[torch.Tensor], requires_grad: bool) -> None:
     data = torch.arange(3.0)
     x = data.requires_grad_(requires_grad) if kind is torch.Tensor else torch.nn.Parameter(data, requires_grad)
     y = over_a_link(x)
@@ -174,27 +153,11 @@ def test_every_type_that_torch_differentiates_keeps_its_flag(dtype: str) -> None
     assert not over_a_link(x.detach()).requires_grad
 
 
-def test_a_result_in_the_middle_of_a_graph_arrives_as_a_leaf() -> None:
-    x = torch.ones(2, requires_grad=True) * 3
-    y = over_a_link(x)
-    assert y.is_leaf
-    assert y.requires_grad
-    assert y.tolist() == [3, 3]
-
-
 def test_conjugate_and_negative_views_are_resolved() -> None:
     x = torch.tensor([1 + 2j, 3 - 4j]).conj()
     assert over_a_link(x).tolist() == [1 - 2j, 3 + 4j]
     assert x.imag.is_neg()
     assert over_a_link(x.imag).tolist() == [-2, 4]
-
-
-def test_a_memmap_arrives_as_a_plain_array(tmp_path: Any) -> None:  # Any: pytest's path
-    x = np.memmap(tmp_path / "x", np.float32, "w+", shape=(2, 3))
-    x[:] = 4
-    y = over_a_link(x)
-    assert type(y) is np.ndarray
-    assert y.tolist() == [[4, 4, 4], [4, 4, 4]]
 
 
 @pytest.mark.parametrize("engine", ["numpy", "torch"])
@@ -203,7 +166,7 @@ def test_sixty_four_dimensions_travel_and_more_are_refused(engine: str) -> None:
     x: Any = np.zeros(shape) if engine == "numpy" else torch.zeros(shape)  # Any: of either engine
     assert over_a_link(x).shape == shape
     if engine == "torch":
-        with pytest.raises(NotSendableError, match="has 65 dimensions"):
+        with pytest.raises(NotSendableError, match=r"dimensions \(65\)"):
             to_wire(x[None])
 
 
@@ -229,8 +192,8 @@ class Doubled(torch.Tensor):
         (lambda: torch.eye(2).to_sparse_csr(), "to_dense"),
         (lambda: torch.eye(2).to_mkldnn(), "to_dense"),
         (lambda: torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8), "dequantize"),
-        (lambda: torch.empty(2, device="meta"), "no data. Send its shape"),
-        (lambda: torch.empty(2, dtype=torch.bits8), "Convert it"),
+        (lambda: torch.empty(2, device="meta"), "no data"),
+        (lambda: torch.empty(2, dtype=torch.bits8), r"view\(torch.uint8"),
         (lambda: torch.nested.nested_tensor([torch.ones(1), torch.ones(2)]), "unbind"),
         (lambda: torch.ones(2).as_subclass(Doubled), "as_subclass"),
         (lambda: torch.nn.UninitializedParameter(), "subclass"),
@@ -253,22 +216,15 @@ def test_a_tensor_inside_vmap_is_refused() -> None:
 
 
 class Parameter:
-    """A user's class with a well-known name, and made to look like the library's own."""
+    """A user's class with the name and module of torch's."""
 
     __module__ = "torch.nn.parameter"
 
 
-@pytest.mark.parametrize("x", [np.zeros(2), torch.zeros(2), torch.nn.Parameter(torch.zeros(2)), np.array([None])])
-def test_plain_arrays_are_arrays(x: object) -> None:
-    assert is_array(x)
-
-
-@pytest.mark.parametrize(
-    "x",
-    [3, [1.0], np.float32(1), Parameter(), OrderedDict(), np.ma.masked_array([1]), torch.ones(1).as_subclass(Doubled)],
-)
-def test_other_things_are_no_arrays(x: object) -> None:
-    assert not is_array(x)
+def test_arrays_are_recognized_by_their_exact_type() -> None:
+    assert all(map(is_array, (np.zeros(2), torch.zeros(2), torch.nn.Parameter(torch.zeros(2)), np.array([None]))))
+    more: tuple[Any, ...] = (3, [1.0], np.float32(1), Parameter(), OrderedDict(), np.ma.masked_array([1]))
+    assert not any(map(is_array, (*more, torch.ones(1).as_subclass(Doubled))))
 
 
 def test_the_layer_and_is_array_load_no_engine() -> None:
@@ -279,12 +235,6 @@ def test_the_layer_and_is_array_load_no_engine() -> None:
         "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
-
-
-def test_the_bytes_are_those_of_the_design_page() -> None:
-    header, (buffer,) = to_wire(torch.tensor([[1.0], [2.0]], requires_grad=True))
-    assert header == bytes([0xFA, 1, 2, 17, 1, 2, 0, 0]) + struct.pack("<qq", 2, 1)
-    assert bytes(buffer) == struct.pack("<ff", 1, 2)
 
 
 def test_the_device_name_is_kept_and_the_tensor_arrives_on_the_cpu() -> None:
@@ -309,19 +259,13 @@ HEAD = {"magic": 0xFA, "version": 1, "engine": 2, "dtype": 17, "flags": 0, "ndim
     [
         ({"magic": 3}, (2,), "no array's header"),
         ({"version": 9}, (2,), "version 9"),
-        ({"engine": 9}, (2,), "engine 9"),
-        ({"dtype": 99}, (2,), "dtype 99"),
+        ({"engine": 9, "dtype": 99}, (2,), "engine 9, dtype 99"),
         ({"flags": 4}, (2,), "flags 0x04"),
         ({"engine": 1, "flags": 1}, (2,), "flags 0x01"),
         ({"dtype": 4, "flags": 1}, (2,), "gradient of type int32"),
         ({"engine": 1, "dtype": 33}, (2,), "numpy the type complex32"),
-        ({"engine": 3, "dtype": 48}, (2,), "jax the type float4_e2m1fn_x2"),
         ({"engine": 4, "dtype": 44}, (2,), "tensorflow the type float8_e8m0fnu"),
-        ({"engine": 2, "dtype": 46}, (2,), "torch the type float8_e4m3"),
-        ({"engine": 3, "flags": 1}, (2,), "flags 0x01"),
-        ({"ndim": 65}, (2,), "65 dimensions"),
         ({"ndim": 2}, (2,), "24 bytes, got 16"),
-        ({"ndim": 0}, (2,), "8 bytes, got 16"),
         ({"zero": 1}, (2,), "0x01"),
         ({"device_len": 5}, (2,), "device name of 5 bytes"),
         ({}, (-2,), r"negative dimension: shape \(-2,\)"),
@@ -330,7 +274,6 @@ HEAD = {"magic": 0xFA, "version": 1, "engine": 2, "dtype": 17, "flags": 0, "ndim
         ({"ndim": 3}, (0, 2**62, 2**62), "too large"),
         ({"ndim": 65}, (1,) * 65, "65 dimensions"),
         ({}, (3,), "12 bytes, its buffer has 8"),
-        ({}, (1,), "4 bytes, its buffer has 8"),
     ],
 )
 def test_a_malformed_header_is_named_with_its_values(change: dict[str, int], shape: tuple[int, ...], says: str) -> None:
@@ -339,26 +282,16 @@ def test_a_malformed_header_is_named_with_its_values(change: dict[str, int], sha
         from_wire(header, [bytearray(8)])
 
 
-@pytest.mark.parametrize(("engine", "device"), [(2, b"cuda\n"), (2, b"cud\xe9"), (1, b"cuda\n"), (1, b"cuda")])
-def test_a_device_name_that_the_engine_cannot_have_is_refused(engine: int, device: bytes) -> None:
-    header = bytes((HEAD | {"engine": engine, "device_len": len(device), "ndim": 0}).values()) + device
-    with pytest.raises(WireError, match="names the device"):
-        from_wire(header, [bytearray(4)])
-
-
-@pytest.mark.parametrize("count", [0, 2])
-def test_another_number_of_buffers_is_refused(count: int) -> None:
+def test_malformed_messages_are_named() -> None:
     header, buffers = to_wire(np.zeros(2))
-    with pytest.raises(WireError, match=f"one buffer, got {count}"):
-        from_wire(header, buffers * count)
-
-
-def test_a_header_without_end_is_refused_before_it_is_copied() -> None:
+    for device in (b"cuda\n", b"cud\xe9"):
+        odd = bytes((HEAD | {"device_len": len(device), "ndim": 0}).values()) + device
+        with pytest.raises(WireError, match="names the device"):
+            from_wire(odd, [bytearray(4)])
+    for count in (0, 2):
+        with pytest.raises(WireError, match=f"one buffer, got {count}"):
+            from_wire(header, buffers * count)
     with pytest.raises(WireError, match="at most 775"):
         read_header(bytes(10**6))
-
-
-def test_a_buffer_with_gaps_is_a_wrong_argument() -> None:
-    header, _ = to_wire(np.zeros(2))
     with pytest.raises(TypeError, match="contiguous bytes"):
         from_wire(header, [memoryview(bytearray(32))[::2]])

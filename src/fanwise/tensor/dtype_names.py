@@ -1,4 +1,4 @@
-"""What a dtype is called and holds, whichever engine it comes from: torch.float32 and numpy.float32 are "float32"."""
+"""Names and kinds of dtypes of any engine: torch.float32 and numpy.float32 are both "float32"."""
 
 import functools
 from typing import Any
@@ -9,14 +9,14 @@ _names: dict[tuple[type, Any], str] = {}
 _ranks: dict[tuple[type, Any], int] = {}
 
 
-def dtype_name(dtype: Any, /) -> str:  # Any: a name, or a dtype object or class of any engine
-    """The name of a dtype in the words of the array API standard ("bool", "int64", "bfloat16" ...).
+def dtype_name(dtype: Any, /) -> str:
+    """Return the array API standard's name of a dtype ("bool", "int64", "bfloat16" ...).
 
     Args:
-        dtype: a name, or a dtype of any engine.
+        dtype: a name, or a dtype object or class of any engine.
 
     Raises:
-        TypeError: it is none of these.
+        TypeError: not a dtype.
 
     >>> dtype_name("float32")
     'float32'
@@ -24,29 +24,29 @@ def dtype_name(dtype: Any, /) -> str:  # Any: a name, or a dtype object or class
     if isinstance(dtype, str):
         return dtype
     try:
-        return _names[type(dtype), dtype]  # the type too: dtypes of two libraries may have one hash
+        return _names[type(dtype), dtype]  # the type too: dtypes of two libraries may have equal hashes
     except (KeyError, TypeError):
         return _look_up(dtype)
 
 
-def dtype_rank(dtype: Any, /) -> int:  # Any: a dtype of any engine, or its name
-    """What a dtype holds: BOOL, INTEGER, FLOAT or COMPLEX. Each holds the values of those before it.
+def dtype_rank(dtype: Any, /) -> int:
+    """Return the kind of a dtype: BOOL, INTEGER, FLOAT or COMPLEX. Each holds the values of the kinds before it.
 
     Raises:
-        TypeError: it holds something else, such as objects or text.
+        TypeError: the dtype holds objects, text or the like.
     """
     try:
         return _ranks[type(dtype), dtype]
     except (KeyError, TypeError):
         name = dtype_name(dtype)
-    for rank, starts in enumerate((("bool",), ("int", "uint"), ("float", "bfloat"), ("complex",))):
-        if name.startswith(starts):
+    for rank, prefixes in enumerate((("bool",), ("int", "uint"), ("float", "bfloat"), ("complex",))):
+        if name.startswith(prefixes):
             return _ranks.setdefault((type(dtype), dtype), rank)
     raise TypeError(f"expected an array of booleans or numbers, got one of {name}")
 
 
-def is_inexact(dtype: Any, /) -> bool:  # Any: as above
-    """Whether it holds floats or complex numbers, and so has gradients. False of random keys, text and the like."""
+def is_inexact(dtype: Any, /) -> bool:
+    """Return whether a dtype holds floats or complex numbers, and so has gradients."""
     try:
         return dtype_rank(dtype) >= FLOAT
     except TypeError:
@@ -55,7 +55,7 @@ def is_inexact(dtype: Any, /) -> bool:  # Any: as above
 
 @functools.cache
 def limits(name: str, /) -> tuple[int, int]:
-    """The least and the greatest number of an integer dtype, by its name.
+    """Return the least and the greatest number of an integer dtype, by its name.
 
     >>> limits("int8")
     (-128, 127)
@@ -66,7 +66,7 @@ def limits(name: str, /) -> tuple[int, int]:
 
 def _look_up(dtype: Any) -> str:
     module = type(dtype).__module__.partition(".")[0]
-    name: Any = None  # Any: whatever has been found under that attribute
+    name: Any
     if module == "torch":
         name = str(dtype).removeprefix("torch.")
     elif module == "numpy" or module == "tensorflow":
@@ -74,8 +74,7 @@ def _look_up(dtype: Any) -> str:
     elif isinstance(dtype, type):
         name = dtype.__name__.removesuffix("_")
     else:
-        # JAX's own scalar types, such as jax.numpy.float32.
-        name = getattr(getattr(dtype, "dtype", None), "name", None)
+        name = getattr(getattr(dtype, "dtype", None), "name", None)  # JAX's scalar types, such as jax.numpy.float32
     if not isinstance(name, str):
         raise TypeError(f"expected a dtype or the name of one, got {dtype!r}")
     _names[type(dtype), dtype] = name

@@ -1,13 +1,7 @@
-"""Engines: which one an array belongs to, which one is current, and what each can do. Loads none of them.
+"""The engine of an array, the current engine, and the abilities of each. Imports no engine.
 
-    engine_of(x)         "torch", "jax", "tensorflow" or "numpy": the library that made x
-    with use("jax"):     creation functions make arrays of jax, in this thread or task
-    FANWISE_ENGINE=jax   the same for the whole process; without it the engine is torch
-
-An array can only exist when its library is loaded, so `engine_of` looks at types alone. Subclasses, parameters,
-variables, and what stands for an array while jax or TensorFlow trace a function belong to their engine too.
-Invariant: only types that the engines define are remembered, so classes made and dropped by user code are not
-kept alive by asking.
+Type names are enough, because an array only exists if its library is loaded. Subclasses, parameters, variables and the
+tracers of JAX and TensorFlow belong to their engine. Only types defined by the engines are cached.
 """
 
 import contextlib
@@ -23,35 +17,33 @@ from ..base.extras import is_installed
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """What an engine can do.
+    """Abilities of an engine.
 
     Args:
-        name: as everywhere in this layer, and the name of the library's import.
-        autodiff: whether it computes gradients.
-        jit: whether `jit` compiles for it. torch is quick without, and torch.compile takes a minute.
-        dlpack: whether `convert` hands its arrays on an accelerator on there, to other engines of this kind.
-        extra: the extra of fanwise that installs it, empty if it is always installed.
+        name: name of the engine, and of the library to import.
+        autodiff: the engine computes gradients.
+        jit: `jit` compiles for this engine. It does not for torch, where torch.compile takes up to a minute.
+        dlpack: `convert` keeps arrays on the accelerator between two engines with this flag.
     """
 
     name: str
-    autodiff: bool
-    jit: bool
-    dlpack: bool
-    extra: str = ""
+    autodiff: bool = False
+    jit: bool = False
+    dlpack: bool = False
 
 
 ENGINES = {
     engine.name: engine
     for engine in (
-        Engine("torch", autodiff=True, jit=False, dlpack=True, extra="torch"),
-        Engine("jax", autodiff=True, jit=True, dlpack=True, extra="jax"),
-        Engine("tensorflow", autodiff=True, jit=True, dlpack=False, extra="tensorflow"),
-        Engine("numpy", autodiff=False, jit=False, dlpack=False),
+        Engine("torch", autodiff=True, dlpack=True),
+        Engine("jax", autodiff=True, jit=True, dlpack=True),
+        Engine("tensorflow", autodiff=True, jit=True),
+        Engine("numpy"),
     )
 }
 
-# The types whose subclasses are arrays, as (first part of the module's name, name of the class).
-_ROOTS = {
+# Base classes of arrays: (first part of the module name, class name).
+_BASE_CLASSES = {
     ("torch", "Tensor"): "torch",
     ("numpy", "ndarray"): "numpy",
     ("numpy", "generic"): "numpy",
@@ -61,27 +53,27 @@ _ROOTS = {
     ("tensorflow", "Tensor"): "tensorflow",
     ("tensorflow", "Variable"): "tensorflow",
 }
-_LIBRARIES = {library for library, _ in _ROOTS}
+_LIBRARIES = {library for library, _ in _BASE_CLASSES}
 _engine_by_type: dict[type, str] = {}
 _installed: set[str] = set()
 _current: ContextVar[str] = ContextVar("fanwise_engine")
 
 
 def add_engine(engine: Engine, array_type: type) -> None:
-    """Add an engine whose arrays are of this type; `adapters.register_engine` adds its functions, too."""
+    """Add an engine for arrays of this type. `adapters.register_engine` also adds its functions."""
     library = array_type.__module__.partition(".")[0]
     ENGINES[engine.name] = engine
-    _ROOTS[library, array_type.__name__] = engine.name
+    _BASE_CLASSES[library, array_type.__name__] = engine.name
     _LIBRARIES.add(library)
     _installed.add(engine.name)
     _engine_by_type[array_type] = engine.name
 
 
 def engine_of(x: object, /) -> str:
-    """The name of the engine that made the array x. Costs one look into a dict.
+    """Return the name of the engine that made the array x. Costs one dict lookup.
 
     Raises:
-        TypeError: x is no array of an engine; the message says how to make one.
+        TypeError: x is not an array.
 
     >>> import numpy
     >>> engine_of(numpy.zeros(3))
@@ -94,12 +86,12 @@ def engine_of(x: object, /) -> str:
 
 
 def is_array_type(kind: type) -> bool:
-    """Whether objects of this type are arrays of an engine, as `engine_of` sees it."""
+    """Return whether objects of this type are arrays of an engine."""
     return kind in _engine_by_type or _find(kind) is not None
 
 
 def is_remembered(kind: type) -> bool:
-    """Whether this type is one that an engine defines and `engine_of` has met: safe to keep in a table."""
+    """Return whether `engine_of` has cached this type, so that other tables may keep it too."""
     return kind in _engine_by_type
 
 
@@ -117,45 +109,42 @@ def _look_up(kind: type) -> str:
 
 def _find(kind: type) -> str | None:
     for base in kind.__mro__:
-        # jax.Array calls itself "jaxlib._jax.Array" in some versions.
-        engine = _ROOTS.get((base.__module__.partition(".")[0], base.__name__.rpartition(".")[2]))
+        # The class name of jax.Array is "_jax.Array" in some versions.
+        engine = _BASE_CLASSES.get((base.__module__.partition(".")[0], base.__name__.rpartition(".")[2]))
         if engine is not None:
             return engine
     return None
 
 
 def current_engine() -> str:
-    """The engine that creation functions use: of `use`, else of FANWISE_ENGINE, else torch.
-
-    The environment is read once, when first asked.
+    """Return the engine of creation functions: set by `use`, else by FANWISE_ENGINE (read once), else torch.
 
     Raises:
-        ValueError: FANWISE_ENGINE names no engine.
-        NotInstalled: that engine is not installed.
+        ValueError: FANWISE_ENGINE is not the name of an engine.
+        NotInstalled: the engine is not installed.
     """
-    return _current.get(None) or _of_environment()
+    return _current.get(None) or _default_engine()
 
 
-# Read once: asking the environment costs 1 us, and every creation function asks for the engine.
 @functools.cache
-def _of_environment() -> str:
+def _default_engine() -> str:
     name = os.environ.get("FANWISE_ENGINE")
     if name is None and not is_installed("torch"):
-        there = [f"FANWISE_ENGINE={engine}" for engine in ENGINES if is_installed(engine)]
+        installed = [f"FANWISE_ENGINE={engine}" for engine in ENGINES if is_installed(engine)]
         raise NotInstalled(
-            "fanwise.tensor makes arrays of torch where nothing else is said, and torch is not installed. "
-            f"Install it: pip install 'fanwise[torch]'. Or name an engine that is here: {', '.join(there)}."
+            "The default engine of fanwise.tensor is torch, which is not installed. "
+            f"Install it: pip install 'fanwise[torch]'. Or set an engine that is installed: {', '.join(installed)}."
         )
-    return check_engine(name or "torch", told_by="FANWISE_ENGINE")
+    return check_engine(name or "torch", source="FANWISE_ENGINE")
 
 
 @contextlib.contextmanager
 def use(engine: str) -> Iterator[None]:
-    """Make `engine` the current one inside a with block, in this thread or task only.
+    """Set the current engine inside a with block, in this thread or task only.
 
     Raises:
-        ValueError: there is no such engine.
-        NotInstalled: it is not installed; the message names the extra.
+        ValueError: the engine is unknown.
+        NotInstalled: the engine is not installed.
 
     >>> with use("numpy"):
     ...     current_engine()
@@ -168,22 +157,21 @@ def use(engine: str) -> Iterator[None]:
         _current.reset(token)
 
 
-def check_engine(name: str, told_by: str = "the engine") -> str:
-    """`name` if there is such an engine and it is installed; nothing is loaded.
+def check_engine(name: str, source: str = "the engine") -> str:
+    """Return `name` if that engine exists and is installed. Loads nothing.
 
     Raises:
-        ValueError: there is no such engine.
-        NotInstalled: it is not installed; the message names the extra.
+        ValueError: the engine is unknown.
+        NotInstalled: the engine is not installed; the message names the extra.
     """
-    engine = ENGINES.get(name)
-    if engine is None:
+    if name not in ENGINES:
         from ..base.nearest import must_be_one_of
 
-        raise ValueError(must_be_one_of(told_by, name, ENGINES))
+        raise ValueError(must_be_one_of(source, name, ENGINES))
     if name not in _installed and not is_installed(name):
         raise NotInstalled(
-            f"The engine {name} is asked for, and the library {name} is not installed. "
-            f"Install it: pip install 'fanwise[{engine.extra}]'."
+            f"The engine {name} needs the library {name}, which is not installed. "
+            f"Install it: pip install 'fanwise[{name}]'."
         )
     _installed.add(name)
     return name

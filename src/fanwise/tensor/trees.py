@@ -1,36 +1,104 @@
-"""Trees of arrays: dicts, lists, tuples, named tuples, None (no leaf), and classes that a user registered.
+"""Trees of arrays: nested dicts, ordered dicts, lists, tuples and named tuples. None has no leaves.
 
-    optree.register_pytree_node(Model, take_apart, put_together, namespace="fanwise")
-    @optree.dataclasses.dataclass(namespace="fanwise")
+    flatten({"w": w, "b": [b, None]})  ->  [w, b], structure      unflatten(structure, [w, b])  ->  the tree
 
-Registrations under the namespace "fanwise" count in this layer, and so do optree's global ones. Anything else is
-a leaf. Loads optree, which takes 30 ms: import this file inside functions.
+A structure can be hashed: None for a leaf, otherwise (class, keys of a dict or None, structures of the children).
 """
 
-import functools
-from collections.abc import Callable, Sequence
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+from types import NoneType
 from typing import Any
 
-import optree
+Leaf = Any
+Structure = Any
 
-NAMESPACE = "fanwise"
-
-TreeSpec = optree.PyTreeSpec
-Leaf = Any  # Any: an array of some engine, or any other object of the user
-
-# Partials and not functions: flattening is in the way of every call. Any: trees.
-flatten: Callable[[Any], tuple[list[Leaf], TreeSpec]] = functools.partial(optree.tree_flatten, namespace=NAMESPACE)
-map_leaves: Callable[..., Any] = functools.partial(optree.tree_map, namespace=NAMESPACE)
+_NONE = (NoneType, None, ())
 
 
-def with_leaves(leaves: Sequence[Leaf], places: Sequence[int], others: Sequence[Leaf]) -> list[Leaf]:
-    """The leaves, with others in some places."""
+def flatten(tree: Any) -> tuple[list[Leaf], Structure]:
+    """Return the leaves and the structure of a tree."""
+    leaves: list[Leaf] = []
+    return leaves, flatten_into(leaves, tree)
+
+
+def flatten_into(leaves: list[Leaf], tree: Any) -> Structure:
+    """Append the leaves of a tree to a list and return its structure."""
+    kind = type(tree)
+    if kind is dict or kind is OrderedDict:
+        return kind, tuple(tree), tuple([flatten_into(leaves, child) for child in tree.values()])
+    if kind is list or kind is tuple or (isinstance(tree, tuple) and hasattr(kind, "_fields")):
+        return kind, None, tuple([flatten_into(leaves, child) for child in tree])
+    if tree is None:
+        return _NONE
+    leaves.append(tree)
+    return None
+
+
+def unflatten(structure: Structure, leaves: Iterable[Leaf]) -> Any:
+    """Return a tree of this structure. From an iterator, take only the leaves it needs."""
+    return _build(structure, iter(leaves))
+
+
+def flatten_like(structure: Structure, tree: Any, name: str) -> list[Any]:
+    """Return the parts of `tree` in the positions of the leaves of a structure.
+
+    Raises:
+        ValueError: the tree has other keys or another length; the message gives the path, which starts with `name`.
+    """
+    if structure is None:
+        return [tree]
+    kind, keys, children = structure
+    if keys is not None:
+        if not isinstance(tree, dict) or tree.keys() != set(keys):
+            raise ValueError(f"{name} must be a dict with the keys {list(keys)}, got {tree!r:.100}")
+        parts = [tree[key] for key in keys]
+    elif type(tree) is not kind or (kind is not NoneType and len(tree) != len(children)):
+        raise ValueError(f"{name} must be a {kind.__name__} of length {len(children)}, got {tree!r:.100}")
+    else:
+        parts = list(tree or ())
+    return [
+        part
+        for child, subtree, step in zip(children, parts, _steps(structure), strict=True)
+        for part in flatten_like(child, subtree, name + step)
+    ]
+
+
+def with_leaves(leaves: Sequence[Leaf], places: Sequence[int], replacements: Sequence[Leaf]) -> list[Leaf]:
+    """Return the leaves, with replacements in some places."""
     changed = list(leaves)
-    for place, x in zip(places, others, strict=True):
+    for place, x in zip(places, replacements, strict=True):
         changed[place] = x
     return changed
 
 
-def path_of(spec: TreeSpec, place: int, root: str) -> str:
-    """The way to one leaf, as one would write it: `path_of(spec, 1, "args")` is `args[0]['w']`."""
-    return spec.accessors()[place].codify(root)
+def leaf_paths(structure: Structure, name: str) -> list[str]:
+    """Return the path of each leaf, such as `name[0]['w']`."""
+    if structure is None:
+        return [name]
+    return [
+        path
+        for child, step in zip(structure[2], _steps(structure), strict=True)
+        for path in leaf_paths(child, name + step)
+    ]
+
+
+def _build(structure: Structure, leaves: Iterator[Leaf]) -> Any:
+    if structure is None:
+        return next(leaves)
+    kind, keys, children = structure
+    if kind is NoneType:
+        return None
+    values = [_build(child, leaves) for child in children]
+    if keys is not None:
+        return kind(zip(keys, values, strict=True))
+    return kind(*values) if hasattr(kind, "_fields") else kind(values)
+
+
+def _steps(structure: Structure) -> list[str]:
+    kind, keys, children = structure
+    if keys is not None:
+        return [f"[{key!r}]" for key in keys]
+    if hasattr(kind, "_fields"):
+        return [f".{field}" for field in kind._fields]
+    return [f"[{number}]" for number in range(len(children))]

@@ -22,7 +22,10 @@ from ...base.errors import ClusterError, TrialStopped
 from ...links.codec import pack_error
 from ...pool.contract import GO_ON, Reply
 from ...pool.current import CurrentJob, current, enter
-from ...tensor.with_torch import random  # noqa: F401  # imported once before the fork, not by each rank's first batch
+
+# Imported once before the fork, not by the first batch of each rank.
+from ...tensor.random import exact  # noqa: F401
+from ...tensor.with_torch import exchange  # noqa: F401
 from ..comm.control_block import FIRST_VIEW, ControlBlock
 from ..comm.pipes import MessageSender
 from ..comm.shared_memory import SharedMemory

@@ -1,4 +1,4 @@
-"""Random numbers from keys: the same bits on every engine and machine, without any hidden state.
+"""Random numbers from keys: the same bits on every engine and machine, without hidden state.
 
 key = Key(0)
 weights, bias = key.split()

@@ -1,48 +1,31 @@
-"""Drawing numbers from a key: what is checked, and who makes them.
+"""Functions that draw numbers from a key.
 
-    uniform, normal, integers, bernoulli, permutation
-        exact.py makes a numpy array, `adopt` of with_<engine>/random.py hands it to the engine
-
-Numbers have the same bits on every engine, device and machine, because the host makes them all.
-
-Compiled code draws anew each time it runs, from a key that is an argument or has a traced step folded in: it calls
-back to exact.py on the host, with the numbers that the key depends on, so the bits are the same (`called`).
-From a key that the function closes over, numbers are drawn when it is traced, and are constants of what was compiled.
-Nothing here can be differentiated with respect to low, mean and so on.
+exact.py makes a NumPy array on the host, which the engine adopts, so the bits are the same on every engine, device and
+machine. Compiled code with a traced key calls back to the host whenever it runs. Numbers have no gradient by low, mean
+and so on.
 """
 
 import math
 import operator
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, SupportsIndex, cast
 
-from ..adapters import CompilingGenerator, Generator, generators
+from ..adapters import CompilingDifferentiator, differentiators, exchanges
 from ..dtype_names import dtype_name
 from ..engines import check_engine, current_engine, engine_of
 from ..placement import find_device, to_device
-from .keys import Key, traced_arrays, words_of_32_bits, words_with
+from .keys import Key, key_with_values, traced_arrays
 
 if TYPE_CHECKING:
     from types import ModuleType
 
-_Array = Any  # An array of whichever engine was asked for; they have no type in common.
-_Shape = SupportsIndex | Iterable[SupportsIndex]  # tuples, lists, and the shape of any engine's array
+_Array = Any  # an array of the chosen engine
+_Words = tuple[int, int]
+_Shape = SupportsIndex | Iterable[SupportsIndex]  # also the shape of an array
 _LARGEST = {"float16": 65504.0, "bfloat16": 2.0**128 - 2.0**120, "float32": 2.0**128 - 2.0**104}
 _FLOATS = (*_LARGEST, "float64")
 _RANGES = {f"int{bits}": (-(1 << bits - 1), 1 << bits - 1) for bits in (8, 16, 32, 64)}
 _RANGES |= {f"uint{bits}": (0, 1 << bits) for bits in (8, 16, 32, 64)}
-
-
-@dataclass(frozen=True, slots=True)
-class Draw:
-    """An order for numbers, checked. `device` is a name that exists, or None for the engine's choice."""
-
-    key: Key
-    engine: str
-    shape: tuple[int, ...]
-    dtype: str
-    device: str | None
 
 
 def uniform(
@@ -55,33 +38,34 @@ def uniform(
     engine: str | None = None,
     device: object = None,
 ) -> _Array:
-    """Numbers from low (included) to high (not included), all alike.
+    """Draw numbers uniformly from low (included) to high (excluded).
 
-    low + (high - low) * u in the array's own precision, where u has 24 random bits, or 53 in float64; for the
-    16-bit types float32 is rounded. What rounding would bring up to high is the largest number below it.
+    low + (high - low) * u in the precision of the array, where u has 24 random bits, or 53 in float64. The 16-bit types
+    are rounded from float32. A number that rounding would bring up to high becomes the largest number below it.
 
     Args:
         key: the same key gives the same numbers; a larger shape of one axis begins with those of a smaller one.
-        shape: of the array, a number for one axis; () for an array of one number and no axis.
-        low: the least number.
+        shape: shape of the array, an integer for one axis, () for a 0-d array.
+        low: least number.
         high: above the largest number.
-        dtype: "float32", "float64", "float16" or "bfloat16", or the engine's own name of it.
-        engine: which makes the array; the current one if None.
-        device: where it shall be ("cuda:0"); where the engine puts new arrays if None.
+        dtype: "float32", "float64", "float16" or "bfloat16", or the engine's dtype.
+        engine: engine of the array; default: the current one.
+        device: device of the array ("cuda:0"); default: where the engine puts new arrays.
 
     Raises:
-        ValueError: a range of no numbers, no such dtype, engine or device, or one that JAX is not set up for.
-        TypeError: `key` is no Key, or `shape` no integers.
+        ValueError: empty range; unknown dtype, engine or device.
+        TypeError: `key` is not a Key; `shape` is not integers; float64 on JAX without 64-bit mode.
 
     >>> uniform(Key(0), 3, engine="numpy")
     array([0.57058096, 0.8506132 , 0.56927776], dtype=float32)
     """
-    maker, draw = _draw(key, shape, _float(dtype), engine=engine, device=device)
-    low, high = float(low), float(high)
-    largest = _LARGEST.get(draw.dtype, math.inf)
+    low, high, dtype = float(low), float(high), _one_of(_FLOATS, dtype)
+    largest = _LARGEST.get(dtype, math.inf)
     if not low < high or not -largest <= low or not high <= largest or not high - low <= largest or high == math.inf:
-        raise ValueError(f"low must be less than high and both finite in {draw.dtype}, got low={low!r}, high={high!r}")
-    return _made(maker, draw, lambda words: _exact().uniform(words, draw.shape, low, high, draw.dtype))
+        raise ValueError(f"low must be less than high and both finite in {dtype}, got low={low!r}, high={high!r}")
+    return _drawn(
+        key, shape, dtype, engine, device, lambda words, size: _exact().uniform(words, size, low, high, dtype)
+    )
 
 
 def normal(
@@ -94,30 +78,27 @@ def normal(
     engine: str | None = None,
     device: object = None,
 ) -> _Array:
-    """Numbers of the normal distribution.
+    """Draw numbers from the normal distribution.
 
     mean + std * x in float64, where x is within 8e-16 of the exact inverse of the distribution at a random word of
     64 bits (its tails reach 9 standard deviations); then rounded to float32, and from there to the 16-bit types.
 
     Args:
-        key: the same key gives the same numbers; a larger shape of one axis begins with those of a smaller one.
-        shape: of the array, a number for one axis; () for an array of one number and no axis.
-        mean: of the distribution.
-        std: its standard deviation, at least 0.
-        dtype, engine, device: as in `uniform`.
+        mean: mean of the distribution.
+        std: standard deviation, at least 0.
+        key, shape, dtype, engine, device: as in `uniform`.
 
     Raises:
-        ValueError: as `uniform`; or `std` is negative, or one of both is not finite.
-        TypeError: `key` is no Key, or `shape` no integers.
+        ValueError: `std` is negative, or one of both is not finite; otherwise as `uniform`.
+        TypeError: as `uniform`.
 
     >>> normal(Key(0), 3, engine="numpy")
     array([-1.1283134 , -1.2921705 ,  0.27794075], dtype=float32)
     """
-    maker, draw = _draw(key, shape, _float(dtype), engine=engine, device=device)
-    mean, std = float(mean), float(std)
+    mean, std, dtype = float(mean), float(std), _one_of(_FLOATS, dtype)
     if not math.isfinite(mean) or not 0.0 <= std < math.inf:
         raise ValueError(f"mean must be finite and std finite and at least 0, got mean={mean!r}, std={std!r}")
-    return _made(maker, draw, lambda words: _exact().normal(words, draw.shape, mean, std, draw.dtype))
+    return _drawn(key, shape, dtype, engine, device, lambda words, size: _exact().normal(words, size, mean, std, dtype))
 
 
 def integers(
@@ -130,168 +111,140 @@ def integers(
     engine: str | None = None,
     device: object = None,
 ) -> _Array:
-    """Integers from low (included) to high (not included), each exactly as likely as any other.
+    """Draw integers from low (included) to high (excluded), all equally likely.
 
-    A word of 64 bits modulo (high - low); the few words that would favour some numbers are drawn again.
+    A word of 64 bits modulo (high - low); the few words that would bias the result are drawn again.
 
     Args:
-        key: the same key gives the same numbers; a larger shape of one axis begins with those of a smaller one.
-        shape: of the array, a number for one axis; () for an array of one number and no axis.
-        low: the least number.
-        high: one more than the largest.
-        dtype: an integer type that holds them all; if None int64, in JAX set to 32 bits int32.
-        engine, device: as in `uniform`.
+        low: least number.
+        high: one more than the largest number.
+        dtype: an integer type that holds them all; default: int64, or int32 on JAX without 64-bit mode.
+        key, shape, engine, device: as in `uniform`.
 
     Raises:
-        ValueError: as `uniform`; or the dtype does not hold the range.
-        TypeError: `key` is no Key, or `shape`, `low` or `high` no integers.
+        ValueError: the dtype does not hold the range; otherwise as `uniform`.
+        TypeError: `low` or `high` is not an integer; otherwise as `uniform`.
 
     >>> integers(Key(0), 5, 0, 10, engine="numpy")
     array([0, 8, 6, 7, 1])
     """
-    maker, draw = _draw(key, shape, _integer(dtype), engine=engine, device=device)
+    dtype = _default_integer(engine) if dtype is None else _one_of(_RANGES, dtype)
     low, high = operator.index(low), operator.index(high)
-    least, end = _RANGES[draw.dtype]
+    least, end = _RANGES[dtype]
     if not least <= low < high <= end:
         raise ValueError(
-            f"low must be less than high and {draw.dtype} hold the numbers between, from {least} to {end - 1}; "
+            f"low must be less than high, and {dtype} must hold the numbers between, from {least} to {end - 1}; "
             f"got low={low}, high={high}"
         )
-    return _made(maker, draw, lambda words: _exact().integers(words, draw.shape, low, high, draw.dtype))
+    return _drawn(
+        key, shape, dtype, engine, device, lambda words, size: _exact().integers(words, size, low, high, dtype)
+    )
 
 
 def bernoulli(
-    key: Key,
-    p: float = 0.5,
-    shape: _Shape = (),
-    *,
-    engine: str | None = None,
-    device: object = None,
+    key: Key, p: float = 0.5, shape: _Shape = (), *, engine: str | None = None, device: object = None
 ) -> _Array:
-    """Booleans that are true with probability p, to 64 bits. For an array of probabilities: `uniform(...) < p`.
+    """Draw booleans that are true with probability p, to 64 bits. For an array of probabilities use `uniform(...) < p`.
 
     Args:
-        key: the same key gives the same booleans; with a larger p all that were true stay so.
-        p: from 0 to 1.
-        shape: of the array, a number for one axis; () for an array of one boolean and no axis.
-        engine, device: as in `uniform`.
+        p: from 0 to 1. Of one key, those that are true with a smaller p are true with a larger one.
+        key, shape, engine, device: as in `uniform`.
 
     Raises:
-        ValueError: p is no probability; no such engine or device.
-        TypeError: `key` is no Key, or `shape` no integers.
+        ValueError: p is not a probability; otherwise as `uniform`.
+        TypeError: as `uniform`.
     """
-    maker, draw = _draw(key, shape, "bool", engine=engine, device=device)
     p = float(p)
     if not 0.0 <= p <= 1.0:
         raise ValueError(f"p must be from 0 to 1, got {p!r}")
-    return _made(maker, draw, lambda words: _exact().bernoulli(words, draw.shape, p))
+    return _drawn(key, shape, "bool", engine, device, lambda words, size: _exact().bernoulli(words, size, p))
 
 
 def permutation(key: Key, n: SupportsIndex, *, engine: str | None = None, device: object = None) -> _Array:
-    """The numbers 0 to n - 1 in random order. An array is shuffled by `take(x, permutation(key, len(x)), axis=0)`.
+    """Return the integers 0 to n - 1 in random order. Shuffle an array by `take(x, permutation(key, len(x)), axis=0)`.
 
     Args:
-        key: the same key gives the same order for the same length.
-        n: how many numbers.
-        engine, device: as in `uniform`.
-
-    Returns:
-        int64, in JAX set to 32 bits int32.
+        n: number of integers.
+        key, engine, device: as in `uniform`.
 
     Raises:
-        ValueError: n is negative; no such engine or device.
-        TypeError: `key` is no Key, or n no integer.
+        ValueError: n is negative; otherwise as `uniform`.
+        TypeError: n is not an integer; otherwise as `uniform`.
     """
-    (n,) = _axes(operator.index(n))
-    maker, draw = _draw(key, n, None, engine=engine, device=device)
-    return _made(maker, draw, lambda words: _exact().permutation(words, n).astype(draw.dtype, copy=False))
+    dtype = _default_integer(engine)
+    return _drawn(
+        key, operator.index(n), dtype, engine, device, lambda words, size: _exact().permutation(words, size, dtype)
+    )
 
 
-def _made(maker: Generator, draw: Draw, make: Callable[[tuple[int, int]], Any]) -> _Array:
-    """What `make` makes of the key's words: now, or each time when compiled code runs."""
-    if traced_arrays(draw.key):
-        numbers = _called(draw.engine, draw.key, make, draw.shape, draw.dtype)
-        return numbers if draw.device is None else to_device(numbers, draw.device)
-    return maker.adopt(make(draw.key.words), draw.device)
-
-
-def _called(
-    engine: str, key: Key, make: Callable[[tuple[int, int]], Any], shape: tuple[int, ...], dtype: str
+def _drawn(
+    key: Key,
+    shape: _Shape,
+    dtype: str,
+    engine: str | None,
+    device: object,
+    draw: Callable[[_Words, tuple[int, ...]], Any],
 ) -> _Array:
-    for each in traced_arrays(key):
-        tracing = engine_of(each)
-        if tracing != engine:
-            raise TypeError(
-                f"numbers of {engine} are asked for, from a key that depends on an array of {tracing} that is traced. "
-                f"Say engine={tracing!r}, or enter fanwise.tensor.use({tracing!r})."
-            )
-    compiling = cast(CompilingGenerator, generators[engine])
-    return compiling.called(lambda numbers: make(words_with(key, numbers)), traced_arrays(key), shape, dtype)
+    """Return what `draw` makes of the key's words and a shape: now, or whenever compiled code runs."""
+    if type(key) is not Key:
+        raise TypeError(f"numbers are drawn from a fanwise.tensor.Key, as Key(0), got {type(key).__name__}")
+    engine = current_engine() if engine is None else check_engine(engine)
+    lengths = _lengths(shape)
+    if device is not None:
+        device = find_device(engine, device)
+    x = _of_words(key, engine, lambda words: draw(words, lengths), lengths, dtype)
+    return x if device is None else to_device(x, device)
+
+
+def _of_words(key: Key, engine: str, draw: Callable[[_Words], Any], shape: tuple[int, ...], dtype: str) -> _Array:
+    arrays = traced_arrays(key)
+    if not arrays:
+        return exchanges[engine].adopt(draw(key.words))
+    if (tracing := engine_of(arrays[0])) != engine:
+        raise TypeError(
+            f"numbers of {engine} cannot be drawn from a key that depends on a traced array of {tracing}. "
+            f"Pass engine={tracing!r}, or enter fanwise.tensor.use({tracing!r})."
+        )
+    part = cast(CompilingDifferentiator, differentiators[engine])
+    return part.computed_on_host(lambda *values: draw(key_with_values(key, values).words), arrays, shape, dtype)
 
 
 def words_array(key: Key, engine: str) -> _Array:
-    """What `key_of_words` takes, as an array of the engine; also of a key of compiled code."""
+    """Return a key as an array of the engine, which `key_of_words` takes: four words of 32 bits, the lowest first."""
     import numpy as np
 
-    def make(words: tuple[int, int]) -> Any:
-        return np.array(words_of_32_bits(words), np.uint32)
+    def draw(words: _Words) -> Any:
+        return np.array([word >> shift & 0xFFFFFFFF for word in words for shift in (0, 32)], np.uint32)
 
-    return (
-        _called(engine, key, make, (4,), "uint32")
-        if traced_arrays(key)
-        else generators[engine].adopt(make(key.words), None)
-    )
+    return _of_words(key, engine, draw, (4,), "uint32")
 
 
-def _draw(key: Key, shape: _Shape, dtype: str | None, *, engine: str | None, device: object) -> tuple[Generator, Draw]:
-    """Who draws, and the checked order."""
-    engine = current_engine() if engine is None else check_engine(engine)
-    maker = generators[engine]
-    if dtype is None:
-        dtype = maker.default_integer()
+def _default_integer(engine: str | None) -> str:
+    exchange: Any = exchanges[current_engine() if engine is None else check_engine(engine)]
+    return "int32" if hasattr(exchange, "has_int64") and not exchange.has_int64() else "int64"  # JAX
+
+
+def _lengths(shape: _Shape) -> tuple[int, ...]:
+    if hasattr(shape, "__index__"):  # isinstance of a protocol takes 5 us
+        lengths: tuple[int, ...] = (operator.index(cast(SupportsIndex, shape)),)
     else:
-        maker.check_dtype(dtype)
-    return maker, Draw(
-        _checked(key), engine, _axes(shape), dtype, None if device is None else find_device(engine, device)
-    )
-
-
-def _checked(key: Key) -> Key:
-    if type(key) is not Key:
-        raise TypeError(f"numbers are drawn from a fanwise.tensor.Key, as Key(0), got {type(key).__name__}")
-    return key
-
-
-def _axes(shape: _Shape) -> tuple[int, ...]:
-    if isinstance(shape, (tuple, list)):
-        lengths = tuple(map(operator.index, shape))
-    elif hasattr(shape, "__index__"):  # isinstance of a protocol would cost 5 us
-        lengths = (operator.index(shape),)  # type: ignore[arg-type]  # it has what this asks for
-    else:
-        if any(length is None for length in shape):  # of a tf.TensorShape
-            raise ValueError(f"TensorFlow does not know all of the shape {shape} while it traces; give a known one")
-        lengths = tuple(map(operator.index, shape))
+        axes = list(shape)
+        if None in axes:  # of a tf.TensorShape
+            raise ValueError(f"TensorFlow does not know all of the shape {shape} while it traces; pass a known one")
+        lengths = tuple(map(operator.index, axes))
     if lengths and min(lengths) < 0:
         raise ValueError(f"a shape has no negative lengths, got {shape!r}")
     return lengths
 
 
-def _float(dtype: object) -> str:
+def _one_of(names: Iterable[str], dtype: object) -> str:
     name = dtype_name(dtype)
-    if name not in _FLOATS:
-        raise ValueError(f"dtype must be one of {', '.join(_FLOATS)}, got {name!r}")
-    return name
-
-
-def _integer(dtype: object) -> str | None:
-    name = None if dtype is None else dtype_name(dtype)
-    if name is not None and name not in _RANGES:
-        raise ValueError(f"dtype must be one of {', '.join(_RANGES)}, got {name!r}")
+    if name not in names:
+        raise ValueError(f"dtype must be one of {', '.join(names)}, got {name!r}")
     return name
 
 
 def _exact() -> "ModuleType":
-    # Not above: it loads numpy.
-    from . import exact
+    from . import exact  # loads NumPy
 
     return exact

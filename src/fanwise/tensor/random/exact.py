@@ -1,66 +1,80 @@
-"""Random numbers with the same bits on every machine, as numpy arrays: what words become, but for `gaussian`.
+"""Random NumPy arrays with the same bits on every machine, from 64-bit words.
 
-Element i of an array, counted along its last axis first, comes from word i of its key, whatever the dtype. So an
-array is the beginning of a longer one, and a float32 is the float64 of the same key, cut or rounded. Loaded when
-the first number is drawn.
+The words come from Philox 4x64-10 (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3", SC 2011):
+
+    word 4 * j + k  =  output k of the block with counter (j + 1, 0, attempt, purpose)
+
+`purpose` separates the kinds of numbers, `attempt` the words that are drawn again. NumPy guarantees the words of its
+bit generators. Element i of an array comes from word i of its key, for every dtype, so an array is the beginning of
+a longer one, and a float32 is the float64 of the same key, cut or rounded.
 """
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from . import gaussian, words
+from .gaussian import Words, standard_normal
 
-Array = npt.NDArray[Any]  # Any: the dtype is known only when it runs
-_Words = tuple[int, int]
+Array = npt.NDArray[Any]
 Shape = tuple[int, ...]
+_Key = tuple[int, int]
 
-FLOATS = {name: np.dtype(name) for name in ("float16", "float32", "float64")}
-FLOATS["bfloat16"] = np.dtype(ml_dtypes.bfloat16)
-INTEGERS = {f"{sign}int{bits}": np.dtype(f"{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64)}
-# Up to this many, Python's own numbers are faster than arrays.
-_FEW = 32
-
-
-def normal(key: _Words, shape: Shape, mean: float, std: float, dtype: str) -> Array:
-    """mean + std * x in float64, rounded to float32 and from there to the 16-bit types."""
-    size = math.prod(shape)
-    out = np.empty(size, _made_as(dtype))
-    if size <= _FEW:
-        few = words.words(key, words.NORMAL, size).tolist()
-        out[:] = [gaussian.standard_normal_of(word) * std + mean for word in few]
-    else:
-        for place, block in words.blocks(key, words.NORMAL, size):
-            x = gaussian.standard_normal(block)
-            if (mean, std) != (0.0, 1.0):
-                x *= std
-                x += mean
-            out[place] = x
-    return _rounded(out, dtype).reshape(shape)
+UNIFORM, NORMAL, INTEGERS, PERMUTATION, BERNOULLI = range(1, 6)
+# 256 KiB of words: with the scratch arrays of a transform this fits into the second-level cache.
+_BLOCK = 32768
+_FLOATS = {name: np.dtype(name) for name in ("float16", "float32", "float64")}
+_FLOATS["bfloat16"] = np.dtype(ml_dtypes.bfloat16)
 
 
-def uniform(key: _Words, shape: Shape, low: float, high: float, dtype: str) -> Array:
-    """low + (high - low) * u, where u has the word's upper 24 bits (float64: 53), and less than high after rounding."""
+def words(key: _Key, purpose: int, size: int, attempt: int = 0) -> Words:
+    """Return the first `size` words of a key for one purpose."""
+    return _philox(key, purpose, attempt).random_raw(size)
+
+
+def blocks(key: _Key, purpose: int, size: int) -> Iterator[tuple[slice, Words]]:
+    """Yield the same words in blocks: the position of a block, and words that may be overwritten."""
+    generator = _philox(key, purpose, 0)
+    for start in range(0, size, _BLOCK):
+        stop = min(start + _BLOCK, size)
+        yield slice(start, stop), generator.random_raw(stop - start)
+
+
+def _philox(key: _Key, purpose: int, attempt: int) -> np.random.Philox:
+    return np.random.Philox(key=key[0] | key[1] << 64, counter=attempt << 128 | purpose << 192)
+
+
+def normal(key: _Key, shape: Shape, mean: float, std: float, dtype: str) -> Array:
+    """Return mean + std * x in float64, rounded to float32 and from there to the 16-bit types."""
+    out = np.empty(math.prod(shape), _made_as(dtype))
+    for place, block in blocks(key, NORMAL, out.size):
+        x = standard_normal(block)
+        if (mean, std) != (0.0, 1.0):
+            x *= std
+            x += mean
+        out[place] = x
+    return out.astype(_FLOATS[dtype], copy=False).reshape(shape)
+
+
+def uniform(key: _Key, shape: Shape, low: float, high: float, dtype: str) -> Array:
+    """Return low + (high - low) * u, less than high after rounding; u is the upper 24 bits of a word (float64: 53)."""
     out = np.empty(math.prod(shape), _made_as(dtype))
     kind = out.dtype.type
     digits = 53 if dtype == "float64" else 24
     shift, scale = np.uint64(64 - digits), kind(2.0**-digits)
     span, start = kind(high - low), kind(low)
-    for place, block in words.blocks(key, words.UNIFORM, out.size):
+    for place, block in blocks(key, UNIFORM, out.size):
         block >>= shift
         u = out[place]
-        # A signed integer becomes a float much faster than an unsigned one.
-        u[:] = block.view(np.int64)
+        u[:] = block.view(np.int64)  # signed integers become floats much faster than unsigned ones
         u *= scale
         if span != 1.0 or start != 0.0:
             u *= span
             u += start
-    out = _rounded(out, dtype)
-    if (low, high) == (0.0, 1.0) and FLOATS[dtype].itemsize >= 4:
-        return out.reshape(shape)  # u is less than 1 and was not rounded
+    out = out.astype(_FLOATS[dtype], copy=False)
     top = np.asarray(high, out.dtype)
     if float(top) >= high:
         top = np.nextafter(top, np.asarray(-math.inf, out.dtype))
@@ -68,56 +82,43 @@ def uniform(key: _Words, shape: Shape, low: float, high: float, dtype: str) -> A
     return out.reshape(shape)
 
 
-def integers(key: _Words, shape: Shape, low: int, high: int, dtype: str) -> Array:
-    """low + word modulo (high - low), with words drawn again that would favour some numbers."""
+def integers(key: _Key, shape: Shape, low: int, high: int, dtype: str) -> Array:
+    """Return low + word modulo (high - low). Words that would bias the result are drawn again."""
     size, span = math.prod(shape), high - low
-    found = words.words(key, words.INTEGERS, size)
-    # The largest multiple of the span that words reach; what lies above would come up once too often.
-    fair = (1 << 64) - (1 << 64) % span
-    if fair < 1 << 64:
-        _draw_again_from(np.uint64(fair), found, key)
-    if span < 1 << 64:
-        found -= found // np.uint64(span) * np.uint64(span)
-    # Modulo 2**64 also where low is negative: that is how two's complement adds.
-    found += np.uint64(low % (1 << 64))
-    return found.astype(INTEGERS[dtype]).reshape(shape)
-
-
-def _draw_again_from(fair: np.uint64, found: words.Words, key: _Words) -> None:
+    result = words(key, INTEGERS, size)
+    limit = (1 << 64) - (1 << 64) % span  # the largest multiple of the span
     attempt = 0
-    while (unfair := found >= fair).any():
+    while limit < 1 << 64 and (biased := result >= np.uint64(limit)).any():
         attempt += 1
-        found[unfair] = words.words(key, words.INTEGERS, found.size, attempt)[unfair]
+        result[biased] = words(key, INTEGERS, size, attempt)[biased]
+    if span < 1 << 64:
+        result -= result // np.uint64(span) * np.uint64(span)
+    result += np.uint64(low % (1 << 64))  # modulo 2**64, as two's complement adds
+    return result.astype(dtype).reshape(shape)
 
 
-def bernoulli(key: _Words, shape: Shape, p: float) -> Array:
-    """Whether the word, as a fraction of 2**64, is less than p."""
-    size = math.prod(shape)
-    threshold = int(p * 2.0**64)  # A product with a power of two is exact.
+def bernoulli(key: _Key, shape: Shape, p: float) -> Array:
+    """Return whether each word, as a fraction of 2**64, is less than p."""
+    threshold = int(p * 2.0**64)  # a product with a power of two is exact
     if threshold == 1 << 64:
         return np.ones(shape, np.bool_)
-    out = np.empty(size, np.bool_)
-    for place, block in words.blocks(key, words.BERNOULLI, size):
+    out = np.empty(math.prod(shape), np.bool_)
+    for place, block in blocks(key, BERNOULLI, out.size):
         np.less(block, np.uint64(threshold), out=out[place])
     return out.reshape(shape)
 
 
-def permutation(key: _Words, n: int) -> npt.NDArray[np.int64]:
-    """The order that sorts n random words. Equal words, one pair in 2**64, would be unfair: all are drawn again."""
+def permutation(key: _Key, shape: Shape, dtype: str) -> Array:
+    """Return the order that sorts n random words. If two are equal (one pair in 2**64), all are drawn again."""
     attempt = 0
     while True:
-        found = words.words(key, words.PERMUTATION, n, attempt)
-        # Words that differ have one order, whichever way of sorting numpy takes on this machine.
-        order = np.argsort(found)
-        in_order = found[order]
-        if not (in_order[1:] == in_order[:-1]).any():
-            return order.astype(np.int64, copy=False)
+        drawn = words(key, PERMUTATION, shape[0], attempt)
+        order = np.argsort(drawn)  # different words have one order in every algorithm
+        ordered = drawn[order]
+        if not (ordered[1:] == ordered[:-1]).any():
+            return order.astype(dtype, copy=False)
         attempt += 1
 
 
 def _made_as(dtype: str) -> "np.dtype[Any]":
-    return FLOATS["float64" if dtype == "float64" else "float32"]
-
-
-def _rounded(made: Array, dtype: str) -> Array:
-    return made.astype(FLOATS[dtype], copy=False)
+    return _FLOATS["float64" if dtype == "float64" else "float32"]

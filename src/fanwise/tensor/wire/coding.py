@@ -1,48 +1,56 @@
-"""Arrays to bytes and back, with no pickle and, wherever the layout allows, no copy.
+"""Arrays to bytes and back, without pickle and, wherever the layout allows, without a copy.
 
-    x --to_wire--> header (bytes)   --link-->  header  --from_wire--> y
-                   [view of memory]           [buffer]                (adopts the buffer)
+    x --to_wire--> header, [view of memory]   --link-->  header, [buffer] --from_wire--> y, which adopts the buffer
 
-Knows no engine: what serves each is in `adapters`. Both ways there is exactly one
-buffer, of zero bytes for an array of zero elements. What arrives is C-contiguous, native-endian and writable;
-strides, a read-only flag, a graph of gradients and `.grad` do not travel.
-
-Invariants: `from_wire` has checked header and length before it looks at the buffer; no bytes make it crash.
-The contents are not looked at.
+A received array is C-contiguous, native-endian and writable; strides, the graph of gradients and `.grad` are not sent.
+Arrays are recognized by their exact type, because the memory of a subclass does not hold its meaning. `from_wire`
+checks header and length before it reads the buffer; no bytes make it crash.
 """
 
+import importlib
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...base.errors import NotInstalled, NotSendableError, WireError
-from ..adapters import Wire, wires
+from ..adapters import exchanges
 from ..engines import ENGINES, check_engine
-from .header import WireHeader, read_header
-from .sendable import engine_of_type
+from .header import read_header
 
 if TYPE_CHECKING:
     import torch
 
+_ENGINE_BY_TYPE_NAME = {
+    ("numpy", "ndarray"): "numpy",
+    ("numpy", "memmap"): "numpy",
+    ("torch", "Tensor"): "torch",
+    ("torch.nn.parameter", "Parameter"): "torch",
+    ("jaxlib._jax", "ArrayImpl"): "jax",
+    ("jaxlib.xla_extension", "ArrayImpl"): "jax",  # before jaxlib 0.6
+    ("tensorflow.python.framework.ops", "EagerTensor"): "tensorflow",
+}
+_SHORT_NAMES = frozenset(name for _, name in _ENGINE_BY_TYPE_NAME)
+_engine_by_type: dict[type, str] = {}
+_coders: dict[str, Any] = {}
+
 
 def to_wire(x: object) -> tuple[bytes, list[memoryview]]:
-    """Describe an array of any engine in a few bytes, and give its memory as it is.
+    """Return a header of a few bytes that describes an array, and its memory.
 
-    The buffer is a view of x's own memory when x is C-contiguous, native-endian and on a CPU; else of one
-    copy. Do not change x before the buffer has been sent. Whoever hands the buffer to `from_wire` in this same
-    process shares memory with x; `buffer.toreadonly()` makes `from_wire` copy. The buffer of a JAX or TensorFlow
-    array is read-only. Blocks to fetch from a GPU, and until JAX has computed x.
+    The buffer is a view of x's own memory if x is C-contiguous, native-endian and on a CPU; otherwise of a copy. Do not
+    change x before the buffer has been sent. In the same process `from_wire` shares the memory with x; pass
+    `buffer.toreadonly()` to copy. Blocks to fetch from a GPU, and until JAX has computed x.
 
     Args:
         x: a `numpy.ndarray` (or `memmap`, which arrives as a plain array), `torch.Tensor`, `torch.nn.Parameter`,
-            `jax.Array` or eager `tf.Tensor`. One of JAX that is spread over devices is gathered.
+            `jax.Array` or eager `tf.Tensor`. A JAX array on several devices is gathered.
 
     Returns:
         The header, and a list of one buffer, a one-dimensional view of bytes.
 
     Raises:
-        NotSendableError: no array, a subclass, or one whose memory alone does not describe it (objects,
-            strings, sparse, quantized ...). The message says what to send in its place.
+        NotSendableError: not an array, a subclass, or an array whose memory does not describe it (objects, strings,
+            sparse, quantized ...). The message says what to send instead.
 
     >>> import numpy
     >>> header, buffers = to_wire(numpy.arange(3.0))
@@ -52,7 +60,7 @@ def to_wire(x: object) -> tuple[bytes, list[memoryview]]:
     engine = engine_of_type(type(x))
     if engine is None:
         raise _refused(x)
-    header, buffer = (wires.get(engine) or _load(engine)).encode(x)
+    header, buffer = (_coders.get(engine) or _load(engine)).encode(x, engine)
     return header, [buffer]
 
 
@@ -61,27 +69,23 @@ def from_wire(
     buffers: Sequence[memoryview | bytearray | bytes],
     device: "str | torch.device | None" = None,
     engine: str | None = None,
-) -> Any:  # Any: the array type that the header names
+) -> Any:
     """Build the array that `to_wire` described, in the engine it came from or in another one.
 
-    The array adopts the buffer and keeps it alive when the buffer is writable and aligned for the type
-    (`aligned_buffer` is); do not use the buffer for anything else afterwards: JAX and TensorFlow take it for
-    constant, and need it aligned to 64 bytes. Otherwise the data are copied once (float8 into TensorFlow too).
+    The array adopts the buffer and keeps it alive if the buffer is writable and aligned for the type (`aligned_buffer`
+    is); do not use the buffer afterwards: JAX and TensorFlow assume it constant, and need it aligned to 64 bytes.
+    Otherwise the data is copied once (float8 into TensorFlow too).
 
     Args:
-        header: what `to_wire` returned first.
-        buffers: what it returned second, or the same bytes in other memory.
-        device: where the array shall be; if None on a CPU, an array of JAX on its default device.
-            `read_header(header).device` is where a torch tensor was.
-        engine: whose array to make, without a copy more; that of the sender if None. What only torch knows
-            (`requires_grad`, Parameter) stays behind in another engine.
+        header, buffers: the results of `to_wire`, or the same bytes in other memory.
+        device: device of the array; default: the CPU, or JAX's default device.
+        engine: engine of the array; default: that of the sender. Another engine loses `requires_grad` and Parameter.
 
     Raises:
         WireError: the header is malformed, or the buffer has another length than it says.
         NotInstalled: the engine is not installed here; the message names the extra.
-        ValueError: there is no such engine or device.
-        TypeError: a buffer is not contiguous bytes, or the engine lacks the element type; also where JAX is set to
-            32 bits and would narrow it.
+        ValueError: unknown engine or device.
+        TypeError: a buffer is not contiguous bytes, or the engine lacks the element type, also JAX without 64-bit mode.
     """
     head = read_header(header)
     if len(buffers) != 1:
@@ -93,30 +97,65 @@ def from_wire(
             f"its buffer has {buffer.nbytes}."
         )
     if engine is not None and engine != head.engine:
-        head = _for_engine(head, engine)
-    return (wires.get(head.engine) or _load(head.engine)).decode(head, buffer, device)
+        if engine not in ENGINES:
+            check_engine(engine)
+        if engine not in head.dtype.engines:
+            raise TypeError(f"{engine} has no element type {head.dtype.name}; read the array as one of {head.engine}")
+        head = head._replace(engine=engine, requires_grad=False, is_parameter=False, device="")
+    return (_coders.get(head.engine) or _load(head.engine)).decode(head, buffer, device)
 
 
 def check_loaded(header: bytes | bytearray | memoryview) -> None:
     """Refuse the header of an array whose engine this process has not loaded.
 
-    For bytes that may load nothing here. To load an engine takes a second or more and 100 MB and more, so `from_wire`
-    is for senders who may ask for that.
+    Used for untrusted senders, because loading an engine takes a second and 100 MB or more.
 
     Raises:
-        WireError: that, or the header is malformed.
+        WireError: the engine is not loaded, or the header is malformed.
     """
     engine = read_header(header).engine
     if sys.modules.get(engine) is None:
         raise WireError(
-            f"an array of {engine} came, and this process has not loaded {engine}; these bytes may load nothing.\n"
+            f"received an array of {engine}, and this process has not loaded {engine}; the sender must not load it.\n"
             f"Import {engine} here before, or send fanwise.tensor.to_numpy(x)"
         )
 
 
+def is_array(x: object) -> bool:
+    """Return whether `to_wire` takes objects of this type. Loads nothing, and takes well under a microsecond.
+
+    `to_wire` may still refuse the contents, such as an array of Python objects.
+
+    >>> is_array([1.0, 2.0])
+    False
+    """
+    return engine_of_type(type(x)) is not None
+
+
+def engine_of_type(kind: type) -> str | None:
+    """Return the engine whose plain array type `kind` is, or None. Only array types are cached."""
+    engine = _engine_by_type.get(kind)
+    if engine is None and kind.__name__ in _SHORT_NAMES:
+        engine = _ENGINE_BY_TYPE_NAME.get((kind.__module__, kind.__qualname__))
+        # A user's class may have the same name.
+        if engine is None or getattr(sys.modules.get(kind.__module__), kind.__qualname__, None) is not kind:
+            return None
+        _engine_by_type[kind] = engine
+    return engine
+
+
+def loaded_types(engine: str) -> list[type]:
+    """Return the plain array types of an engine that are loaded."""
+    types = (
+        getattr(sys.modules.get(module), name, None)
+        for (module, name), owner in _ENGINE_BY_TYPE_NAME.items()
+        if owner == engine
+    )
+    return [kind for kind in types if kind is not None and engine_of_type(kind) == engine]
+
+
 def _as_bytes(buffer: memoryview | bytearray | bytes) -> memoryview:
-    # A view of our own: it holds the memory even when the caller releases his.
-    view = memoryview(buffer)
+    view = memoryview(buffer)  # a view of our own, which holds the memory if the caller releases the other one
     if view.ndim == 1 and view.itemsize == 1 and view.c_contiguous:
         return view
     try:
@@ -125,48 +164,24 @@ def _as_bytes(buffer: memoryview | bytearray | bytes) -> memoryview:
         raise TypeError(f"a buffer must be contiguous bytes, got format {view.format!r}, shape {view.shape}") from error
 
 
-def _for_engine(head: WireHeader, engine: str) -> WireHeader:
-    """The header as if the array came from `engine`."""
-    if engine not in ENGINES:
-        check_engine(engine)
-    if engine not in head.dtype.engines:
-        raise TypeError(
-            f"{engine} has no element type {head.dtype.name}; read the array without engine=, as one of {head.engine}"
-        )
-    return head._replace(engine=engine, requires_grad=False, is_parameter=False, device="")
-
-
-def _load(engine: str) -> Wire:
+def _load(engine: str) -> Any:
+    """Return the module that encodes and decodes arrays of an engine: torch's, or NumPy's for all others."""
     try:
-        return wires[check_engine(engine)]
-    except (ImportError, ValueError) as error:  # ValueError: it was taken out of sys.modules on purpose
+        exchanges[check_engine(engine)]  # imports the engine
+        coder = importlib.import_module(f"..with_{'torch' if engine == 'torch' else 'numpy'}.wire", __package__)
+    except (ImportError, ValueError) as error:  # ValueError: sys.modules holds None
         raise NotInstalled(
-            f"An array of {engine} came, and the library {engine} is not installed in this process. "
-            f"Install it: pip install 'fanwise[{ENGINES[engine].extra or engine}]'. Or let the sender send "
+            f"Received an array of {engine}, but {engine} is not installed in this process. "
+            f"Install it: pip install 'fanwise[{engine}]'. Or let the sender send "
             f"fanwise.tensor.to_numpy(x), or read it with from_wire(header, buffers, engine='numpy')"
         ) from error
+    return _coders.setdefault(engine, coder)
 
 
 def _refused(x: object) -> NotSendableError:
-    kind = type(x)
-    name = f"{kind.__module__}.{kind.__qualname__}"
-    engines = {engine_of_type(base) for base in kind.__mro__}
-    if "torch" in engines:
-        return NotSendableError(
-            f"{name} is a subclass of torch.Tensor, and its memory alone does not tell what it means. "
-            f"Send a plain tensor, for example x.as_subclass(torch.Tensor), or pickle the object."
-        )
-    if "numpy" in engines:
-        return NotSendableError(
-            f"{name} is a subclass of numpy.ndarray, and its memory alone does not tell what it means. "
-            f"Send a plain array, for example x.view(numpy.ndarray) (a masked array: its data and its mask), "
-            f"or pickle the object."
-        )
-    if "jax" in engines or "tensorflow" in engines or name.startswith(("jax.", "jaxlib.", "tensorflow.")):
-        return NotSendableError(
-            f"{name} is no plain array. Send its value (of a tf.Variable: x.value(); of random keys: "
-            f"jax.random.key_data(x)); what stands for an array in a traced function has none yet."
-        )
     return NotSendableError(
-        f"to_wire takes a numpy.ndarray, torch.Tensor, torch.nn.Parameter, jax.Array or tf.Tensor, got {name}."
+        f"to_wire takes a numpy.ndarray, torch.Tensor, torch.nn.Parameter, jax.Array or eager tf.Tensor, no subclass "
+        f"and no traced value, got {type(x).__module__}.{type(x).__qualname__}. Send plain arrays, such as "
+        f"x.as_subclass(torch.Tensor), x.view(numpy.ndarray), data and mask of a masked array, x.value() of a "
+        f"variable, jax.random.key_data(x); or pickle the object."
     )

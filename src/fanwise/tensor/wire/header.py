@@ -1,21 +1,20 @@
-"""The header of an array on the wire: packed, and unpacked with everything checked. A quiet file.
+"""The header of an array on the wire: element types, packing, and parsing with all checks.
 
     byte  0      1        2       3      4      5     6            7     8 ...            then
           magic  version  engine  dtype  flags  ndim  device_len   zero  shape: ndim x i64  device name
 
-All numbers are little-endian. A header that `read_header` accepts describes an array that its engine can
-build: known engine, type and flags, at most 64 dimensions, none negative, and a size in bytes that fits a
-signed 64-bit number (also with the zeros of the shape left out, because engines compute strides from those).
-Knows nothing of memory: whether the buffer fits is for `wire` to see.
+All numbers are little-endian. An accepted header describes an array that its engine can build: known engine, type and
+flags, at most 64 dimensions, none negative, and a size in bytes that fits a signed 64-bit integer (also without the
+zeros of the shape, because engines compute strides from the rest). The caller checks the length of the buffer.
 """
 
 import functools
 import math
 import struct
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from ...base.errors import WireError
-from . import dtypes
 
 MAGIC = 0xFA
 VERSION = 1
@@ -32,16 +31,61 @@ _SHAPES = tuple(struct.Struct(f"<{ndim}q") for ndim in range(MAX_NDIM + 1))
 _WHOLE = tuple(struct.Struct(f"<8B{ndim}q") for ndim in range(MAX_NDIM + 1))
 
 
-# A named tuple and not a dataclass: it is made for every array received, and a frozen dataclass of
-# seven fields costs as much as all the other work on the header.
-class WireHeader(NamedTuple):
-    """What a header says. `size_bytes` is the length of the one buffer that follows it.
+@dataclass(frozen=True, slots=True)
+class WireDtype:
+    """An element type. Codes are permanent: types may be added, codes never change and are never reused.
 
-    `device` is where a torch tensor was on the sender ("cuda:1"; "cpu" on a CPU); empty for the other engines.
+    Args:
+        in_numpy: NumPy itself has the type. Others are types of ml_dtypes, or integers of the same size.
+        engines: the engines that have the type.
+    """
+
+    code: int
+    name: str
+    size_bytes: int
+    in_numpy: bool = True
+    engines: frozenset[str] = frozenset(ENGINE_CODES)
+
+    @property
+    def is_differentiable(self) -> bool:
+        """torch can compute gradients of it."""
+        return self.code >= 16 and "torch" in self.engines
+
+
+DTYPES = {
+    code: WireDtype(code, name, size_bytes)
+    for code, name, size_bytes in (
+        *((1, "bool", 1), (2, "int8", 1), (3, "int16", 2), (4, "int32", 4), (5, "int64", 8)),
+        *((6, "uint8", 1), (7, "uint16", 2), (8, "uint32", 4), (9, "uint64", 8)),
+        *((16, "float16", 2), (17, "float32", 4), (18, "float64", 8), (24, "complex64", 8), (25, "complex128", 16)),
+    )
+} | {
+    code: WireDtype(code, name, size_bytes, False, frozenset(engines.split()))
+    for code, name, size_bytes, engines in (
+        (32, "bfloat16", 2, "numpy torch jax tensorflow"),
+        (33, "complex32", 4, "torch"),
+        (40, "float8_e4m3fn", 1, "numpy torch jax tensorflow"),
+        (41, "float8_e4m3fnuz", 1, "numpy torch jax tensorflow"),
+        (42, "float8_e5m2", 1, "numpy torch jax tensorflow"),
+        (43, "float8_e5m2fnuz", 1, "numpy torch jax tensorflow"),
+        (44, "float8_e8m0fnu", 1, "numpy torch jax"),
+        (45, "float8_e4m3b11fnuz", 1, "numpy jax tensorflow"),
+        (46, "float8_e4m3", 1, "numpy jax"),
+        (47, "float8_e3m4", 1, "numpy jax"),
+        (48, "float4_e2m1fn_x2", 1, "torch"),  # two numbers a byte; size and shape count bytes, as in torch
+    )
+}
+
+
+# A named tuple: a frozen dataclass costs as much as all other work on the header.
+class WireHeader(NamedTuple):
+    """A parsed header. `size_bytes` is the length of the one buffer that follows it.
+
+    `device` is the sender's device of a torch tensor ("cuda:1", "cpu"); empty for the other engines.
     """
 
     engine: str
-    dtype: dtypes.WireDtype
+    dtype: WireDtype
     shape: tuple[int, ...]
     size_bytes: int
     requires_grad: bool
@@ -49,22 +93,20 @@ class WireHeader(NamedTuple):
     device: str
 
 
-# Both ways are cached: a program sends the same few shapes again and again, and this halves the cost of a
-# small array. Equal bytes mean equal headers, and a refusal is not cached.
+# Cached both ways: programs send the same few shapes repeatedly, and this halves the cost of a small array.
 @functools.lru_cache(maxsize=1024)
 def pack_header(engine_code: int, dtype_code: int, shape: tuple[int, ...], flags: int = 0, device: str = "") -> bytes:
-    """The header's bytes. `device` is left out for the CPU. The caller has checked `shape` and `flags`."""
+    """Return the header's bytes. `device` is empty for the CPU. The caller has checked `shape` and `flags`."""
     ndim = len(shape)
     name = device.encode("ascii")
-    fixed = _WHOLE[ndim].pack(MAGIC, VERSION, engine_code, dtype_code, flags, ndim, len(name), 0, *shape)
-    return fixed + name if name else fixed
+    return _WHOLE[ndim].pack(MAGIC, VERSION, engine_code, dtype_code, flags, ndim, len(name), 0, *shape) + name
 
 
 def read_header(header: bytes | bytearray | memoryview) -> WireHeader:
-    """Read and check a header; a receiver learns from it how large a buffer it needs.
+    """Parse and check a header, for example to learn how large a buffer the array needs.
 
     Raises:
-        WireError: the bytes are no header of this version, or describe no array that could exist.
+        WireError: not a header of this version, or of an array that cannot exist.
     """
     if len(header) > MAX_HEADER_BYTES:
         raise WireError(f"An array's header has at most {MAX_HEADER_BYTES} bytes, got {len(header)}.")
@@ -76,14 +118,19 @@ def _parsed(raw: bytes) -> WireHeader:
     if len(raw) < _FIXED.size:
         raise WireError(f"An array's header has at least {_FIXED.size} bytes, got {len(raw)}: {raw.hex()!r}.")
     magic, version, engine_code, dtype_code, flags, ndim, device_length, zero = _FIXED.unpack_from(raw)
-    if magic != MAGIC or version != VERSION or zero:
-        raise _not_ours(magic=magic, version=version, zero=zero)
+    if magic != MAGIC or zero:
+        raise WireError(f"These bytes are no array's header: bytes 0 and 7 are {magic:#04x} and {zero:#04x}.")
+    if version != VERSION:
+        raise WireError(
+            f"An array's header has version {version}, this fanwise reads version {VERSION}. "
+            f"Run the same fanwise version on both sides."
+        )
     engine = _ENGINE_NAMES.get(engine_code)
-    dtype = dtypes.BY_CODE.get(dtype_code)
+    dtype = DTYPES.get(dtype_code)
     if engine is None or dtype is None or ndim > MAX_NDIM:
         raise WireError(
-            f"An array's header names engine {engine_code}, dtype {dtype_code} and {ndim} dimensions; known are "
-            f"engines {sorted(_ENGINE_NAMES)}, dtypes {sorted(dtypes.BY_CODE)} and at most {MAX_NDIM} dimensions."
+            f"An array's header has engine {engine_code}, dtype {dtype_code} and {ndim} dimensions; known are "
+            f"engines {sorted(_ENGINE_NAMES)}, dtypes {sorted(DTYPES)} and at most {MAX_NDIM} dimensions."
         )
     device_at = _FIXED.size + 8 * ndim
     if len(raw) != device_at + device_length:
@@ -92,44 +139,24 @@ def _parsed(raw: bytes) -> WireHeader:
             f"{device_at + device_length} bytes, got {len(raw)}."
         )
     shape = _SHAPES[ndim].unpack_from(raw, _FIXED.size)
-    size_bytes = _checked_size(shape, dtype)
-    device = raw[device_at:].decode("latin-1") if device_length else ("cpu" if engine == "torch" else "")
-    if flags or device_length or not dtype.in_numpy:
-        _check_features(engine, dtype, flags=flags, device=device)
-    return WireHeader(engine, dtype, shape, size_bytes, bool(flags & REQUIRES_GRAD), bool(flags & PARAMETER), device)
-
-
-def _checked_size(shape: tuple[int, ...], dtype: dtypes.WireDtype) -> int:
-    size_bytes = math.prod(shape) * dtype.size_bytes
-    if not shape or (0 < size_bytes <= MAX_SIZE_BYTES and min(shape) > 0):
-        return size_bytes
-    if min(shape) < 0:
+    if shape and min(shape) < 0:
         raise WireError(f"An array's header has a negative dimension: shape {shape}.")
     if math.prod(length or 1 for length in shape) * dtype.size_bytes > MAX_SIZE_BYTES:
         raise WireError(f"An array's header of shape {shape} and type {dtype.name} is too large for any memory.")
-    return size_bytes
+    device = raw[device_at:].decode("latin-1") if device_length else ("cpu" if engine == "torch" else "")
+    _check_features(engine, dtype, flags=flags, device=device)
+    size_bytes = math.prod(shape) * dtype.size_bytes
+    return WireHeader(engine, dtype, shape, size_bytes, bool(flags & REQUIRES_GRAD), bool(flags & PARAMETER), device)
 
 
-def _check_features(engine: str, dtype: dtypes.WireDtype, *, flags: int, device: str) -> None:
-    """Refuse what the engine cannot have: a flag, a type or a device that only another engine knows."""
+def _check_features(engine: str, dtype: WireDtype, *, flags: int, device: str) -> None:
+    """Raise WireError for a flag, type or device that the engine does not have."""
     known_flags = REQUIRES_GRAD | PARAMETER if engine == "torch" else 0
     if flags & ~known_flags:
         raise WireError(f"An array's header for {engine} has flags {flags:#04x}; known are {known_flags:#04x}.")
-    if flags & REQUIRES_GRAD and not dtype.differentiable:
-        raise WireError(f"An array's header asks for the gradient of type {dtype.name}, which has none.")
+    if flags & REQUIRES_GRAD and not dtype.is_differentiable:
+        raise WireError(f"An array's header requires a gradient of type {dtype.name}, which has none.")
     if engine not in dtype.engines:
         raise WireError(f"An array's header gives {engine} the type {dtype.name}, which {engine} does not have.")
     if device and (engine != "torch" or not device.isascii() or not device.isprintable()):
         raise WireError(f"An array's header for {engine} names the device {device!r}.")
-
-
-def _not_ours(*, magic: int, version: int, zero: int) -> WireError:
-    if magic == MAGIC and version != VERSION:
-        return WireError(
-            f"An array's header has version {version}, this fanwise reads version {VERSION}. "
-            f"Run the same fanwise version on both sides."
-        )
-    return WireError(
-        f"These bytes are no array's header: they begin with {magic:#04x} and end the fixed part with {zero:#04x}, "
-        f"expected {MAGIC:#04x} and 0x00."
-    )

@@ -1,1 +1,1 @@
-"""All that this layer knows about JAX, part by part; `adapters.py` says what each provides."""
+"""The parts of JAX; `adapters.py` has their protocols."""

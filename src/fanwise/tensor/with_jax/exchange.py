@@ -1,19 +1,15 @@
 """JAX arrays in the exchange.
 
-JAX takes its arrays for constants: what it computes may read them at any time. So memory that somebody may write to
-comes in as a copy, unless copy=False asked for sharing, and goes out read-only. A donated array is copied by JAX while
-a view of it is alive, so that views stay as they are.
+JAX assumes that its arrays are constant: queued work may read them at any time. So memory that may be written to comes
+in as a copy, unless copy=False asked for sharing, and goes out read-only. JAX copies a donated array while a view of
+it is alive. On an accelerator it may free memory that queued work still reads
+(https://github.com/ROCm/xla/pull/979), so a copy is complete while the source's memory is still held.
 
-On an accelerator JAX only queues its work, and may let memory go that queued work still reads
-(https://github.com/ROCm/xla/pull/979). So a copy is JAX's own, and waited for while the memory is still borrowed.
-
-Without 64 bits (`jax_enable_x64`) JAX makes float32 of float64 in silence; here that is an error.
+Without 64-bit mode (`jax_enable_x64`) JAX silently makes float32 of float64; here that is an error.
 """
 
 import functools
 import importlib
-import itertools
-import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -21,57 +17,66 @@ import jax
 import numpy as np
 from jax.sharding import SingleDeviceSharding
 
-from ..adapters import Exported, Layout
-from ..exchange.refusals import cannot_share, no_such_type
-from ..with_numpy.exchange import Array, Dtype, aligned_copy, is_aligned, layout_of_array, locked, why_not_aligned
+from ..adapters import Exported
+from ..with_numpy.exchange import (
+    Array,
+    Dtype,
+    aligned_copy,
+    cannot_share,
+    is_aligned,
+    locked,
+    no_such_type,
+    why_not_aligned,
+)
 from .devices import device_of
 
-_config: Any = jax.config  # Any: its settings are made when it is loaded
-with jax.ensure_compile_time_eval():  # this file may be loaded while JAX traces a function
+_config: Any = jax.config
+with jax.ensure_compile_time_eval():  # this file may be imported while JAX traces a function
     _PlainArray = type(jax.numpy.zeros(()))
-# Any: it has moved.
+# It has moved between versions.
 _enable_x64: Any = (jax if hasattr(jax, "enable_x64") else importlib.import_module("jax.experimental")).enable_x64
-_NARROW = {
-    np.dtype(wide): narrow
-    for wide, narrow in (("f8", "float32"), ("i8", "int32"), ("u8", "uint32"), ("c16", "complex64"))
-}
-_KINDS = {np.dtype(code) for code in "?ef" + "bBhHiI" + "F"} | set(_NARROW)
-_KINDS |= {
-    np.dtype(getattr(jax.numpy, name))
-    for name in (
-        *("bfloat16", "float8_e3m4", "float8_e4m3", "float8_e4m3b11fnuz", "float8_e4m3fn", "float8_e4m3fnuz"),
-        *("float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu", "float4_e2m1fn", "int4", "uint4", "int2", "uint2"),
-    )
-    if hasattr(jax.numpy, name)
-}
+_NARROW = {np.dtype("f8"): "float32", np.dtype("i8"): "int32", np.dtype("u8"): "uint32", np.dtype("c16"): "complex64"}
+_WITH_ML_DTYPES = (
+    "bfloat16 float8_e3m4 float8_e4m3 float8_e4m3b11fnuz float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz "
+    "float8_e8m0fnu float4_e2m1fn int4 uint4 int2 uint2"
+).split()
+_DTYPES = {np.dtype(code) for code in "?efbBhHiIF"} | set(_NARROW)
+_DTYPES |= {np.dtype(getattr(jax.numpy, name)) for name in _WITH_ML_DTYPES if hasattr(jax.numpy, name)}
 
 
-def export_memory(x: Any, copy: bool | None) -> Exported:  # Any: jax.Array, or a tracer
-    """A read-only view of the array's memory, or of a copy when it is not one piece on a CPU."""
+def export_memory(x: Any, copy: bool | None) -> Exported:
+    """Return a read-only view of the memory, or of a copy if it is not one piece on a CPU."""
     if type(x) is not _PlainArray:
         raise _refused(x)
-    array = _seen(x)
+    array = _view(x)
     if copy is False and array.size and array.ctypes.data != _address_of(x):
         raise cannot_share(f"This JAX array of type {array.dtype}", "its elements are not one piece of memory on a CPU")
     return array, "immutable"
 
 
 def import_memory(exported: Exported, copy: bool | None) -> jax.Array:
-    """A JAX array on the default device, over the array's memory where that may be."""
     array, kind = exported
-    if kind == "private":
-        return adopt(array)
-    # As in `adopt`: beyond this nobody looks, and JAX would read past the end of what it had narrowed.
-    check_type(array.dtype)
-    if copy is False:
-        return _shared(array)
-    if copy or kind == "mutable":
-        return _adopt_aligned(aligned_copy(array))
+    if kind != "private":
+        if copy is False:
+            return _shared(array)
+        if copy or kind == "mutable":
+            array = aligned_copy(array)
     return adopt(array)
 
 
-def accelerator_of(x: Any) -> str | None:  # Any: as above
-    """The name of its one device, if it lies in the memory of that and that is not a CPU."""
+def adopt(array: Array) -> jax.Array:
+    """Return an array over memory that never changes. It is copied if it is not aligned."""
+    check_type(array.dtype)
+    array = array if is_aligned(array) else aligned_copy(array)
+    device = _default_device()
+    return _put(array, device) if device.platform == "cpu" else jax.device_put(array)
+
+
+def has_int64() -> bool:
+    return bool(_config.jax_enable_x64)
+
+
+def accelerator_of(x: Any) -> str | None:
     if jax.local_devices()[0].platform == "cpu" or type(x) is not _PlainArray or x.is_deleted():
         return None
     if len(x.devices()) > 1 or x.sharding.memory_kind in ("pinned_host", "unpinned_host"):
@@ -81,18 +86,15 @@ def accelerator_of(x: Any) -> str | None:  # Any: as above
 
 
 def to_dlpack(x: jax.Array, copy: bool | None) -> jax.Array:
-    """The array itself, which knows the protocol."""
     return x
 
 
-def from_dlpack(lent: Any, copy: bool | None) -> jax.Array | None:  # Any: what another engine's `to_dlpack` made
-    """A JAX array over that memory, or a copy, bound to its device; None where JAX or DLPack has no such type.
-
-    Raises TypeError as `check_type` does.
-    """
+def from_dlpack(source: Any, copy: bool | None) -> jax.Array | None:
+    """Return an array over that memory, or a copy, on its device; None if JAX or DLPack lacks the type."""
     try:
-        with _enable_x64(True):  # nothing is narrowed before it is seen
-            shared = _adopted_there(lent, copy)
+        # In 64-bit mode, so that nothing is narrowed before the type is checked.
+        with _enable_x64(True), jax.ensure_compile_time_eval():
+            shared: jax.Array = jax.dlpack.from_dlpack(source, copy=False if copy is False else None)
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
         if copy is False:
             raise cannot_share("This array", f"JAX does not take its memory: {error}") from error
@@ -105,107 +107,68 @@ def from_dlpack(lent: Any, copy: bool | None) -> jax.Array | None:  # Any: what 
     return copy_of_it
 
 
-def copied(x: Any) -> Any:  # Any: jax.Array, or a tracer
-    """A copy on the same device."""
-    if type(x) is _PlainArray:
-        if x.is_deleted():
-            raise _deleted(x)
-        # Quicker than JAX's own way; but of several devices the copy shall be bound to that of x as x is.
-        if x.is_fully_addressable and len(jax.local_devices()) == 1 and _default_device().platform == "cpu":
-            return _copied_quickly(_seen(x))
-    return jax.numpy.array(x, copy=True)  # what has no values yet goes this way too
+def copied(x: Any) -> Any:
+    if type(x) is not _PlainArray:
+        return jax.numpy.array(x, copy=True)
+    if x.is_deleted():
+        raise _deleted(x)
+    with _enable_x64(True):  # x may have been made in 64-bit mode
+        return jax.numpy.array(x, copy=True)
 
 
-def layout_of(x: Any) -> Layout:  # Any: as above
-    """Where its elements lie, on whatever device."""
+def addresses_of(x: Any) -> tuple[int, int]:
     if type(x) is not _PlainArray:
         raise _refused(x)
     address = _address_of(x)
-    if address and all(device.platform == "cpu" for device in x.devices()):
-        return layout_of_array(_seen(x))._replace(address=address)
-    # On accelerators JAX keeps arrays in C order; to look at the values would fetch them.
-    lengths = [*x.shape[1:], x.dtype.itemsize]
-    strides = tuple(itertools.accumulate(reversed(lengths), operator.mul))[::-1][: x.ndim]
-    return Layout(address, x.shape, strides, x.dtype.itemsize)
-
-
-def adopt(array: Array) -> jax.Array:
-    """A JAX array over memory that nobody will ever change. Copied if it does not lie as JAX needs it.
-
-    Raises TypeError as `check_type` does.
-    """
-    check_type(array.dtype)
-    return _adopt_aligned(array if is_aligned(array) else aligned_copy(array))
+    return address, address + (x.nbytes if address else 0)
 
 
 def check_type(dtype: Dtype) -> None:
-    """Raises TypeError if JAX has no such element type, or not as it is set."""
-    if dtype in _NARROW:
-        if not _config.jax_enable_x64:
-            narrow = _NARROW[dtype]
-            raise TypeError(
-                f"JAX is set to 32 bits here and would make {narrow} of {dtype.name} in silence. "
-                f"Turn 64 bits on before anything else, jax.config.update('jax_enable_x64', True), "
-                f"or change the array yourself: x.astype({narrow!r})"
-            )
-    elif dtype not in _KINDS:
+    """Raise TypeError if JAX lacks the element type in its current mode."""
+    if dtype not in _DTYPES:
         raise no_such_type("JAX", dtype.name, "x.astype('float32')")
-
-
-def _adopt_aligned(array: Array) -> jax.Array:
-    device = _default_device()
-    return _put(array, device) if device.platform == "cpu" else jax.device_put(array)
-
-
-def _adopted_there(lent: Any, copy: bool | None) -> jax.Array:  # Any: as in `from_dlpack`
-    with jax.ensure_compile_time_eval():
-        x: jax.Array = jax.dlpack.from_dlpack(lent, copy=False if copy is False else None)
-        return x
-
-
-def _copied_quickly(array: Array) -> jax.Array:
-    copy = aligned_copy(array)
-    if array.dtype in _NARROW:  # made while 64 bits were on; they need not be now
-        with _enable_x64(True):
-            return _adopt_aligned(copy)
-    return _adopt_aligned(copy)
+    if dtype in _NARROW and not _config.jax_enable_x64:
+        raise TypeError(
+            f"JAX is set to 32 bits and would silently make {_NARROW[dtype]} of {dtype.name}. Set "
+            f"jax.config.update('jax_enable_x64', True) before anything else, or x.astype({_NARROW[dtype]!r})"
+        )
 
 
 def _shared(array: Array) -> jax.Array:
-    what = f"An array of shape {array.shape} and dtype {array.dtype}"
-    device = _default_device()
+    check_type(array.dtype)  # JAX would read past the end of an array that it had narrowed
     if not array.size:
         return adopt(array)
+    source, device = f"An array of shape {array.shape} and dtype {array.dtype}", _default_device()
     if device.platform != "cpu":
-        raise cannot_share(what, f"JAX's default device is {device}, not the CPU")
+        raise cannot_share(source, f"JAX's default device is {device}, not the CPU")
     if not is_aligned(array):
-        raise cannot_share(what, f"{why_not_aligned(array)}, and JAX takes no other (see empty_aligned)")
+        raise cannot_share(source, f"{why_not_aligned(array)}, and JAX takes no other (see empty_aligned)")
     x = _put(array, device)
     if _address_of(x) != array.ctypes.data:
-        raise cannot_share(what, "JAX keeps arrays of this type in another form")
+        raise cannot_share(source, "JAX keeps arrays of this type in another form")
     return x
 
 
-def _seen(x: jax.Array) -> Array:
+def _view(x: jax.Array) -> Array:
     try:
         array = np.asarray(x)
     except RuntimeError as error:
         if x.is_deleted():
             raise _deleted(x) from error
         raise ValueError(f"This JAX array of shape {x.shape} cannot be fetched to this process: {error}") from error
-    # Gathered from several devices it belongs to itself, and its flag could be lifted.
+    # An array gathered from several devices owns its memory, and its read-only flag could be lifted.
     return array if array.base is not None else locked(array)
 
 
 def _deleted(x: jax.Array) -> ValueError:
     return ValueError(
-        f"This JAX array of shape {x.shape} was deleted, or donated to a jitted function (donate_argnums), "
-        f"and its memory is gone. Convert it before, or use what the function returned."
+        f"This JAX array of shape {x.shape} was deleted, or donated to a jitted function (donate_argnums). "
+        f"Convert it before, or use the result of the function."
     )
 
 
 def _address_of(x: jax.Array) -> int:
-    """Of its memory; 0 when that is not one piece."""
+    """Return the address of the memory; 0 if it is not one piece."""
     if x.is_deleted():
         raise _deleted(x)
     try:
@@ -219,44 +182,44 @@ def _default_device() -> jax.Device:
     return jax.local_devices(backend=device)[0] if isinstance(device, str) else device
 
 
-def _put_by_public_way(array: Array, device: jax.Device) -> jax.Array:
-    # JAX shares what is aligned, as numpy's arrays are now and then. With no device named the result is free to move.
+def _refused(x: Any) -> TypeError:
+    if isinstance(x, jax.core.Tracer):
+        return TypeError(
+            f"This array of shape {x.shape} has no values yet, because JAX traces a function (jit, grad). Convert "
+            f"outside of the function, or inside of jax.pure_callback"
+        )
+    return TypeError(
+        f"{type(x).__module__}.{type(x).__qualname__} is no plain JAX array. Convert jax.numpy.asarray(x), or "
+        f"jax.random.key_data(x) of random keys"
+    )
+
+
+def _put_publicly(array: Array, device: jax.Device) -> jax.Array:
+    # JAX shares memory that is aligned. Without a named device the result is free to move to others.
     with jax.ensure_compile_time_eval(), jax.default_device(device):
         x: jax.Array = jax.device_put(array, may_alias=True)
         return x
 
 
 def _find_put() -> Callable[[Array, jax.Device], jax.Array]:
-    """What JAX's own `device_put` ends in, without the 20 to 50 us before it; the public way where that has changed."""
+    """Return the last step of JAX's `device_put`, without 50 us before it; the public function if that has changed."""
     try:
         from jax._src.core import ShapedArray
-        from jax._src.lib import xla_client  # type: ignore[attr-defined]  # not promised to be there
+        from jax._src.lib import xla_client  # type: ignore[attr-defined]
 
-        shaped = functools.lru_cache(4096)(ShapedArray)
-        sharding = functools.lru_cache(SingleDeviceSharding)
-        put = xla_client.batched_device_put
+        shaped, sharding = functools.lru_cache(4096)(ShapedArray), functools.lru_cache(SingleDeviceSharding)
 
-        def put_directly(array: Array, device: jax.Device) -> jax.Array:
-            x: jax.Array = put(shaped(array.shape, array.dtype), sharding(device), [array], [device], False)
+        def put(array: Array, device: jax.Device) -> jax.Array:
+            x: jax.Array = xla_client.batched_device_put(
+                shaped(array.shape, array.dtype), sharding(device), [array], [device], False
+            )
             return x
 
-        if put_directly(np.arange(2, dtype=np.int8), _default_device()).tolist() == [0, 1]:
-            return put_directly
-    except Exception:  # any: it is not promised to be there
+        if put(np.arange(2, dtype=np.int8), _default_device()).tolist() == [0, 1]:
+            return put
+    except Exception:  # any error of private code
         pass
-    return _put_by_public_way
-
-
-def _refused(x: Any) -> TypeError:  # Any: as in export_memory
-    what = f"{type(x).__module__}.{type(x).__qualname__}"
-    if isinstance(x, jax.core.Tracer):
-        return TypeError(
-            f"This array stands for one of shape {x.shape} while JAX traces a function (jit, grad, vmap): it has no "
-            f"values yet. Convert outside of the function, or inside of jax.pure_callback"
-        )
-    if jax.numpy.issubdtype(x.dtype, jax.dtypes.prng_key):
-        return TypeError("Random keys of JAX are no numbers. Convert jax.random.key_data(key)")
-    return TypeError(f"{what} is no plain JAX array. Convert jax.numpy.asarray(x)")
+    return _put_publicly
 
 
 _put = _find_put()

@@ -1,11 +1,7 @@
-"""Gradients by JAX. What it traces are functions of flat lists of arrays.
+"""Gradients and compilation by JAX, of functions of flat lists of arrays.
 
-Trees, strings and other things that are no arrays pass through a trace inside `_Passed`, a node without leaves, so
-each trace of one function keeps its own. Invariant: nothing here is remembered beyond the functions it returns.
-
-JAX's cotangents of complex numbers are the conjugates of torch's and TensorFlow's (JAX's autodiff cookbook, "Complex
-numbers and differentiation"; torch's notes, "Autograd mechanics", "Complex autograd"). Invariant: every cotangent that
-comes in here and every gradient that goes out is in torch's convention, so they are conjugated on both ways.
+JAX's cotangents of complex numbers are the conjugates of torch's and TensorFlow's ("Complex autograd" in torch's notes,
+"Complex numbers and differentiation" in JAX's autodiff cookbook), so they are conjugated on the way in and out.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,130 +10,82 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ..adapters import Call, NoGradient, Pull, Run
-from ..dtype_names import is_inexact
-from ..random.drawing import words_array
-from ..random.keys import Key
+from ..adapters import Call, Pullback, Run
 from ..trees import Leaf, with_leaves
 
-_NOT_CONCRETE = (
-    jax.errors.ConcretizationTypeError,  # with its kin for bool
-    jax.errors.TracerBoolConversionError,
-    jax.errors.TracerArrayConversionError,
-    jax.errors.TracerIntegerConversionError,
-    jax.errors.NonConcreteBooleanIndexError,
-)
+
+class _Static:
+    """A tree without arrays, so that each trace of a function keeps its own static result."""
+
+    __slots__ = ("static",)
+
+    def __init__(self, static: Any) -> None:
+        self.static = static
 
 
-class _Passed:
-    """Anything, as a tree of no arrays. Compared by identity: what is inside may have no hash."""
-
-    __slots__ = ("inside",)
-
-    def __init__(self, inside: Any) -> None:  # Any: passed through
-        self.inside = inside
-
-
-jax.tree_util.register_pytree_node(_Passed, lambda passed: ((), passed), lambda passed, _: passed)
-
-
-def is_real_scalar(x: jax.Array) -> bool:
-    return x.ndim == 0 and is_inexact(x.dtype) and x.dtype.kind != "c"
+# Compared by identity: the static result may have no hash.
+jax.tree_util.register_pytree_node(_Static, lambda node: ((), node), lambda node, _: node)
 
 
 def stop_gradient(x: jax.Array) -> jax.Array:
     return jax.lax.stop_gradient(x)
 
 
-def value_and_grad(call: Call, wanted: Sequence[int], leaves: list[Leaf]) -> tuple[Any, Any]:
-    def of(inputs: list[Leaf]) -> tuple[Leaf, tuple[list[Leaf], _Passed]]:
-        value, aux, passed = call(with_leaves(leaves, wanted, inputs))
-        return value, (aux, _Passed(passed))
+def vjp(
+    call: Call, leaves: list[Leaf], wanted: Sequence[int], once: bool
+) -> tuple[list[Leaf], list[Leaf], Any, Pullback]:
+    inputs = [leaves[place] for place in wanted]
+    outputs, pull_back, (auxiliary, node) = jax.vjp(_of_inputs(call, leaves, wanted), inputs, has_aux=True)
+    likes = [(y.shape, y.dtype) for y in outputs]  # the outputs themselves are not kept alive
 
-    _check(leaves, wanted)
-    differentiated = jax.value_and_grad(of, has_aux=True)
-    (value, (aux, passed)), grads = differentiated([leaves[place] for place in wanted])
-    return (value, _conjugates(grads), aux), passed.inside
+    def pull(cotangents: Sequence[Leaf | None]) -> list[Leaf]:
+        cts = [jnp.zeros(*like) if ct is None else ct for ct, like in zip(cotangents, likes, strict=True)]
+        return _conjugates(pull_back(_conjugates(cts))[0])
 
-
-def vjp(call: Call, leaves: list[Leaf], wanted: Sequence[int]) -> tuple[list[Leaf], Any, Pull]:
-    _check(leaves, wanted)
-    of = _smooth_first(lambda leaves: call(leaves)[1:], leaves, wanted)
-    smooth, pull_back, (others, passed) = jax.vjp(of, [leaves[place] for place in wanted], has_aux=True)
-    each = iter(smooth)
-    outputs = [next(each) if y is None else y for y in others]
-    return outputs, passed.inside, _among(outputs, pull_back)
+    return outputs, auxiliary, node.static, pull
 
 
-def _smooth_first(apply: Run, leaves: list[Leaf], wanted: Sequence[int]) -> Callable[..., Any]:
-    """f for JAX: the arrays that have gradients; beside them the others, None for these, and what passed through."""
+def jvp(
+    call: Call, leaves: list[Leaf], wanted: Sequence[int], tangents: list[Leaf]
+) -> tuple[list[Leaf], list[Leaf], Any, list[Leaf]]:
+    # Not conjugated: the derivative along a tangent is that of a real step.
+    inputs = [leaves[place] for place in wanted]
+    outputs, along, (auxiliary, node) = jax.jvp(_of_inputs(call, leaves, wanted), (inputs,), (tangents,), has_aux=True)
+    return outputs, auxiliary, node.static, along
 
-    def of(inputs: list[Leaf]) -> tuple[list[Leaf], tuple[list[Leaf | None], _Passed]]:
-        outputs, passed = apply(with_leaves(leaves, wanted, inputs))
-        smooth = [y for y in outputs if is_inexact(y.dtype)]
-        return smooth, ([None if is_inexact(y.dtype) else y for y in outputs], _Passed(passed))
+
+def _of_inputs(call: Call, leaves: list[Leaf], wanted: Sequence[int]) -> Callable[..., Any]:
+    def of(inputs: list[Leaf]) -> tuple[list[Leaf], tuple[list[Leaf], _Static]]:
+        outputs, auxiliary, static = call(with_leaves(leaves, wanted, inputs))
+        return outputs, (auxiliary, _Static(static))
 
     return of
 
 
-def _among(outputs: list[Leaf], pull_back: Callable[..., Any]) -> Pull:
-    """The way back from cotangents of all outputs. Keeps no output alive that it does not need."""
-    zeros = [(y.shape, y.dtype) if is_inexact(y.dtype) else None for y in outputs]
-
-    def pull(cotangents: list[Leaf | None]) -> list[Leaf]:
-        whole = [
-            jnp.zeros(*like) if ct is None else ct
-            for ct, like in zip(cotangents, zeros, strict=True)
-            if like is not None
-        ]
-        return _conjugates(pull_back(_conjugates(whole))[0])
-
-    return pull
-
-
 def _conjugates(arrays: Sequence[Leaf]) -> list[Leaf]:
-    """Real arrays as they are: most are, and a call of JAX costs microseconds."""
+    """Return the conjugates; real arrays unchanged, because a call of JAX takes microseconds."""
     return [jnp.conj(x) if x.dtype.kind == "c" else x for x in arrays]
 
 
-def _check(leaves: list[Leaf], wanted: Sequence[int]) -> None:
-    if not all(is_inexact(leaves[place].dtype) for place in wanted):
-        raise NoGradient
-
-
-def jvp(
-    apply: Run, leaves: list[Leaf], wanted: Sequence[int], tangents: list[Leaf]
-) -> tuple[list[Leaf], Any, list[Leaf | None]]:
-    # No conjugate: the derivative along a tangent is that of a real step.
-    of = _smooth_first(apply, leaves, wanted)
-    smooth, along, (others, passed) = jax.jvp(of, ([leaves[place] for place in wanted],), (tangents,), has_aux=True)
-    each, derivatives = iter(smooth), iter(along)
-    found = [next(derivatives) if y is None else None for y in others]
-    return [next(each) if y is None else y for y in others], passed.inside, found
-
-
 def is_traced(x: Leaf) -> bool:
-    # Python's floats are: a learning rate may change each step.
-    return isinstance(x, (jax.Array, float, complex))
+    return isinstance(x, (jax.Array, float, complex))  # floats too: a learning rate may change every step
 
 
 def compiled(run: Run) -> Run:
-    def traced(arrays: list[Leaf]) -> tuple[Any, _Passed | None]:  # Any: nested tuples and lists of arrays
-        result, passed = run(arrays)
-        return result, None if passed is None else _Passed(passed)
+    def traced(arrays: list[Leaf]) -> tuple[Any, _Static]:
+        result, static = run(arrays)
+        return result, _Static(static)
 
     fast = jax.jit(traced)
 
-    def call(arrays: list[Leaf]) -> tuple[Any, Any]:  # Any: as above; passed through
-        result, passed = fast(arrays)
-        return result, None if passed is None else passed.inside
+    def call(arrays: list[Leaf]) -> tuple[Any, Any]:
+        result, node = fast(arrays)
+        return result, node.static
 
     return call
 
 
-def is_not_concrete(error: Exception) -> bool:
-    return isinstance(error, _NOT_CONCRETE)
-
-
-def words_of_key(key: Key) -> Leaf:
-    return words_array(key, "jax")
+def computed_on_host(make: Callable[..., Any], arrays: Sequence[Leaf], shape: tuple[int, ...], dtype: str) -> jax.Array:
+    like = jax.ShapeDtypeStruct(shape, jnp.dtype(dtype))  # type: ignore[no-untyped-call]
+    result: jax.Array = jax.pure_callback(make, like, *arrays, vmap_method="sequential")
+    return result

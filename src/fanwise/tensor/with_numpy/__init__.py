@@ -1,1 +1,1 @@
-"""All that this layer knows about numpy, part by part; `adapters.py` says what each provides."""
+"""The parts of NumPy; `adapters.py` has their protocols."""

@@ -1,1 +1,1 @@
-"""All that this layer knows about torch, part by part; `adapters.py` says what each provides."""
+"""The parts of torch; `adapters.py` has their protocols."""

@@ -1,14 +1,14 @@
-"""How tensors and parametrized modules of torch are pickled, wherever they go.
+"""Pickling of torch's tensors and parametrized modules.
 
     dense, in C order           its wire header and its memory
     dense, other strides        the same for its elements in the order of memory, and the strides
     a type without a wire code  as integers of the same size
     sparse                      its dense parts
-    quantized, nested, meta     torch's own form, whose parts are tensors again
+    quantized, nested, meta     torch's own form, whose parts are tensors
     a subclass, or attributes   the plain tensor, the class and the attributes
 
 torch's own reducers cannot restore float8, uint16, uint32, uint64, complex32 and the bits types (2.13), lose whether a
-sparse tensor requires gradients, and refuse parametrized modules. `wire.reducing` says where these come in.
+sparse tensor requires gradients, and refuse parametrized modules. `wire.reducing` lists these reducers in its table.
 """
 
 import pickle
@@ -24,7 +24,8 @@ from ..wire.coding import to_wire
 from ..wire.reducing import rebuild_array
 from .wire import CODE_BY_DTYPE
 
-_tensor: Any = torch._tensor  # Any: torch has not annotated these
+# torch has no annotations of these.
+_tensor: Any = torch._tensor
 _utils: Any = torch._utils
 _STRIDED = torch.strided
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -36,20 +37,20 @@ SPARSE = {
     torch.sparse_csc: ("ccol_indices", "row_indices", "values"),
     torch.sparse_bsc: ("ccol_indices", "row_indices", "values"),
 }
-# A tensor that was a small part of a big one, such as a column of it, comes without the gaps if they are wider.
+# A small part of a large tensor, such as a column, arrives without gaps if they are wider than this.
 _GAPS_MAX = 16
 
 
 def _has_wire_form(x: Tensor) -> bool:
-    """Whether its header and memory tell everything."""
+    """Return whether header and memory describe x completely."""
     is_plain = x.layout is _STRIDED and x.dtype in CODE_BY_DTYPE and not (x.is_nested or x.is_meta)
     return is_plain and x.is_contiguous() and not x.__dict__
 
 
-def reduce_tensor(x: Tensor) -> Any:  # Any: as copyreg has it
-    """For exactly Tensor and Parameter."""
+def reduce_tensor(x: Tensor) -> Any:
+    """Reduce a Tensor or Parameter, but no subclass."""
     if type(x) is not Tensor and not _has_wire_form(x):
-        return _as_torch_does(x)  # a Parameter: its data, which come here, and its attributes
+        return _as_torch_does(x)  # a Parameter: its data, which is reduced here, and its attributes
     if x.__dict__:
         return rebuild_subclass, (Tensor, x.detach(), x.requires_grad, _utils._get_obj_state(x))
     if x.is_nested or x.is_meta or x.is_quantized:
@@ -64,28 +65,28 @@ def reduce_tensor(x: Tensor) -> Any:  # Any: as copyreg has it
             return rebuild_words, (x.view(_WORDS[x.itemsize]), x.dtype)
         if not x.is_contiguous():
             return rebuild_strided, (*in_order_of_memory(x), x.requires_grad)
-    header, (memory,) = to_wire(x)  # refuses layouts of libraries, and says what to send instead
+    header, (memory,) = to_wire(x)  # refuses layouts of other libraries
     return rebuild_array, (header, pickle.PickleBuffer(memory))
 
 
-def _as_torch_does(x: Any) -> Any:  # Any: torch has not annotated it
+def _as_torch_does(x: Any) -> Any:
     return x.__reduce_ex__(5)
 
 
-def reduce_subclass(x: Tensor) -> Any:  # Any: as copyreg has it
-    """For subclasses that pickle as Tensor does, and so have no memory but that of the plain tensor."""
+def reduce_subclass(x: Tensor) -> Any:
+    """Reduce a subclass that is pickled like Tensor, so that all its memory is that of the plain tensor."""
     with torch._C.DisableTorchFunctionSubclass():
         plain = x.detach().as_subclass(Tensor)
         return rebuild_subclass, (type(x), plain, x.requires_grad, _utils._get_obj_state(x))
 
 
 def rebuild_words(words: Tensor, dtype: torch.dtype) -> Tensor:
-    """The tensor, over the memory of the integers."""
+    """Return the tensor over the memory of the integers."""
     return words.view(dtype)
 
 
 def rebuild_subclass(kind: type[Tensor], plain: Tensor, requires_grad: bool, state: object) -> Tensor:
-    """The tensor of a subclass, or with attributes, over the memory of the plain one."""
+    """Return the tensor of a subclass, or with attributes, over the memory of the plain one."""
     x: Tensor = _tensor._rebuild_from_type_v2(lambda: plain, kind, (), state)
     return x.requires_grad_() if requires_grad else x
 
@@ -94,7 +95,8 @@ def rebuild_subclass(kind: type[Tensor], plain: Tensor, requires_grad: bool, sta
 
 
 def in_order_of_memory(x: Tensor) -> tuple[Tensor, tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    """The elements in the order of memory, without repetitions and gaps; shape, strides, and that order of dimensions.
+    """Return the elements in the order of memory, without repetitions and gaps; shape, strides, and that order of
+    dimensions.
 
     A tensor without gaps, as in channels-last, is not copied.
     """
@@ -109,8 +111,8 @@ def in_order_of_memory(x: Tensor) -> tuple[Tensor, tuple[int, ...], tuple[int, .
 def rebuild_strided(
     part: Tensor, shape: Sequence[int], strides: Sequence[int], order: Sequence[int], requires_grad: bool
 ) -> Tensor:
-    """The tensor again. Strides that nothing but a view has, such as overlapping windows, become plain ones."""
-    dense = part.permute(sorted(range(len(order)), key=order.__getitem__))  # a permutation's inverse
+    """Return the tensor. Strides that only views have, such as overlapping windows, become plain ones."""
+    dense = part.permute(sorted(range(len(order)), key=order.__getitem__))  # the inverse permutation
     if (
         dense.stride() != tuple(strides)
         and _is_free_of_overlaps(dense.shape, strides)
@@ -141,8 +143,8 @@ def _size(shape: Sequence[int], strides: Sequence[int]) -> int:
 def rebuild_sparse(
     layout: torch.layout, parts: Sequence[Tensor], shape: Sequence[int], is_coalesced: bool, requires_grad: bool
 ) -> Tensor:
-    """The tensor again. The parts are checked: an index beyond the shape would make torch write somewhere else."""
-    make: Any = torch.sparse_coo_tensor  # Any: torch's annotations do not fit
+    """Return the tensor. The parts are checked: an index beyond the shape would make torch write elsewhere."""
+    make: Any = torch.sparse_coo_tensor  # torch's annotations do not fit
     if layout is torch.sparse_coo:
         x: Tensor = make(*parts, shape, is_coalesced=is_coalesced, check_invariants=True)
     else:
@@ -154,9 +156,9 @@ def rebuild_sparse(
 # -- parametrized modules ----------------------------------------------------------------------------------------------
 
 
-def reduce_parametrized(module: nn.Module) -> Any:  # Any: as copyreg has it
-    """torch refuses, as the class exists once for each module. It is made of the original class, so it can be again."""
-    original: Any = type(module).__bases__[0]  # Any: mypy knows no methods of a class
+def reduce_parametrized(module: nn.Module) -> Any:
+    """Reduce a module with a class of its own, which torch refuses: the original class can make it again."""
+    original: Any = type(module).__bases__[0]
     if original.__reduce_ex__ is not object.__reduce_ex__ or original.__reduce__ is not object.__reduce__:
         return module.__reduce_ex__(5)
     names = tuple(module.parametrizations)  # type: ignore[arg-type]  # a ModuleDict
@@ -164,7 +166,7 @@ def reduce_parametrized(module: nn.Module) -> Any:  # Any: as copyreg has it
 
 
 def rebuild_parametrized(original: type[nn.Module], names: Sequence[str]) -> nn.Module:
-    """A module without its state, of a class like the one that `register_parametrization` makes."""
+    """Return a module without its state, of a class like the one that `register_parametrization` makes."""
     module = original.__new__(original)
     parametrize._inject_new_class(module)
     for name in names:
@@ -172,8 +174,8 @@ def rebuild_parametrized(original: type[nn.Module], names: Sequence[str]) -> nn.
     return module
 
 
-def reduce_hook(hook: Any) -> Any:  # Any: a _WrappedHook; as copyreg has it
-    """The hook that `weight_norm` leaves in a module is a local function, which pickle cannot find by its name."""
+def reduce_hook(hook: Any) -> Any:
+    """Reduce the hook that `weight_norm` leaves in a module, a local function that pickle cannot find by name."""
     if getattr(hook.hook, "__module__", None) != "torch.nn.utils.parametrizations":
         return hook.__reduce_ex__(5)
     import cloudpickle
@@ -181,6 +183,6 @@ def reduce_hook(hook: Any) -> Any:  # Any: a _WrappedHook; as copyreg has it
     return rebuild_hook, (cloudpickle.dumps(hook.hook),)
 
 
-def rebuild_hook(function: bytes) -> Any:  # Any: a _WrappedHook
-    """The hook again."""
+def rebuild_hook(function: bytes) -> Any:
+    """Return the hook."""
     return _WrappedHook(pickle.loads(function))

@@ -1,9 +1,7 @@
-"""torch tensors on the wire, by way of numpy, which can see the same memory.
+"""Encoding and decoding of torch tensors, through NumPy. Types that it lacks go as integers of the same size.
 
-Loaded when the first tensor is sent or received. Types that numpy lacks (bfloat16, the float8 kinds) go as raw
-words of the same size. Conjugate and negative views are resolved, GPU tensors fetched to the CPU; the header
-keeps the device's name, whether a gradient is wanted and whether it was a Parameter. History, `.grad`, hooks
-and forward-mode tangents stay behind: a received tensor is a leaf.
+The header keeps the device's name, requires_grad and whether it was a Parameter. Conjugate and negative views are
+resolved; history, `.grad`, hooks and forward-mode tangents are not sent.
 """
 
 from typing import Any
@@ -12,27 +10,25 @@ import numpy as np
 import torch
 
 from ...base.errors import NotSendableError
-from ..wire import dtypes
-from ..wire.header import ENGINE_CODES, MAX_NDIM, PARAMETER, REQUIRES_GRAD, WireHeader, pack_header
+from ..wire.header import DTYPES, ENGINE_CODES, MAX_NDIM, PARAMETER, REQUIRES_GRAD, WireHeader, pack_header
 from ..with_numpy.wire import array_over, bytes_of
-from .exchange import described, why_not_one_piece
+from .exchange import described, why_not_plain
 
 _ENGINE_CODE = ENGINE_CODES["torch"]
 _STRIDED = torch.strided
-_TORCH_WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 _DTYPE_BY_CODE: dict[int, torch.dtype] = {
-    dtype.code: getattr(torch, dtype.name) for dtype in dtypes.BY_CODE.values() if "torch" in dtype.engines
+    dtype.code: getattr(torch, dtype.name) for dtype in DTYPES.values() if "torch" in dtype.engines
 }
 CODE_BY_DTYPE = {dtype: code for code, dtype in _DTYPE_BY_CODE.items()}
-_WORD_BY_DTYPE = {
-    _DTYPE_BY_CODE[dtype.code]: _TORCH_WORDS[dtype.size_bytes]
-    for dtype in dtypes.BY_CODE.values()
-    if not dtype.in_numpy and "torch" in dtype.engines
+# The integer types that stand for the types that NumPy lacks.
+_INTEGER_BY_DTYPE = {
+    kind: _INTEGERS[DTYPES[code].size_bytes] for kind, code in CODE_BY_DTYPE.items() if not DTYPES[code].in_numpy
 }
 
 
-def encode(x: torch.Tensor) -> tuple[bytes, memoryview]:
-    """Header and memory of a tensor; a view of it when it is a C-contiguous CPU tensor."""
+def encode(x: torch.Tensor, engine: str) -> tuple[bytes, memoryview]:
+    """Return header and memory; a view of it if the tensor is C-contiguous and on a CPU."""
     dtype = x.dtype
     code = CODE_BY_DTYPE.get(dtype)
     if code is None or x.layout is not _STRIDED or x.is_nested or x.is_meta or x.ndim > MAX_NDIM:
@@ -45,8 +41,8 @@ def encode(x: torch.Tensor) -> tuple[bytes, memoryview]:
     return header, bytes_of(_in_numpy(x, dtype))
 
 
-def decode(header: WireHeader, buffer: memoryview, device: Any) -> torch.Tensor:  # Any: str, torch.device or None
-    """The tensor over `buffer`, moved to `device` if one is given."""
+def decode(header: WireHeader, buffer: memoryview, device: Any) -> torch.Tensor:
+    """Return the tensor over `buffer`, on `device` if it is not None."""
     x = torch.from_numpy(array_over(header, buffer))
     if not header.dtype.in_numpy:
         x = x.view(_DTYPE_BY_CODE[header.dtype.code])
@@ -57,7 +53,7 @@ def decode(header: WireHeader, buffer: memoryview, device: Any) -> torch.Tensor:
     return x.requires_grad_() if header.requires_grad else x
 
 
-def _in_numpy(x: torch.Tensor, dtype: torch.dtype) -> "np.ndarray[Any, Any]":  # Any: known only when it runs
+def _in_numpy(x: torch.Tensor, dtype: torch.dtype) -> "np.ndarray[Any, Any]":
     try:
         if x.requires_grad:
             x = x.detach()
@@ -65,21 +61,18 @@ def _in_numpy(x: torch.Tensor, dtype: torch.dtype) -> "np.ndarray[Any, Any]":  #
             x = x.cpu()
         if x.is_conj() or x.is_neg():
             x = x.resolve_conj().resolve_neg()
-        word = _WORD_BY_DTYPE.get(dtype)
-        return (x if word is None else x.view(word)).numpy()
+        integer = _INTEGER_BY_DTYPE.get(dtype)
+        return (x if integer is None else x.view(integer)).numpy()
     except (RuntimeError, TypeError) as error:
         raise NotSendableError(
-            f"A tensor of type {dtype} and shape {tuple(x.shape)} does not give out its memory: {error}. "
-            f"Inside torch.func or torch.vmap send from outside the transformed function; else send x.clone()."
+            f"The memory of a tensor of type {dtype} and shape {tuple(x.shape)} is not available: {error}. "
+            f"Inside torch.func or torch.vmap send from outside the transformed function; otherwise send x.clone()."
         ) from error
 
 
 def _refused(x: torch.Tensor) -> NotSendableError:
-    what = described(x)
-    if why := why_not_one_piece(x):
-        return NotSendableError(f"{what} {why}.")
-    if x.is_meta:
-        return NotSendableError(f"{what} has no data. Send its shape and type, or a tensor with data.")
-    if x.ndim > MAX_NDIM:
-        return NotSendableError(f"{what} has {x.ndim} dimensions, at most {MAX_NDIM} travel. Send x.flatten().")
-    return NotSendableError(f"{what} has a type with no form on the wire. Convert it, for example to torch.uint8.")
+    reason = why_not_plain(x) or (
+        f"has no data, or has a type without a code, or more than {MAX_NDIM} dimensions ({x.ndim}). Send its shape and "
+        f"type, x.view(torch.uint8) or x.flatten()"
+    )
+    return NotSendableError(f"{described(x)} {reason}.")

@@ -1,7 +1,7 @@
 """Takes about 2 seconds: how an engine is added to fanwise.tensor, and chapter 2.1 of "Dive into Deep Learning" on it.
 
-The engine is MXNet, the book's second tab. It was retired in 2023 and needs NumPy 1.23, so an environment of its own,
-which `make test-mxnet` creates. Where it is not installed, a subclass of numpy.ndarray stands in for its arrays.
+The engine is MXNet, the book's second tab, retired in 2023. `make test-mxnet` creates an environment with it. Elsewhere
+a subclass of numpy.ndarray is used instead.
 """
 
 import warnings
@@ -32,22 +32,20 @@ def from_numpy(x: Any) -> Any:
 class Namespace:
     @staticmethod  # the functions, by the names of the standard; no extensions
     def names(part: str) -> dict[str, Any]:
-        return (
-            {}
-            if part
-            else {
-                "arange": lambda *args, dtype="float32": from_numpy(numpy.arange(*args, dtype=dtype)),
-                "asarray": lambda obj, *, dtype=None, **_: from_numpy(numpy.asarray(obj, dtype or "float32")),
-                "ones": lambda shape, *, dtype="float32": from_numpy(numpy.ones(shape, dtype)),
-                "zeros": lambda shape, *, dtype="float32": from_numpy(numpy.zeros(shape, dtype)),
-                "concat": lambda arrays, *, axis=0: np.concatenate(list(arrays), axis=axis),
-                "equal": np.equal,
-                "exp": np.exp,
-                "reshape": lambda x, shape: np.reshape(x, shape),
-                "sum": lambda x, *, axis=None: np.sum(x, axis=axis),
-                "float32": "float32",
-            }
-        )
+        if part:
+            return {}
+        return {
+            "arange": lambda *args, dtype="float32": from_numpy(numpy.arange(*args, dtype=dtype)),
+            "asarray": lambda obj, *, dtype=None, **_: from_numpy(numpy.asarray(obj, dtype or "float32")),
+            "ones": lambda shape, *, dtype="float32": from_numpy(numpy.ones(shape, dtype)),
+            "zeros": lambda shape, *, dtype="float32": from_numpy(numpy.zeros(shape, dtype)),
+            "concat": lambda arrays, *, axis=0: np.concatenate(list(arrays), axis=axis),
+            "equal": np.equal,
+            "exp": np.exp,
+            "reshape": lambda x, shape: np.reshape(x, shape),
+            "sum": lambda x, *, axis=None: np.sum(x, axis=axis),
+            "float32": "float32",
+        }
 
 
 class Exchange:

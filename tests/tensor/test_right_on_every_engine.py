@@ -57,7 +57,7 @@ def test_a_bound_given_as_an_array_has_a_gradient_or_is_refused(engine: str) -> 
     for f in (lambda x: ft.linspace(0.0, x, 3), lambda x: ft.arange(0.0, x)):
         try:
             found = plain(ft.grad(lambda x, f=f: ft.sum(f(x)))(ft.asarray(2.0)))
-        except (TypeError, RuntimeError, AttributeError):  # TensorFlow has no linspace
+        except (TypeError, RuntimeError):
             continue
         assert found == 1.5
 

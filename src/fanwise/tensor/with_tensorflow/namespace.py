@@ -69,6 +69,14 @@ def arange(start: Any, /, stop: Any = None, step: Any = 1, *, dtype: Any = None)
 
 
 @_on_device
+def linspace(start: Any, stop: Any, /, num: int, *, dtype: Any = None, endpoint: bool = True) -> Array:
+    if contains([start, stop], _ARRAYS):
+        raise TypeError("linspace takes Python numbers on TensorFlow: no gradient would flow through an array")
+    kind: Any = np.dtype(np.float32 if dtype is None else dtype.as_numpy_dtype)
+    return tf.constant(np.linspace(start, stop, num, endpoint, dtype=kind))
+
+
+@_on_device
 def full(shape: Any, fill_value: Any, *, dtype: Any = None) -> Array:
     sizes = shape if isinstance(shape, tf.Tensor) else tf.constant(np.asarray(shape, np.int64).reshape(-1))
     return tf.fill(sizes, asarray(fill_value, dtype=dtype))
@@ -290,7 +298,23 @@ def matmul(x1: Array, x2: Array, /) -> Array:
 
 
 _OWN: tuple[_Function, ...] = (
-    *(arange, asarray, astype, clip, concat, cumulative_prod, full, full_like, isdtype, matmul, mean, sort, std, sum),
+    *(
+        arange,
+        asarray,
+        astype,
+        clip,
+        concat,
+        cumulative_prod,
+        full,
+        full_like,
+        isdtype,
+        linspace,
+        matmul,
+        mean,
+        sort,
+        std,
+        sum,
+    ),
     *(take, var),
 )
 _OF_TWO: dict[str, _Function] = {

@@ -4,6 +4,7 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -158,3 +159,13 @@ def test_torch_runs_a_function_as_it_is_whether_or_not_it_shall_be_compiled() ->
         for start in (0.0, 1.0):
             f(torch.tensor(start))
     assert recorded == [0.0, 1.0] * 3
+
+
+def test_a_wrong_leaf_is_refused_after_a_call_of_the_same_structure() -> None:
+    gradient = grad(lambda x, y: (x["a"] * y).sum())
+    right, y = {"a": torch.ones(2)}, torch.ones(2)
+    assert gradient(right, y)["a"].tolist() == [1.0, 1.0]
+    for wrong in (torch.ones(2, dtype=torch.int64), np.ones(2), np.float32(1.0), 1.0):
+        with pytest.raises(TypeError):
+            gradient({"a": wrong}, y)
+    assert gradient({"a": torch.ones(2, dtype=torch.float64)}, y)["a"].dtype == torch.float64

@@ -51,6 +51,11 @@ def test_a_normal_number_is_exact_to_four_units_of_its_last_place(word: int) -> 
     assert error < 8e-16
 
 
+@given(st.lists(WORDS, min_size=1, max_size=20))
+def test_arrays_and_single_numbers_have_the_same_bits(drawn: list[int]) -> None:
+    assert of(drawn) == [gaussian.standard_normal_of(word) for word in drawn]
+
+
 @example(11899801987152873, 0)  # above 2**53 a half cannot be added exactly
 @given(WORDS, WORDS)
 def test_larger_words_give_larger_numbers_and_complements_their_negatives(a: int, b: int) -> None:

@@ -103,9 +103,14 @@ class Differentiator(Protocol):
     changed.
     """
 
-    # The result of `call`, and the pullback. once: the pullback is called once, and need not keep its memory.
+    # The result of `call`, which differentiates one real number, and the gradient by each wanted leaf.
+    def value_and_grad(
+        self, call: Call, leaves: list[Array], wanted: Sequence[int]
+    ) -> tuple[list[Array], list[Array], Any, Sequence[Array]]: ...
+
+    # The result of `call`, and the pullback, which may be called repeatedly.
     def vjp(
-        self, call: Call, leaves: list[Array], wanted: Sequence[int], once: bool
+        self, call: Call, leaves: list[Array], wanted: Sequence[int]
     ) -> tuple[list[Array], list[Array], Any, Pullback]: ...
 
     # The result of `call`, and the derivative of each differentiated array along the tangents of the wanted leaves.

@@ -55,6 +55,8 @@ _BASE_CLASSES = {
 }
 _LIBRARIES = {library for library, _ in _BASE_CLASSES}
 _engine_by_type: dict[type, str] = {}
+# Whether `engine_of` has cached a type, so that other tables may keep it too.
+is_remembered = _engine_by_type.__contains__
 _installed: set[str] = set()
 _current: ContextVar[str] = ContextVar("fanwise_engine")
 
@@ -87,12 +89,12 @@ def engine_of(x: object, /) -> str:
 
 def is_array_type(kind: type) -> bool:
     """Return whether objects of this type are arrays of an engine."""
-    return kind in _engine_by_type or _find(kind) is not None
+    return find_engine(kind) is not None
 
 
-def is_remembered(kind: type) -> bool:
-    """Return whether `engine_of` has cached this type, so that other tables may keep it too."""
-    return kind in _engine_by_type
+def find_engine(kind: type) -> str | None:
+    """Return the engine of arrays of this type; None if they are not arrays."""
+    return _engine_by_type.get(kind) or _find(kind)
 
 
 def _look_up(kind: type) -> str:
@@ -102,8 +104,6 @@ def _look_up(kind: type) -> str:
         raise TypeError(
             f"expected an array of {', '.join(ENGINES)}, got {kind.__module__}.{kind.__qualname__}; {remedy}"
         )
-    if kind.__module__.partition(".")[0] in _LIBRARIES:
-        _engine_by_type[kind] = engine
     return engine
 
 
@@ -112,6 +112,8 @@ def _find(kind: type) -> str | None:
         # The class name of jax.Array is "_jax.Array" in some versions.
         engine = _BASE_CLASSES.get((base.__module__.partition(".")[0], base.__name__.rpartition(".")[2]))
         if engine is not None:
+            if kind.__module__.partition(".")[0] in _LIBRARIES:
+                _engine_by_type[kind] = engine
             return engine
     return None
 

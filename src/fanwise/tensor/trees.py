@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from types import NoneType
 from typing import Any
 
+from .engines import is_remembered
+
 Leaf = Any
 Structure = Any
 
@@ -26,18 +28,24 @@ def flatten_into(leaves: list[Leaf], tree: Any) -> Structure:
     """Append the leaves of a tree to a list and return its structure."""
     kind = type(tree)
     if kind is dict or kind is OrderedDict:
-        return kind, tuple(tree), tuple([flatten_into(leaves, child) for child in tree.values()])
-    if kind is list or kind is tuple or (isinstance(tree, tuple) and hasattr(kind, "_fields")):
-        return kind, None, tuple([flatten_into(leaves, child) for child in tree])
-    if tree is None:
+        keys, subtrees = tuple(tree), tree.values()
+    elif kind is list or kind is tuple or (isinstance(tree, tuple) and hasattr(kind, "_fields")):
+        keys, subtrees = None, tree
+    elif tree is None:
         return _NONE
-    leaves.append(tree)
-    return None
+    else:
+        leaves.append(tree)
+        return None
+    if all(map(is_remembered, map(type, subtrees))):  # arrays only, without a call for each
+        leaves += subtrees
+        return kind, keys, (None,) * len(tree)
+    return kind, keys, tuple([flatten_into(leaves, subtree) for subtree in subtrees])
 
 
 def unflatten(structure: Structure, leaves: Iterable[Leaf]) -> Any:
     """Return a tree of this structure. From an iterator, take only the leaves it needs."""
-    return _build(structure, iter(leaves))
+    leaves = iter(leaves)
+    return next(leaves) if structure is None else build(structure, leaves)
 
 
 def flatten_like(structure: Structure, tree: Any, name: str) -> list[Any]:
@@ -83,13 +91,13 @@ def leaf_paths(structure: Structure, name: str) -> list[str]:
     ]
 
 
-def _build(structure: Structure, leaves: Iterator[Leaf]) -> Any:
-    if structure is None:
-        return next(leaves)
+def build(structure: Structure, leaves: Iterator[Leaf]) -> Any:
     kind, keys, children = structure
     if kind is NoneType:
         return None
-    values = [_build(child, leaves) for child in children]
+    values = [next(leaves) if child is None else build(child, leaves) for child in children]
+    if kind is list:
+        return values
     if keys is not None:
         return kind(zip(keys, values, strict=True))
     return kind(*values) if hasattr(kind, "_fields") else kind(values)

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 from ..adapters import Differentiator, differentiators
 from ..dtype_names import FLOAT, dtype_rank, is_inexact
-from ..engines import ENGINES, engine_of, is_array_type
+from ..engines import ENGINES, find_engine
 from ..namespaces import namespace
 from ..random.drawing import words_array
 from ..random.keys import Key, key_of_words, traced_arrays
-from ..trees import Leaf, Structure, flatten, flatten_into, leaf_paths, unflatten
+from ..trees import Leaf, Structure, build, flatten, flatten_into, leaf_paths, unflatten
 
 
 def load(engine: str) -> Differentiator:
@@ -36,10 +36,15 @@ def load(engine: str) -> Differentiator:
 
 def array_engine(leaf: Leaf) -> str:
     """Return the engine of an array; "" for anything else, including NumPy scalars."""
-    if not is_array_type(type(leaf)):
-        return ""
-    engine = engine_of(leaf)
-    return "" if engine == "numpy" and not hasattr(leaf, "__setitem__") else engine
+    return _engine_of_type(type(leaf))
+
+
+def _engine_of_type(kind: type) -> str:
+    engine = find_engine(kind)
+    return "" if engine == "numpy" and not hasattr(kind, "__setitem__") else engine or ""
+
+
+_NO_KEYWORDS: Structure = (dict, (), ())
 
 
 class Arguments(NamedTuple):
@@ -47,13 +52,11 @@ class Arguments(NamedTuple):
 
     Args:
         positional: structure of each positional argument.
-        ends: number of leaves before each positional argument, and before the keyword arguments.
         named: structure of the keyword arguments.
         engine: engine of the arrays; empty if there are none.
     """
 
     positional: tuple[Structure, ...]
-    ends: tuple[int, ...]
     named: Structure
     engine: str
 
@@ -65,13 +68,10 @@ class Arguments(NamedTuple):
             TypeError: there are arrays of two engines.
         """
         leaves: list[Leaf] = []
-        positional, ends = [], [0]
-        for arg in args:
-            positional.append(flatten_into(leaves, arg))
-            ends.append(len(leaves))
-        named = flatten_into(leaves, kwargs)
-        engines = {engine for leaf in leaves if (engine := array_engine(leaf))}
-        arguments = cls(tuple(positional), tuple(ends), named, min(engines, default=""))
+        positional = flatten_into(leaves, args)[2]
+        named = flatten_into(leaves, kwargs) if kwargs else _NO_KEYWORDS
+        engines = {*map(_engine_of_type, {*map(type, leaves)})} - {""}
+        arguments = cls(positional, named, min(engines, default=""))
         if len(engines) > 1:
             raise arguments._mixed(leaves)
         return leaves, arguments
@@ -79,8 +79,8 @@ class Arguments(NamedTuple):
     def apply(self, f: Callable[..., Any], leaves: Iterable[Leaf]) -> Any:
         """Call f with these leaves as arguments."""
         remaining = iter(leaves)
-        args = [unflatten(structure, remaining) for structure in self.positional]
-        return f(*args, **unflatten(self.named, remaining))
+        args = [next(remaining) if structure is None else build(structure, remaining) for structure in self.positional]
+        return f(*args, **build(self.named, remaining)) if self.named[1] else f(*args)
 
     def places(self, argnum: int) -> range:
         """Return the positions of the leaves of one positional argument.
@@ -94,7 +94,8 @@ class Arguments(NamedTuple):
                 f"argnums names argument {argnum}, but f got {count} positional arguments. "
                 f"Pass arguments to differentiate by position."
             )
-        return range(self.ends[argnum % count], self.ends[argnum % count + 1])
+        first, last = (_count(self.positional[:number]) for number in (argnum % count, argnum % count + 1))
+        return range(first, last)
 
     def check_differentiable(self, leaves: Sequence[Leaf], wanted: Iterable[int]) -> None:
         """Raise TypeError for a wanted leaf that is not a floating-point array."""
@@ -123,6 +124,10 @@ class Arguments(NamedTuple):
     def _name(self, place: int) -> str:
         positional = (leaf_paths(structure, f"args[{n}]") for n, structure in enumerate(self.positional))
         return [*(path for paths in positional for path in paths), *leaf_paths(self.named, "kwargs")][place]
+
+
+def _count(structures: tuple[Structure, ...]) -> int:
+    return len(leaf_paths((tuple, None, structures), ""))
 
 
 def check_like(engine: str, x: Any, like: Leaf, role: str, name: str) -> Leaf | None:
@@ -206,6 +211,9 @@ def take_apart(result: Any, engine: str, *, differentiate: bool) -> tuple[list[L
             auxiliary.append(words_array(leaf, engine))
             leaves[place] = _KEY
     return differentiated, auxiliary, Static(structure, leaves)
+
+
+NOTHING: tuple[list[Leaf], list[Leaf], Static] = [], [], Static(None, [None])
 
 
 def put_together(differentiated: Iterable[Leaf], auxiliary: Iterable[Leaf], static: Static) -> Any:

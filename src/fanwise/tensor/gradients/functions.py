@@ -7,7 +7,7 @@ from ..adapters import Pullback
 from ..engines import ENGINES
 from ..namespaces import namespace
 from ..trees import Leaf, flatten, flatten_like, leaf_paths, unflatten
-from .calls import Arguments, Static, array_engine, check_like, check_value, load, put_together, take_apart
+from .calls import NOTHING, Arguments, Static, array_engine, check_like, check_value, load, put_together, take_apart
 from .compiling import Compiler
 
 
@@ -101,15 +101,26 @@ def _differentiated(
     if not numbers or not all(type(number) is int for number in numbers):
         raise TypeError(f"argnums must be an integer or a tuple of integers, got {argnums!r}")
     compiler = Compiler(_name_of(f))
+    checked: tuple[Arguments | None, list[int], list[object]] = (None, [], [])
 
-    def call(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
-        leaves, arguments = Arguments.of(args, kwargs)
+    def check(arguments: Arguments, leaves: list[Leaf]) -> list[int]:
+        """Return the places of the leaves to differentiate by."""
         wanted = [place for number in numbers for place in arguments.places(number)]
         if not wanted:
             raise ValueError(f"argnums={argnums!r} names no array to differentiate {_name_of(f)} by.")
         if len(set(wanted)) != len(wanted):
             raise ValueError(f"argnums={argnums!r} names an argument twice.")
         arguments.check_differentiable(leaves, wanted)
+        return wanted
+
+    def call(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        nonlocal checked
+        leaves, arguments = Arguments.of(args, kwargs)
+        # Most calls have the structure, types and dtypes of the call before.
+        last, wanted, kinds = checked
+        if arguments != last or kinds != _kinds(leaves, wanted):
+            wanted = check(arguments, leaves)
+            checked = arguments, wanted, _kinds(leaves, wanted)
         engine = load(arguments.engine)
 
         def apply(leaves: list[Leaf]) -> tuple[list[Leaf], list[Leaf], Static]:
@@ -118,18 +129,20 @@ def _differentiated(
                 raise TypeError(f"with has_aux=True f must return a pair (value, aux), got {type(result).__name__}.")
             value, aux = result if has_aux else (result, None)
             check_value(value, arguments.engine)
-            _, auxiliary, static = take_apart(aux, arguments.engine, differentiate=False)
+            _, auxiliary, static = take_apart(aux, arguments.engine, differentiate=False) if has_aux else NOTHING
             return [value], auxiliary, static
 
         def run(leaves: list[Leaf]) -> tuple[Any, Static]:
-            (value,), auxiliary, static, pullback = engine.vjp(apply, leaves, wanted, once=True)
-            return (value, auxiliary, pullback([namespace(arguments.engine).ones_like(value)])), static
+            (value,), auxiliary, static, grads = engine.value_and_grad(apply, leaves, wanted)
+            return (value, auxiliary, grads), static
 
         is_compiled = jit and ENGINES[arguments.engine].jit
         (value, auxiliary, grads), static = compiler(arguments, leaves, run) if is_compiled else run(leaves)
-        remaining = iter(grads)
-        gradients = tuple([unflatten(arguments.positional[number], remaining) for number in numbers])
-        gradient = gradients if isinstance(argnums, tuple) else gradients[0]
+        if isinstance(argnums, tuple):
+            remaining = iter(grads)
+            gradient: Any = tuple([unflatten(arguments.positional[number], remaining) for number in numbers])
+        else:
+            gradient = unflatten(arguments.positional[argnums], grads)
         return ((value, put_together((), auxiliary, static)) if has_aux else value), gradient
 
     return call
@@ -161,7 +174,7 @@ def vjp(f: Callable[..., Any], *args: Any) -> tuple[Any, Callable[[Any], tuple[A
     (tensor([0., 2., 4., 6.]),)
     """
     leaves, arguments, apply = _all_differentiated("vjp", f, args)
-    outputs, auxiliary, static, pullback = load(arguments.engine).vjp(apply, leaves, range(len(leaves)), once=False)
+    outputs, auxiliary, static, pullback = load(arguments.engine).vjp(apply, leaves, range(len(leaves)))
     return put_together(outputs, auxiliary, static), _pullback(arguments, outputs, static, pullback)
 
 
@@ -286,6 +299,10 @@ def jit(f: Callable[..., Any]) -> Callable[..., Any]:
         return put_together((), auxiliary, static)
 
     return _Derived(call, jit, f)
+
+
+def _kinds(leaves: Sequence[Leaf], places: Sequence[int]) -> list[object]:
+    return [(type(leaves[place]), getattr(leaves[place], "dtype", None)) for place in places]
 
 
 def _check_function(f: object) -> None:

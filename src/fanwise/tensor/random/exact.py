@@ -17,7 +17,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from .gaussian import Words, standard_normal
+from .gaussian import Words, standard_normal, standard_normal_of
 
 Array = npt.NDArray[Any]
 Shape = tuple[int, ...]
@@ -26,13 +26,19 @@ _Key = tuple[int, int]
 UNIFORM, NORMAL, INTEGERS, PERMUTATION, BERNOULLI = range(1, 6)
 # 256 KiB of words: with the scratch arrays of a transform this fits into the second-level cache.
 _BLOCK = 32768
+_FEW = 32  # up to this many normal numbers, Python's floats are faster than arrays
+# To make a generator takes ten times as long as to set its state. Threads and signal handlers never share one.
+_idle: list[np.random.Philox] = []
 _FLOATS = {name: np.dtype(name) for name in ("float16", "float32", "float64")}
 _FLOATS["bfloat16"] = np.dtype(ml_dtypes.bfloat16)
 
 
 def words(key: _Key, purpose: int, size: int, attempt: int = 0) -> Words:
     """Return the first `size` words of a key for one purpose."""
-    return _philox(key, purpose, attempt).random_raw(size)
+    generator = _philox(key, purpose, attempt)
+    drawn = generator.random_raw(size)
+    _idle.append(generator)
+    return drawn
 
 
 def blocks(key: _Key, purpose: int, size: int) -> Iterator[tuple[slice, Words]]:
@@ -41,15 +47,32 @@ def blocks(key: _Key, purpose: int, size: int) -> Iterator[tuple[slice, Words]]:
     for start in range(0, size, _BLOCK):
         stop = min(start + _BLOCK, size)
         yield slice(start, stop), generator.random_raw(stop - start)
+    _idle.append(generator)
 
 
 def _philox(key: _Key, purpose: int, attempt: int) -> np.random.Philox:
-    return np.random.Philox(key=key[0] | key[1] << 64, counter=attempt << 128 | purpose << 192)
+    try:
+        generator = _idle.pop()
+    except IndexError:
+        generator = np.random.Philox(key=0)
+    state: Any = {  # NumPy's annotation has arrays here, which take longer to make
+        "bit_generator": "Philox",
+        "state": {"key": key, "counter": (0, 0, attempt, purpose)},
+        "buffer": (0, 0, 0, 0),
+        "buffer_pos": 4,  # the buffer is used up
+        "has_uint32": 0,
+        "uinteger": 0,
+    }
+    generator.state = state
+    return generator
 
 
 def normal(key: _Key, shape: Shape, mean: float, std: float, dtype: str) -> Array:
     """Return mean + std * x in float64, rounded to float32 and from there to the 16-bit types."""
     out = np.empty(math.prod(shape), _made_as(dtype))
+    if out.size <= _FEW:
+        out[:] = [standard_normal_of(word) * std + mean for word in words(key, NORMAL, out.size).tolist()]
+        return out.astype(_FLOATS[dtype], copy=False).reshape(shape)
     for place, block in blocks(key, NORMAL, out.size):
         x = standard_normal(block)
         if (mean, std) != (0.0, 1.0):
@@ -75,6 +98,8 @@ def uniform(key: _Key, shape: Shape, low: float, high: float, dtype: str) -> Arr
             u *= span
             u += start
     out = out.astype(_FLOATS[dtype], copy=False)
+    if (low, high) == (0.0, 1.0) and out.itemsize >= 4:
+        return out.reshape(shape)  # u is less than 1 and was not rounded
     top = np.asarray(high, out.dtype)
     if float(top) >= high:
         top = np.nextafter(top, np.asarray(-math.inf, out.dtype))

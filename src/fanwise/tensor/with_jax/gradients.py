@@ -31,9 +31,14 @@ def stop_gradient(x: jax.Array) -> jax.Array:
     return jax.lax.stop_gradient(x)
 
 
-def vjp(
-    call: Call, leaves: list[Leaf], wanted: Sequence[int], once: bool
-) -> tuple[list[Leaf], list[Leaf], Any, Pullback]:
+def value_and_grad(
+    call: Call, leaves: list[Leaf], wanted: Sequence[int]
+) -> tuple[list[Leaf], list[Leaf], Any, list[Leaf]]:
+    outputs, auxiliary, static, pull = vjp(call, leaves, wanted)
+    return outputs, auxiliary, static, pull([jnp.ones_like(outputs[0])])
+
+
+def vjp(call: Call, leaves: list[Leaf], wanted: Sequence[int]) -> tuple[list[Leaf], list[Leaf], Any, Pullback]:
     inputs = [leaves[place] for place in wanted]
     outputs, pull_back, (auxiliary, node) = jax.vjp(_of_inputs(call, leaves, wanted), inputs, has_aux=True)
     likes = [(y.shape, y.dtype) for y in outputs]  # the outputs themselves are not kept alive

@@ -18,13 +18,20 @@ def stop_gradient(x: Leaf) -> Leaf:
     return tf.stop_gradient(x)
 
 
+def value_and_grad(
+    call: Call, leaves: list[Leaf], wanted: Sequence[int]
+) -> tuple[list[Leaf], list[Leaf], Any, list[Leaf]]:
+    outputs, auxiliary, static, pull = vjp(call, leaves, wanted, persistent=False)
+    return outputs, auxiliary, static, pull([tf.ones_like(outputs[0])])
+
+
 def vjp(
-    call: Call, leaves: list[Leaf], wanted: Sequence[int], once: bool
+    call: Call, leaves: list[Leaf], wanted: Sequence[int], persistent: bool = True
 ) -> tuple[list[Leaf], list[Leaf], Any, Pullback]:
     inputs = [x if isinstance(x, tf.Variable) else tf.identity(x) for x in (leaves[place] for place in wanted)]
     for place, x in zip(wanted, inputs, strict=True):
         leaves[place] = x
-    with tf.GradientTape(persistent=not once, watch_accessed_variables=False) as tape:
+    with tf.GradientTape(persistent=persistent, watch_accessed_variables=False) as tape:
         tape.watch(inputs)
         outputs, auxiliary, static = call(leaves)
 

@@ -30,14 +30,39 @@ def stop_gradient(x: _Tensor) -> _Tensor:
     return x.detach()
 
 
-def vjp(call: Call, leaves: list[Leaf], wanted: Sequence[int], once: bool) -> _Result:
-    if torch.is_grad_enabled():
-        return _vjp(call, leaves, wanted, once, _nesting.depth > 0)
-    with torch.inference_mode(False), torch.enable_grad():
-        return _vjp(call, leaves, wanted, once, False)
+def value_and_grad(
+    call: Call, leaves: list[Leaf], wanted: Sequence[int], connected: bool | None = None
+) -> tuple[list[Leaf], list[Leaf], Any, Sequence[Leaf]]:
+    """connected: to an outer differentiation; None to find out."""
+    # Not by `vjp`, whose lists and pullback take as long as the multiplication of small matrices.
+    if connected is None:
+        if not torch.is_grad_enabled():
+            with torch.inference_mode(False), torch.enable_grad():
+                return value_and_grad(call, leaves, wanted, False)
+        connected = _nesting.depth > 0
+    inputs = _inputs(leaves, wanted, connected)
+    if inputs is None:
+        outputs, auxiliary, static, pull = _vjp_in_func(call, leaves, wanted)
+        return outputs, auxiliary, static, pull([torch.ones_like(outputs[0])])
+    (value,), auxiliary, static = _nested(call, leaves)
+    grads: Sequence[Leaf | None] = (None,) * len(inputs)
+    if value.requires_grad:
+        grads = torch.autograd.grad(value, inputs, create_graph=connected, allow_unused=True)
+    for grad in grads:
+        if grad is None or grad._is_zerotensor():
+            grads = _with_zeros(inputs, grads)
+            break
+    if connected:
+        return [value], auxiliary, static, grads
+    return [value.detach()], [y.detach() for y in auxiliary] if auxiliary else auxiliary, static, grads
 
 
-def _vjp(call: Call, leaves: list[Leaf], wanted: Sequence[int], once: bool, connected: bool) -> _Result:
+def vjp(call: Call, leaves: list[Leaf], wanted: Sequence[int], connected: bool | None = None) -> _Result:
+    if connected is None:
+        if not torch.is_grad_enabled():
+            with torch.inference_mode(False), torch.enable_grad():
+                return vjp(call, leaves, wanted, False)
+        connected = _nesting.depth > 0
     inputs = _inputs(leaves, wanted, connected)
     if inputs is None:
         return _vjp_in_func(call, leaves, wanted)
@@ -49,10 +74,8 @@ def _vjp(call: Call, leaves: list[Leaf], wanted: Sequence[int], once: bool, conn
             return [torch.zeros_like(x) for x in inputs]
         nested = _nesting.depth > 0 and torch.is_grad_enabled()
         ys, cts = zip(*pairs, strict=True)
-        # Without once the graph is kept. materialize_grads is not used: it takes 3 us.
-        grads = torch.autograd.grad(
-            ys, inputs, cts, retain_graph=nested or not once, create_graph=nested, allow_unused=True
-        )
+        # materialize_grads is not used: it takes 3 us.
+        grads = torch.autograd.grad(ys, inputs, cts, retain_graph=True, create_graph=nested, allow_unused=True)
         return _with_zeros(inputs, grads)
 
     if connected:

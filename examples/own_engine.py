@@ -76,5 +76,4 @@ with ft.use("mxnet"):
     X[1, 2] = 17.0
     print("X[1]:", ft.to_numpy(X[1]).tolist())
     print("normal numbers:", ft.to_numpy(ft.normal(ft.Key(0), 2)).tolist())
-    t = ft.convert(Y, "torch")
-    print("as a torch tensor:", ft.engine_of(t), float(ft.sum(t)))
+    print("as a torch tensor:", ft.engine_of(t := ft.convert(Y, "torch")), float(ft.sum(t)))

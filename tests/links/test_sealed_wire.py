@@ -14,9 +14,7 @@ from typing import Any
 import pytest
 
 from fanwise.base.errors import WireError
-from fanwise.links.hub import Hub
 from fanwise.links.security.record_keys import SHARE_SIZE, TAG_SIZE, new_share, record_keys
-from fanwise.links.sender import Sender
 from fanwise.links.transports.sealed import RECORD_BYTES, SealedWire
 
 CHANGED = "bytes came that the other side did not send"
@@ -333,36 +331,3 @@ def test_after_an_interrupt_while_reading_the_connection_has_ended(pair: Pair, c
     assert a.write([b"second"]) in (6, -1)
     assert all_read(b) == b"" and b.write([b"back"]) == -1
     assert all_read(a) == b""
-
-
-def test_an_interrupt_after_a_small_message_was_sealed_and_did_not_fit_ends_the_link(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    a, b = pair
-    hub = Hub(name="interrupted")
-    sender = Sender(hub, a)
-    monkeypatch.setattr(sender, "_enqueue", interrupt)
-    monkeypatch.setattr(a, "socket", Full(a.socket))
-    with pytest.raises(KeyboardInterrupt):
-        sender.put([b"message"], copied=False)
-    monkeypatch.undo()
-    assert sender.put([b"later"], copied=False) == "lost"
-    assert all_read(b) == b""
-    hub.close()
-
-
-class Full:
-    """A socket that takes nothing."""
-
-    def __init__(self, real: socket.socket) -> None:
-        self._real = real
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._real, name)
-
-    def send(self, *_: object) -> int:
-        raise BlockingIOError
-
-
-def interrupt(*_: object) -> None:
-    raise KeyboardInterrupt

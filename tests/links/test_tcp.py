@@ -7,10 +7,13 @@ import re
 import secrets
 import socket
 import ssl
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -33,9 +36,10 @@ from fanwise.links.link import Link
 from fanwise.links.security import certificates
 from fanwise.links.security.certificates import Identity
 from fanwise.links.security.hello import HELLO_SIZE, PROTOCOL, hello
-from fanwise.links.security.record_keys import SHARE_SIZE, TAG_SIZE, new_share, record_keys
+from fanwise.links.security.record_keys import SHARE_SIZE, TAG_SIZE, RecordKey, new_share, record_keys
 from fanwise.links.shared_secret import new_secret
 from fanwise.links.transports import acceptor
+from fanwise.links.transports.resumable import ResumableWire, new_opening
 from fanwise.links.transports.sealed import SealedWire
 from fanwise.links.transports.tcp import TcpListener, dial_tcp
 from fanwise.testing import within
@@ -141,8 +145,22 @@ def send(connection: socket.socket, data: bytes) -> None:
         connection.sendall(data)
 
 
+ANSWER_SIZE = 9  # of the answer to an opening
+
+
+def stream_over(connection: SealedWire) -> ResumableWire:
+    """What an opened connection carries; it is not resumed."""
+    return ResumableWire(cast(Hub, SimpleNamespace(driven=False)), connection, new_opening(""))
+
+
+def record_of(data: bytes, seals: RecordKey) -> bytes:
+    sealed = bytearray(len(data) + TAG_SIZE)
+    seals.seal(data, memoryview(sealed))
+    return len(data).to_bytes(4, "little") + sealed
+
+
 class Introduced:
-    """A dialler that has said hello, and sends bytes of its own as records."""
+    """A dialler that has said hello and opened a stream, and sends bytes of its own as records."""
 
     def __init__(self, connection: ssl.SSLSocket) -> None:
         share = new_share()
@@ -151,23 +169,39 @@ class Introduced:
         keys = record_keys("dialler", share, connection.recv(SHARE_SIZE))
         raw = socket.socket(fileno=connection.detach())
         raw.setblocking(False)
-        self.wire = SealedWire(raw, *keys)
+        self._raw = SealedWire(raw, *keys)
+        self.wire = stream_over(self._raw)
+        self._is_answered = False
+        self._raw.write([new_opening("").encode()])
 
     def __enter__(self) -> "Introduced":
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.wire.close()
+        self._raw.close()
 
     def sendall(self, data: bytes) -> None:
+        self._read_answer()
         left = memoryview(data)
         while left:
             left = left[self.wire.write([left]) :]
-            self.wire.wait_writable(20.0)
+            self._raw.wait_writable(20.0)
 
     def recv_into(self, view: memoryview) -> int:
+        self._read_answer()
         self.wire.wait_readable(20.0)
         return self.wire.read_into(view)
+
+    def _recv_into(self, view: memoryview) -> int:
+        self._raw.wait_readable(20.0)
+        return self._raw.read_into(view)
+
+    def _read_answer(self) -> None:
+        """Read the answer to the opening, once."""
+        left = 0 if self._is_answered else ANSWER_SIZE
+        self._is_answered = True
+        while left and (size := self._recv_into(memoryview(bytearray(left)))) >= 0:
+            left -= size
 
     @property
     def is_closed(self) -> bool:
@@ -248,16 +282,20 @@ def test_what_came_together_with_the_greeting_is_served(serve: Serve) -> None:
         seals, opens = record_keys("dialler", share, read(SHARE_SIZE))
         tls.write(hello(VERSION) + share)
         frame = b"".join(map(bytes, encode(frames.REQUEST, 1, head, buffers)))
-        record = bytearray(len(frame) + TAG_SIZE)
-        seals.seal(frame, memoryview(record))
-        connection.sendall(sent.read() + len(frame).to_bytes(4, "little") + record)
+        connection.sendall(sent.read() + record_of(new_opening("").encode(), seals))
+        connection.sendall(record_of(struct.pack("<IQ", len(frame), 0) + frame, seals))
         connection.setblocking(False)
         wire = SealedWire(connection, seals, opens, got.read())
+        answer = memoryview(bytearray(ANSWER_SIZE))
+        wire.wait_readable(20.0)
+        assert wire.read_into(answer) == ANSWER_SIZE
+        stream = stream_over(wire)
+        stream._session.num_sent = len(frame)
         reader = frames.FrameReader(Limits())
         answers: list[frames.Frame] = []
         while not answers:
-            wire.wait_readable(20.0)
-            answers += reader.filled(wire.read_into(reader.space()))
+            stream.wait_readable(20.0)
+            answers += reader.filled(stream.read_into(reader.space()))
         assert pickle.loads(answers[0].head) == (7,)
 
 
@@ -541,9 +579,13 @@ def test_a_dialler_may_come_byte_by_byte(serve: Serve) -> None:
                 slow.sendall(bytes([byte]))
 
         until_done(tls.do_handshake)
-        tls.write(hello(VERSION) + new_share())
+        share = new_share()
+        tls.write(hello(VERSION) + share)
         trickle()
         assert until_done(lambda: tls.read(HELLO_SIZE)) == hello(VERSION)
+        seals, _ = record_keys("dialler", share, cast(bytes, until_done(lambda: tls.read(SHARE_SIZE))))
+        sent.write(record_of(new_opening("").encode(), seals))
+        trickle()
         within(30.0, lambda: server.links, "it is welcome")
 
 

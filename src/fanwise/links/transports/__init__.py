@@ -5,6 +5,7 @@
                                                             tls              proofs, before the first record
     acceptor     strangers, until they have proved          tcp_sockets      addresses, ports, options
                  themselves                                 tcp_watch        whether the other host answers
+    resumable    a stream over several connections          port_probe       whether the process at a port still runs
     pending_connections (pure)   how many strangers there may be
     spinning (pure)              whether who waits looks before it sleeps
 

@@ -55,8 +55,8 @@ class Greeting(Protocol):
     def step(self) -> int:
         """Go on, without waiting. The events to wait for, 0 when it has proved itself; or raises Refused."""
 
-    def link(self) -> Link:
-        """The link over the connection, not open yet; once, after the last step."""
+    def link(self) -> Link | None:
+        """The link over the connection, not open yet; once, after the last step. None: it belongs to an older link."""
 
     def turn_away(self) -> None:
         """Close the connection, so that the other side can still read what was said to it."""
@@ -174,6 +174,8 @@ class Acceptor:
         except BaseException:
             unproved.greeting.turn_away()
             raise
+        if link is None:
+            return
         link.on_malformed = self._count_malformed
         try:
             link.watch_peer()

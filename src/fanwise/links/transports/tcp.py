@@ -34,6 +34,7 @@ from ..security.certificates import Identity, Side, is_server
 from ..security.hello import HELLO_SIZE, OtherProtocol, check_hello, hello
 from ..security.record_keys import SHARE_SIZE, new_share, record_keys
 from .acceptor import Acceptor, Refusal, Refused
+from .resumable import Opening, OpeningReader, ResumableWire, new_opening, open_stream, send_answer
 from .sealed import SealedWire
 from .tcp_sockets import address_of, open_listener, ports_of, set_options, text_of
 from .tcp_watch import TcpWatch
@@ -92,6 +93,7 @@ class TcpListener:
         self._identity = identity
         self._limits = limits
         self._silence_s = silence_s
+        self._streams: dict[bytes, ResumableWire] = {}
         self._acceptor = Acceptor(
             hub,
             listening,
@@ -115,8 +117,24 @@ class TcpListener:
         peer = text_of(address_of(address))
         return _Greeting(_Introduction(stream, "listener", peer), self.refused, self._linked)
 
-    def _linked(self, wire: SealedWire, peer: str) -> Link:
-        return _linked(self._hub, wire, peer, self._limits, self._silence_s)
+    def _linked(self, wire: SealedWire, opening: Opening, peer: str) -> Link | None:
+        """Return a link for a new stream; None for a connection of an old one."""
+        stream = self._streams.get(opening.stream_id)
+        if stream is not None and opening.number > 0:
+            stream.resume(wire, opening)
+            return None
+        if stream is not None or opening.number > 0:
+            send_answer(wire, None)
+            wire.close()
+            return None
+        send_answer(wire, 0)
+        stream = self._streams[opening.stream_id] = ResumableWire(self._hub, wire, opening)
+        link = _linked(self._hub, stream, peer, self._limits, self._silence_s)
+        link.on_ended(lambda link, ending: self._forget(opening.stream_id))
+        return link
+
+    def _forget(self, stream_id: bytes) -> None:
+        self._streams.pop(stream_id, None)
 
     def close(self) -> None:
         """Accept nothing more; the links stay. From the hub's thread, or when the hub stands. In a fork: nothing."""
@@ -176,20 +194,27 @@ class _Greeting:
     """A connection that has not proved itself yet. See `acceptor.Greeting`."""
 
     def __init__(
-        self, introduction: _Introduction, refused: Counter[Refusal], linked: Callable[[SealedWire, str], Link]
+        self,
+        introduction: _Introduction,
+        refused: Counter[Refusal],
+        linked: Callable[[SealedWire, Opening, str], Link | None],
     ) -> None:
         self._introduction = introduction
         self._stream = introduction.stream
         self._refused = refused
         self._linked = linked
         self._wire: SealedWire | None = None
+        self._opening_reader = OpeningReader()
+        self._opening: Opening | None = None
 
     def fileno(self) -> int:
         return self._stream.fileno()
 
     def step(self) -> int:
         try:
-            self._wire = self._introduction.go_on()
+            if self._wire is None:
+                self._wire = self._introduction.go_on()
+            self._opening = self._opening_reader.read(self._wire)
         except ssl.SSLWantReadError:
             return READ
         except ssl.SSLWantWriteError:
@@ -200,11 +225,11 @@ class _Greeting:
             first = why in ("not-authentic", "other-version") and not self._refused[why]
             _log.log(logging.WARNING if first else logging.INFO, _REFUSED, self._introduction.peer, why, error)
             raise Refused(why) from error
-        return 0
+        return READ if self._opening is None else 0
 
-    def link(self) -> Link:
-        assert self._wire is not None, "the last step is done"
-        return self._linked(self._wire, self._introduction.peer)
+    def link(self) -> Link | None:
+        assert self._wire is not None and self._opening is not None, "the last step is done"
+        return self._linked(self._wire, self._opening, self._introduction.peer)
 
     def turn_away(self) -> None:
         # What is unread when a socket closes makes the kernel throw away what was sent: the reason, for the dialler.
@@ -235,12 +260,14 @@ def dial_tcp(
     within_s: float = 10.0,
     limits: Limits = Limits(),
     silence_s: float = SILENCE_S,
+    listening_at: str = "",
 ) -> Link:
     """Connect to the listener at `host` and `port`, blocking, and prove each other's secret. Then set `handler` and
     call `open()`.
 
     All addresses that `host` has are tried in turn, each for its share of the time. The system's look-up of the name
-    is not part of `within_s`. `silence_s` is as for the listener.
+    is not part of `within_s`. `silence_s` is as for the listener. `listening_at` is "host port" of a port where this
+    process listens, if any: after a cut the listener probes it to find out whether the process still runs.
 
     Raises `AuthenticationError` when one side does not accept the other's certificate, `WireError` when the listener is
     of another version, `WorkerLostError` when nobody listens, the host does not answer or the listener closes the
@@ -249,14 +276,25 @@ def dial_tcp(
     hub.check_usable()
     until_s = time.monotonic() + within_s
     where = text_of((host, port))
-    try:
+
+    def connect(within_s: float) -> SealedWire:
+        until_s = time.monotonic() + within_s
         connection = _connect(host, port, until_s)
         try:
             set_options(connection, silence_s)
-            stream = _secured(connection, identity, "dialler")
-            return _linked(hub, _greet_listener(stream, where, until_s), where, limits, silence_s)
+            return _greet_listener(_secured(connection, identity, "dialler"), where, until_s)
         except BaseException:
             connection.close()
+            raise
+
+    opening = new_opening(listening_at)
+    try:
+        wire = connect(within_s)
+        try:
+            open_stream(wire, opening, until_s)
+            return _linked(hub, ResumableWire(hub, wire, opening, connect=connect), where, limits, silence_s)
+        except BaseException:
+            wire.close()
             raise
     except TimeoutError as error:
         raise DeadlineExceeded(f"the listener at {where} did not answer within {within_s} s.") from error
@@ -266,10 +304,10 @@ def dial_tcp(
         raise WorkerLostError(f"nobody listens at {where}: {error}. It may have ended, or not begun yet.") from error
 
 
-def _linked(hub: Hub, wire: SealedWire, peer: str, limits: Limits, silence_s: float) -> Link:
+def _linked(hub: Hub, wire: ResumableWire, peer: str, limits: Limits, silence_s: float) -> Link:
     """The link over a connection that has been greeted. Its host is watched."""
     link = Link(hub, wire, peer=Peer(address=peer), limits=limits)
-    TcpWatch(hub, link, wire.socket, silence_s=silence_s).begin()
+    TcpWatch(hub, link, wire, silence_s=silence_s).begin()
     return link
 
 

@@ -15,7 +15,8 @@ thread drives the hub, the kernel's own limits must do. Knows no frame and no ca
 import socket
 import struct
 import sys
-from typing import NamedTuple
+from socket import socket as Socket
+from typing import NamedTuple, Protocol
 
 from ..hub import Hub, Timer
 from ..link import Link
@@ -46,13 +47,21 @@ def look_at(connection: socket.socket) -> TcpLook | None:
     return TcpLook(probes > 0 or unacked > 0, num_packets)
 
 
+class HasSocket(Protocol):
+    """A transport whose connection may be replaced."""
+
+    @property
+    def socket(self) -> Socket | None:
+        """The current connection; None if there is none."""
+
+
 class TcpWatch:
     """Loses `link` when the other host has been silent for `silence_s`, and a look more. Ends with the link."""
 
-    def __init__(self, hub: Hub, link: Link, connection: socket.socket, *, silence_s: float) -> None:
+    def __init__(self, hub: Hub, link: Link, wire: HasSocket, *, silence_s: float) -> None:
         self._hub = hub
         self._link = link
-        self._connection = connection
+        self._wire = wire
         self._silence_s = silence_s
         self._num_packets = -1
         self._heard_s = 0.0
@@ -73,8 +82,14 @@ class TcpWatch:
             self._timer = self._hub.call_at(self._hub.clock.now_s() + LOOK_EVERY_S, self._look)
 
     def _look(self) -> None:
-        look = look_at(self._connection)
-        if look is None:
+        connection = self._wire.socket
+        if connection is None:  # it was cut, and is replaced
+            self._is_suspect = False
+            self._next()
+            return
+        look = look_at(connection)
+        if look is None:  # just closed, or no TCP_INFO here
+            self._next()
             return
         now_s = self._hub.clock.now_s()
         if look.num_packets != self._num_packets:

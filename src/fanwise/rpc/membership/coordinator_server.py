@@ -22,10 +22,10 @@ from ...links.hub import Hub, Timer
 from ...links.link import Link, Reply, Request
 from ...links.peers import Ending
 from ...links.process_state import FROZEN_AFTER_S, LOOK_EVERY_S, FrozenWatch, has_ended
+from ...links.transports.port_probe import PortProbe
 from ..constants import HEARTBEAT_S
 from ..messages.messages import install_codec
 from ..rendezvous.entrance import Entrance, Meeting
-from ..rendezvous.port_probe import PortProbe
 from .coordinator import Admit, Coordinator, Count, Dismiss, Fence, Order, Over, Refuse, Rest, Show
 from .failure_detector import RETURN_S, FailureDetector, Sign
 from .members import Hello, Member
@@ -268,7 +268,7 @@ class CoordinatorServer:
         if probe is None:
             return "unknown"
         self._port_probes[member.incarnation] = probe
-        return "lives" if probe.look(now_s) else "unknown"
+        return "lives" if probe.is_open(now_s) else "unknown"
 
     def _stop_waiting_for(self, incarnation: int) -> None:
         self._detector.over(incarnation)

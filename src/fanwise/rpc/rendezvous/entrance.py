@@ -21,11 +21,11 @@ from ...links.hub import Hub
 from ...links.link import Link
 from ...links.process_state import this_host
 from ...links.runtime_folder import runtime_folder
+from ...links.transports.port_probe import PortProbe
 from ...links.transports.unix import UnixListener, dial
 from ..membership.members import Member
 from .addresses import Rendezvous
 from .lock_files import LockFile, has_survivors, holder_of, host_key, lock_path, try_lock
-from .port_probe import PortProbe
 from .stale_files import sweep
 
 OnLink = Callable[[Link], None]

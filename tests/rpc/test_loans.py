@@ -107,16 +107,3 @@ class LoansMachine(RuleBasedStateMachine):
 
 TestLoans = LoansMachine.TestCase
 TestLoans.settings = settings(max_examples=60, stateful_step_count=20)
-
-
-def test_what_left_by_a_link_is_known_until_it_comes_back() -> None:
-    loans: Loans[str] = Loans()
-    one, two, three = (loans.lend(name, "w1", 10) for name in "abc")
-    loans.leaving([one, two], 7)
-    loans.leaving([three], 8)
-    loans.leaving([99], 7)  # it is not lent
-    assert loans.left_by(7) == [one, two]
-    assert loans.give_back([one], "w1") == ["a"]
-    assert (loans.left_by(7), loans.left_by(8)) == ([two], [three])
-    loans.end()
-    assert loans.left_by(7) == loans.left_by(8) == []

@@ -94,10 +94,6 @@ class RefMachine(RuleBasedStateMachine):
         self.world.crash(self.worker(who).key)
         self.world.join(who)
 
-    @rule(who=WHO, other=WHO)
-    def cut_a_link(self, who: int, other: int) -> None:
-        self.world.cut(self.worker(who).key, self.worker(other).key)
-
     @rule(steps=st.integers(1, 10))
     def something_arrives(self, steps: int) -> None:
         for _ in range(steps):
@@ -130,7 +126,7 @@ class RefMachine(RuleBasedStateMachine):
                 worker.drop(fork_id)
         self.all_is_quiet()
         for worker in self.world.workers.values():
-            assert (worker.table.held, worker.table.owned, worker.table._left_by) == ({}, {}, {})
+            assert (worker.table.held, worker.table.owned) == ({}, {})
 
 
 RefMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)

@@ -17,18 +17,13 @@ SIZE = 4
 STEPS = 60
 
 
-def play(seed: int, *, table: Callable[[WorkerKey], RefTable] = RefTable, cuts: float = 0.0) -> World:
-    """Programs do as they like for a while, then keep still until everything has settled.
-
-    `cuts`: how likely it is that a link between two of them, both alive, is cut at a step.
-    """
+def play(seed: int, *, table: Callable[[WorkerKey], RefTable] = RefTable) -> World:
+    """Programs do as they like for a while, then keep still until everything has settled."""
     chance = random.Random(f"{seed}/programs")
     sim = Sim(seed, loss=chance.choice([0.0, 0.2, 0.4]), doubles=chance.choice([0.0, 0.3]))
     world = World(sim, SIZE, table=table)
     for _ in range(STEPS):
         act(chance, world)
-        if cuts and chance.random() < cuts:
-            world.cut(*chance.sample(sorted(world.workers), 2))
         sim.run(sim.clock.now_s() + chance.choice([0.0, 0.01, 0.1]))
     settle(world)
     world.check_exactly()
@@ -96,13 +91,6 @@ def test_every_value_is_freed_once_and_never_while_it_is_held(seeds: range) -> N
             all_is_freed_once(play(seed))
 
 
-@pytest.mark.parametrize("seeds", [range(50), range(50, 100)], ids=str)
-def test_so_it_is_when_links_between_the_living_are_cut(seeds: range) -> None:
-    for seed in seeds:
-        with saying(seed):
-            all_is_freed_once(play(seed, cuts=0.4))
-
-
 @contextlib.contextmanager
 def saying(seed: int) -> Iterator[None]:
     """An error has a note of the seed."""
@@ -121,7 +109,6 @@ def all_is_freed_once(world: World) -> None:
     for worker in world.workers.values():
         assert (worker.table.held, worker.table.owned) == ({}, {})
         assert set(worker.freed.values()) <= {1} and set(worker.freed) == worker.begun
-        assert worker.table._left_by == {}
 
 
 def test_the_simulated_faults_do_happen() -> None:
@@ -130,15 +117,8 @@ def test_the_simulated_faults_do_happen() -> None:
         assert happened[what] > 5, f"{what} hardly ever happens: {happened}"
 
 
-def test_more_than_a_thousand_links_are_cut_with_calls_and_answers_on_them() -> None:
-    happened = sum((play(seed, cuts=0.4).sim.happened for seed in range(10)), start=Sim(0).happened)
-    assert happened["link cut"] > 100, happened
-    for what in ("cut call", "cut answer", "value failed: cut"):
-        assert happened[what] > 5, f"{what} hardly ever happens: {happened}"
-
-
 def test_the_same_seed_gives_the_same_run() -> None:
-    assert play(7, cuts=0.2).sim.happened == play(7, cuts=0.2).sim.happened
+    assert play(7).sim.happened == play(7).sim.happened
     assert play(7).sim.happened != play(8).sim.happened
 
 
@@ -257,37 +237,6 @@ def releases_what_is_unconfirmed(self: Any, fork_id: GlobalId) -> None:
     RefTable._settle(self, fork_id)
 
 
-def asks_for_nothing_after_a_cut(self: Any, peer: WorkerKey, link: int) -> list[Any]:
-    return []
-
-
-def waits_for_ever_for_calls_that_were_cut(self: Any, peer: WorkerKey, link: int) -> list[Any]:
-    return []
-
-
-def takes_all_that_was_cut_for_lost(self: Any, peer: WorkerKey, link: int) -> list[Any]:
-    for fork_id in [fork_id for fork_id, (_, left_by) in self._left_by.items() if left_by == link]:
-        rref_id, _ = self._left_by.pop(fork_id)
-        self._accepted(fork_id)
-        self._drop_fork(rref_id, fork_id)
-    return self._done()  # type: ignore[no-any-return]  # its own
-
-
-def believes_every_call_that_creates_was_lost(self: Any, *args: Any) -> None:
-    owned = self.owned.get(args[0])
-    if owned is not None:
-        owned.begun = False
-    RefTable._make_error(self, *args)
-
-
-CUT_BROKEN: dict[str, Callable[..., Any]] = {
-    "cut": asks_for_nothing_after_a_cut,
-    "over": waits_for_ever_for_calls_that_were_cut,
-    "cut ": takes_all_that_was_cut_for_lost,
-    "_make_error": believes_every_call_that_creates_was_lost,
-}
-
-
 BROKEN: dict[str, Callable[..., Any]] = {
     "_settle": lets_parents_go_at_once,
     "_inquire": drops_the_forks_of_the_dead_at_once,
@@ -306,14 +255,7 @@ def test_the_simulation_catches_a_table_that(method: str) -> None:
         play_many(broken)
 
 
-def play_many(broken: type[RefTable], cuts: float = 0.0) -> None:
+def play_many(broken: type[RefTable]) -> None:
     grandchild_of_a_dead_child(broken)
     for seed in range(400):
-        play(seed, table=broken, cuts=cuts)
-
-
-@pytest.mark.parametrize("method", CUT_BROKEN, ids=lambda method: CUT_BROKEN[method].__name__)
-def test_the_simulated_cuts_catch_a_table_that(method: str) -> None:
-    broken = type("Broken", (RefTable,), {method.strip(): CUT_BROKEN[method]})
-    with pytest.raises((AssertionError, KeyError)):
-        play_many(broken, cuts=0.4)
+        play(seed, table=broken)

@@ -41,7 +41,6 @@ import threading
 import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from functools import partial
 from threading import get_ident
 from typing import Any, Protocol
 
@@ -129,8 +128,6 @@ class Listener(Protocol):
 TAKEN = struct.Struct("<QQ")
 
 
-# Tells open calls what became of them: given how to make the error of each from its method.
-Fail = Callable[[Callable[[str], FanwiseError]], None]
 # Is told of each reply that this thread is about to wait for, so that another one can cancel it.
 Watch = Callable[["Reply"], None]
 
@@ -215,7 +212,7 @@ class Reply:
     """The answer to come of one call."""
 
     __slots__ = (
-        *("_callback", "_done", "_due_s", "_error", "_judged", "_link", "_more", "_value"),
+        *("_callback", "_done", "_due_s", "_error", "_link", "_more", "_value"),
         *("began_s", "call_id", "cost", "method", "on_item"),
     )
 
@@ -226,7 +223,6 @@ class Reply:
         self.began_s: float | None = None  # of one that is timed
         self._due_s: float | None = None
         self._done = False
-        self._judged = True
         self._value: Any = None  # Any: whatever the peer answered
         self._error: BaseException | None = None
         # Most have one, and thousands may be open: no list for it, which the garbage collector would look at too.
@@ -314,7 +310,7 @@ class Link:
     # no cache when a report a second comes over each of 500 links, and every call of a method first looks into it.
     __slots__ = (
         "__weakref__",
-        *("peer", "handler", "ending", "judge", "on_malformed", "dumps", "loads", "load_error"),
+        *("peer", "handler", "ending", "on_malformed", "dumps", "loads", "load_error"),
         *("on_late", "refused", "asked"),
         *("_alarm", "_calls", "_death", "_endings", "_fd", "_flow", "_held", "_hub", "_is_finished"),
         *("_latencies", "_limits", "_lock", "_num_failed", "_num_not_calls", "_resumable"),
@@ -328,8 +324,6 @@ class Link:
         self.peer = peer
         self.handler: Handler = refuse
         self.ending: Ending | None = None
-        # Who says why calls fail that were open when the link was lost: now or later, once; the layer above may set it.
-        self.judge: Callable[[Link, Fail], None] | None = None
         self.on_malformed: Callable[[WireError], None] = lambda error: None
         # How values become bytes; a layer above may set its own, on both sides, before the first call.
         self.dumps, self.loads = dumps, loads
@@ -380,27 +374,22 @@ class Link:
 
     # -- calls -----------------------------------------------------------------------------------------------------
 
-    def call(self, method: str, *args: object, deadline_s: float | None = None, judged: bool = True) -> Reply:
+    def call(self, method: str, *args: object, deadline_s: float | None = None) -> Reply:
         """Ask and do not wait. `deadline_s`: seconds from now after which the reply fails with `DeadlineExceeded`.
-        `judged`: when the link is lost, `judge` says why this fails; else it fails at once.
 
         Arrays among `args` may be changed as soon as this returns. Raises `ClosedError` or `WorkerLostError` when the
         link has ended, `NotSendableError` when the message is too big.
         """
         head, buffers = self._dumped((method, args))
-        reply = self._new_call(str(method), deadline_s, judged)  # its name only, when it is more: that is large
+        reply = self._new_call(str(method), deadline_s)  # its name only, when it is more: that is large
         self._send(self._encode(frames.REQUEST, reply.call_id, head, buffers))
         return reply
 
-    def ask(
-        self, method: str, *args: object, within_s: float | None = None, judged: bool = True
-    ) -> Any:  # Any: the peer's answer
-        """Ask and wait for the answer. Raises as `Reply.result` does, and `RuntimeError` where waiting never ends.
-        `judged` as in `call`.
-        """
+    def ask(self, method: str, *args: object, within_s: float | None = None) -> Any:
+        """Ask and wait for the answer. Raises as `Reply.result` does, and `RuntimeError` where waiting never ends."""
         self._check_may_wait(method)
         head, buffers = self._dumped((method, args))
-        reply = self._new_call(method, None, judged)
+        reply = self._new_call(method, None)
         try:
             return self._ask(reply, self._encode(frames.REQUEST, reply.call_id, head, buffers), within_s)
         finally:
@@ -535,10 +524,9 @@ class Link:
             self._sharing.close_fork()
         self._watch.close()
 
-    def _new_call(self, method: str, deadline_s: float | None, judged: bool) -> Reply:
+    def _new_call(self, method: str, deadline_s: float | None) -> Reply:
         self._hub.check_usable()
         reply = Reply(self, method)
-        reply._judged = judged
         if deadline_s is not None:
             reply._due_s = self._hub.clock.now_s() + deadline_s
         with self._lock:
@@ -1226,11 +1214,11 @@ class Link:
         for request in list(self.asked.values()):
             if request.listener is not None:
                 request.listener.lost()
-        judged = [] if self.judge is None or self.ending.clean else [reply for reply in waiting if reply._judged]
-        plain = [reply for reply in waiting if not reply._judged] if judged else waiting
-        self._fail(plain, lambda method: self._gone(method, "was not answered", WorkerLostError))
-        if self.judge is not None and judged:
-            self.judge(self, partial(self._fail, judged))
+        for reply in waiting:
+            reply._settle(None, self._gone(reply.method, "was not answered", WorkerLostError))
+        self._waiters.wake_all()
+        for reply in waiting:
+            reply._tell()
         for callback in callbacks:
             try:
                 callback(self, self.ending)
@@ -1239,13 +1227,6 @@ class Link:
         self._let_go()
         self._is_finished = True
         self._watch.close()
-
-    def _fail(self, waiting: Sequence[Reply], error: Callable[[str], FanwiseError]) -> None:
-        for reply in waiting:
-            reply._settle(None, error(reply.method))
-        self._waiters.wake_all()
-        for reply in waiting:
-            reply._tell()
 
     def _close_wire(self) -> None:
         """Give the descriptor back. While another thread reads, `hang_up` has woken it, and it comes here itself."""

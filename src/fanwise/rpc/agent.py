@@ -30,7 +30,7 @@ from .calling.early_calls import EarlyCalls
 from .calling.queued_request import QueuedRequest
 from .calling.sender import Sender
 from .calling.server import Server
-from .connections.connections import LINKS_LOST, Connections
+from .connections.connections import Connections
 from .devices.cuda_memory import CudaMemory
 from .devices.device_maps import DeviceMaps, about_here
 from .devices.lending import Lending
@@ -82,7 +82,6 @@ class Agent:
             arrived=lambda sender, loans: self.lending.arrived(sender, loans),
             unwanted=self.discard,
         )
-        self.on_cut, self.on_over = self.connections.on_cut, self.connections.on_over
         self.references = References(self)
         self.lending = Lending(self, hub, options.memory or CudaMemory())
         self.devices = DeviceMaps(options.device_maps, options.devices)
@@ -99,7 +98,6 @@ class Agent:
             runners,
             enqueue_actor_call=self.queues.enqueue,
             references=self.references,
-            record_sent=self.record_sent,
         )
         self._early_calls = EarlyCalls(self.server.serve)
         self.sender = Sender(
@@ -107,10 +105,8 @@ class Agent:
             self.serializer,
             self.connections,
             self.references,
-            record_sent=self.record_sent,
         )
         self.call, self.call_sync, self.stream = self.sender.call, self.sender.call_sync, self.sender.stream
-        self.on(LINKS_LOST, self.connections.on_peer_lost_links)
         self.on("devices", lambda sender: about_here(self.devices))
         self._switch_interval = ShortSwitchInterval()
         self._switch_interval.begin()
@@ -221,14 +217,6 @@ class Agent:
     def num_streams(self) -> int:
         """Number of open streams, in both directions."""
         return self.server.num_streams + self.sender.num_streams
-
-    def record_sent(self, message: Message, link: Link) -> bool:
-        """Record that the references or loans of a message are sent over `link`. Return False if the link has ended."""
-        number = self.connections.number_of(link)
-        if message.fork_ids and not self.references.leave(message.fork_ids, link, number):
-            return False
-        self.lending.leave(message.loans, number)
-        return True
 
     def call_later(self, delay_s: float, job: Callable[[], None]) -> None:
         """Run `job` on the hub's thread after a delay."""

@@ -38,8 +38,6 @@ class Agent(Protocol):
 
     Attributes:
         on_lost: called with a lost worker and its incarnation.
-        on_cut: called with a member and the number of a link over which nothing will arrive there any more.
-        on_over: called with a member and the number of a link over which nothing will arrive here any more.
     """
 
     @property
@@ -54,10 +52,6 @@ class Agent(Protocol):
     def now_s(self) -> Callable[[], float]: ...
     @property
     def on_lost(self) -> list[Callable[[WorkerInfo, int], None]]: ...
-    @property
-    def on_cut(self) -> "list[Callable[[Member, int], None]]": ...
-    @property
-    def on_over(self) -> "list[Callable[[Member, int], None]]": ...
     def worker(self, to: str | int | WorkerInfo) -> WorkerInfo: ...
     def workers(self) -> list[WorkerInfo]: ...
 

@@ -16,12 +16,12 @@ from torch.futures import Future
 
 from ...base.errors import CancelledError, FanwiseError
 from ...links.flow_control.credits import cost_of
-from ...links.link import Link, NeverSent
+from ...links.link import Link
 from ..messages.messages import Message
 from ..worker_info import WorkerInfo
 from . import call_future
 from .call import Call
-from .call_future import CallFuture, call_error, keep_until_reply, not_sent_error
+from .call_future import CallFuture, call_error, keep_until_reply
 from .futures import copy_result, unwrap, wait_for, wait_for_event
 
 
@@ -33,7 +33,6 @@ class Queues(Protocol):
 class Agent(call_future.Agent, Protocol):
     @property
     def connections(self) -> "Queues": ...
-    def record_sent(self, message: Message, link: Link) -> bool: ...
 
 
 class QueuedCall(Call[Any]):
@@ -70,14 +69,9 @@ class QueuedCall(Call[Any]):
         """Send the call over `link`."""
         remaining_s = None if self.deadline_s is None else max(0.0, self.deadline_s - self._now_s())
         try:
-            if (self._message.fork_ids or self._message.loans) and not self._agent.record_sent(self._message, link):
-                raise NeverSent("the link has ended")
             reply = link.call_on_credit(
                 cast(str, self._message), deadline_s=remaining_s, waiting=self._agent.waiting, overdraws=True
             )  # `dumps` knows it
-        except NeverSent:
-            self.fail(not_sent_error(self._to))
-            return
         except FanwiseError as error:
             self.fail(error)
             return

@@ -34,7 +34,7 @@ from ..streams.window import Window
 from ..worker_info import WorkerInfo
 from . import cancellation, queued_call
 from .call import Call, ChainedCall, Invocation
-from .call_future import CallFuture, call_error, keep_until_reply, not_sent_error
+from .call_future import CallFuture, call_error, keep_until_reply
 from .futures import wait_for_event
 from .queued_call import QueuedCall
 
@@ -49,11 +49,7 @@ class Agent(queued_call.Agent, stream.Agent, Protocol):
 
 
 class Sender:
-    """Sends the calls of one worker.
-
-    Args:
-        record_sent: records the link over which the references and loans of a message are sent; False if it has ended.
-    """
+    """Sends the calls of one worker."""
 
     def __init__(
         self,
@@ -61,14 +57,11 @@ class Sender:
         serializer: Serializer,
         connections: Connections,
         references: References,
-        *,
-        record_sent: Callable[[Message, Link], bool],
     ) -> None:
         self._agent = agent
         self._serializer = serializer
         self._connections = connections
         self._references = references
-        self._record_sent = record_sent
         self._streams: weakref.WeakSet[StreamReader] = weakref.WeakSet()
         self._num_forks = process.num_forks
 
@@ -104,13 +97,7 @@ class Sender:
             message = self._serialize_call(to, invocation, remote, mode, address)
             if link is None:
                 return self._queued(message, to, limit_s, parent)
-            is_handed_over = False
             try:
-                if (message.fork_ids or message.loans) and not self._record_sent(message, link):
-                    self._roll_back(message, to)  # the link has ended: use another one
-                    link = self._connections.get_open(to.id)
-                    continue
-                is_handed_over = True
                 reply = link.call_on_credit(
                     message,  # type: ignore[arg-type]  # `dumps` knows it
                     deadline_s=limit_s,
@@ -119,12 +106,10 @@ class Sender:
                 )
             except NeverSent:  # the link has ended
                 self._roll_back(message, to)
-                if remote is not None and not self._references.stays(remote):
-                    return ChainedCall.failed(not_sent_error(to))
                 link = None
                 continue
             except BaseException as error:
-                if not is_handed_over or was_never_sent(error):
+                if was_never_sent(error):
                     self._roll_back(message, to)
                 if not isinstance(error, FanwiseError) or isinstance(error, WindowFullError):
                     raise
@@ -216,17 +201,12 @@ class Sender:
             except FanwiseError as error:
                 raise call_error(error, to, limit_s, closed=self._connections.closed) from None
             message = self._serialize_call(to, invocation, None, mode, address, window)
-            is_handed_over = False
             try:
-                if (message.fork_ids or message.loans) and not self._record_sent(message, link):
-                    self._roll_back(message, to)
-                    continue
-                is_handed_over = True
                 return send(link, message)
             except NeverSent:  # the link has ended
                 self._roll_back(message, to)
             except BaseException as error:
-                if not is_handed_over or was_never_sent(error):
+                if was_never_sent(error):
                     self._roll_back(message, to)
                 if not isinstance(error, FanwiseError) or isinstance(error, WindowFullError):
                     raise

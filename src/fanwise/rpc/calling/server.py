@@ -19,8 +19,8 @@ from typing import Any, Protocol
 import torch
 from torch.futures import Future
 
-from ...base.errors import ClosedError, FanwiseError, LinkLostError, NotSendableError, WireError, WorkerLostError
-from ...links.link import Link, Request
+from ...base.errors import ClosedError, FanwiseError, NotSendableError, WireError, WorkerLostError
+from ...links.link import Request
 from ...links.runner_threads import RunnerThreads
 from ..actors.address import Address
 from ..messages.messages import BARE_CALL, Message, creation_of
@@ -39,7 +39,7 @@ _log = logging.getLogger("fanwise.rpc")
 
 
 class References(Protocol):
-    def expect(self, creation: Created, link: Link) -> Any:
+    def expect(self, creation: Created) -> Any:
         """Register the value of a received call, so that requests for it wait. Returns the `value` for `keep`."""
 
     def keep(self, sender: WorkerInfo, creation: Created, value: Any, run: Callable[[], Any]) -> Any:
@@ -54,7 +54,6 @@ class Server:
 
     Args:
         enqueue_actor_call: queues a call to an actor: (address, request, function that creates the job).
-        record_sent: records the link over which the references and loans of a reply are sent; False if it has ended.
     """
 
     def __init__(
@@ -64,13 +63,11 @@ class Server:
         *,
         references: References,
         enqueue_actor_call: Callable[[Address, Request, Callable[[Any], Any]], None],
-        record_sent: Callable[[Message, Link], bool],
     ) -> None:
         self.num_open = 0
         self.num_begun = 0
         self._producers: set[Producer] = set()
         self._references = references
-        self._record_sent = record_sent
         self._serializer = serializer
         self._runners = runners
         self._lock = threading.Lock()
@@ -86,11 +83,7 @@ class Server:
         if address is not None and address.concurrency and (creation is None or creation[0] != address.actor):
             raise WireError("a call that creates an actor makes another value.")
         if creation is not None:
-            try:
-                value = self._references.expect(creation, request.link)
-            except LinkLostError:  # requests for the value get the same error
-                request.unanswered()
-                return
+            value = self._references.expect(creation)
         with self._lock:
             self.num_open += 1
             self.num_begun += 1
@@ -327,9 +320,6 @@ class _Call:
     def send_item(self, message: Message) -> bool:
         """Send an item. Return False if the link has ended. Raises NotSendableError if it is too large."""
         server, request = self._server, self._request
-        if (message.fork_ids or message.loans) and not server._record_sent(message, request.link):
-            server._serializer.roll_back(message, self._sender.id)
-            return False
         try:
             request.give(message)
         except NotSendableError:
@@ -381,11 +371,7 @@ class _Call:
         with server._lock:  # inlined `on_finished`
             server.num_open -= 1
         try:
-            if (message.fork_ids or message.loans) and not server._record_sent(message, self._request.link):
-                server._serializer.roll_back(message, self._sender.id)
-                self._request.unanswered()
-            else:
-                self._request.answer(message)
+            self._request.answer(message)
         except FanwiseError:
             pass  # the caller has disconnected
 
@@ -415,7 +401,7 @@ class _Call:
 
 
 # Logged without a traceback: where the loss was noticed is irrelevant.
-_CONNECTION_ERRORS = (WorkerLostError, LinkLostError, ClosedError, KeyboardInterrupt)
+_CONNECTION_ERRORS = (WorkerLostError, ClosedError, KeyboardInterrupt)
 
 
 def _raise(error: Exception) -> None:

@@ -27,13 +27,12 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch.futures import Future
 
-from ...base.errors import LinkLostError, WireError, WorkerLostError
+from ...base.errors import WireError, WorkerLostError
 from ...links.hub import Alarm, Hub
 from ...links.link import Link
 from ...links.plain import Plain
 from .. import agent_protocol
 from ..calling.futures import error_of, result_of
-from ..membership.members import Member
 from ..worker_info import WorkerInfo, WorkerKey
 from .device_memory import DeviceMemory, Handle
 from .loans import NOT_KNOWN, Facts, Loans, Sight, why_staged
@@ -46,7 +45,7 @@ _LOOK_S = 0.5
 _CANNOT = (RuntimeError, OSError, LookupError)
 _plain = Plain()  # what a message says of a loan; the handle is made of plain values
 
-SIGHT, RETURNED, STAGED, HELD = "loans.sight", "loans.returned", "loans.staged", "loans.held"
+SIGHT, RETURNED, STAGED = "loans.sight", "loans.returned", "loans.staged"
 
 
 class Links(Protocol):
@@ -90,8 +89,6 @@ class Lending:
         agent.on(SIGHT, self._on_sight)
         agent.on(RETURNED, self._on_returned)
         agent.on(STAGED, self._on_staged)
-        agent.on(HELD, self._on_held)
-        agent.on_cut.append(self._on_cut)
 
     @property
     def num_lent(self) -> int:
@@ -199,45 +196,6 @@ class Lending:
         self._alarm.cancel()
         self._forsake(ended)
 
-    def leave(self, loans: Sequence[int], link: int) -> None:
-        """A message with these leaves by a link of this number."""
-        if loans and link:
-            with self._lock:
-                self._loans.leaving(loans, link)
-
-    def _on_cut(self, member: Member, link: int) -> None:
-        """Nothing that left by this link will come there any more: which of its loans are there?"""
-        with self._lock:
-            loans = self._loans.left_by(link)
-        if loans:
-            self._ask_held(member.key, loans)
-
-    def _ask_held(self, key: WorkerKey, loans: Sequence[int]) -> None:
-        def told(future: "Future[Any]") -> None:
-            error = error_of(future)
-            if error is None:
-                self._not_held(key, [loan for loan in loans if loan not in future.value()])
-            elif isinstance(error, LinkLostError) and self._key_of(key.id) == key and not self._closed:
-                self._ask_held(key, loans)
-
-        self._agent.request(key.id, HELD, tuple(loans)).add_done_callback(told)
-
-    def _not_held(self, key: WorkerKey, loans: Sequence[int]) -> None:
-        with self._lock:
-            ended = self._loans.give_back(loans, key)
-        self._agent.outside(partial(self._forsake, ended))
-
-    def _on_held(self, sender: WorkerInfo, loans: Sequence[int]) -> tuple[int, ...]:
-        """Those of them that came here, and are not opened yet."""
-        key = self._key_of(sender.id)
-        open_here = {
-            loan
-            for received in list(self._received)
-            if received.key == key and received.is_open
-            for loan in received.loans
-        }
-        return tuple(loan for loan in loans if loan in open_here)
-
     # -- what others ask, on a reading thread ----------------------------------------------------------------------
 
     def _on_sight(self, sender: WorkerInfo) -> "Future[Sight]":
@@ -322,13 +280,7 @@ class Lending:
     def _return(self, key: WorkerKey, loans: tuple[int, ...], *, were_opened: bool) -> None:
         """Nothing here refers to these any more. Not `were_opened`: one of them at least was not."""
         if self._key_of(key.id) == key and not self._closed:
-            told = self._agent.request(key.id, RETURNED, loans, were_opened)
-
-            def again(future: "Future[Any]") -> None:
-                if isinstance(error_of(future), LinkLostError):
-                    self._return(key, loans, were_opened=were_opened)
-
-            told.add_done_callback(again)
+            self._agent.request(key.id, RETURNED, loans, were_opened)
 
     def _staged(self, sender: WorkerInfo, loan: int, why: str) -> torch.Tensor:
         """The bytes of what could not be opened. Blocks."""

@@ -92,7 +92,6 @@ class Loans(Generic[Thing]):
 
     total_bytes: int = 0
     _lent: Outstanding[tuple[Thing, int]] = field(default_factory=Outstanding)
-    _left_by: dict[int, int] = field(default_factory=dict)  # number of the link by loan
 
     def __len__(self) -> int:
         return len(self._lent)
@@ -101,14 +100,6 @@ class Loans(Generic[Thing]):
         """Add a loan and return its id."""
         self.total_bytes += size_bytes
         return self._lent.give((thing, size_bytes), holder)
-
-    def leaving(self, loans: Iterable[int], link: int) -> None:
-        """Record that a message with these loans is sent over `link`."""
-        self._left_by.update((loan, link) for loan in loans if loan in self._lent)
-
-    def left_by(self, link: int) -> list[int]:
-        """Return the open loans that were sent over `link`."""
-        return [loan for loan, left_by in self._left_by.items() if left_by == link]
 
     def give_back(self, ids: Iterable[int], holder: Hashable) -> list[Thing]:
         """End loans that `holder` has released or never received. Return the things to release."""
@@ -125,11 +116,9 @@ class Loans(Generic[Thing]):
 
     def end(self) -> list[Thing]:
         """End all loans. Return the things to release."""
-        self._left_by.clear()
         self.total_bytes = 0
         return [thing for thing, _ in self._lent.end()]
 
     def _ended(self, loan: int, thing: Thing, size_bytes: int) -> Thing:
-        self._left_by.pop(loan, None)
         self.total_bytes -= size_bytes
         return thing

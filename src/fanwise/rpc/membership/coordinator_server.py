@@ -187,7 +187,7 @@ class CoordinatorServer:
             self._asked[sender] = request
             self.carry_out(machine.leave(sender))
         elif method == "suspect":
-            self.suspect(*args)
+            self.suspect(sender, *args)
         elif method == "wanted":
             self.pass_on(*args)
         elif method == "fenced":
@@ -234,7 +234,7 @@ class CoordinatorServer:
         self._asked.pop(member, None)
         if ending.clean:
             self.carry_out(self.machine.gone(member))
-        elif ending.dead and member in self.machine.alive:
+        elif ending.dead and link.peer.pid and member in self.machine.alive:
             self._detector.reset(member, self._hub.clock.now_s(), ending.reason)
             self._look_for_away(member)
         else:
@@ -276,14 +276,12 @@ class CoordinatorServer:
         if probe is not None:
             probe.close()
 
-    def suspect(self, incarnation: int, why: str) -> None:
-        """Another member's link to it has ended. Its own link to us tells more; who has none here is lost."""
-        if incarnation == self._me.incarnation:
-            return
-        member = self.machine.view.member(incarnation)
-        has_ended = member is not None and self._has_ended(member)
-        if has_ended or (incarnation not in self._links and not self._detector.is_awaited(incarnation)):
-            self.carry_out(self.machine.lose(incarnation, why, dead=has_ended))
+    def suspect(self, sender: int, incarnation: int, why: str) -> None:
+        """The link between two members has ended for good, so one of them must go. This worker stays."""
+        lost = sender if incarnation == self._me.incarnation else incarnation
+        member = self.machine.view.member(lost)
+        if member is not None and member != self._me:
+            self.carry_out(self.machine.lose(lost, why, dead=self._has_ended(member)))
 
     def _bury(self, newcomer: Member) -> None:
         """Whoever had the newcomer's name or rank may have died this moment, and we have not heard yet."""

@@ -13,13 +13,11 @@ from ..membership.members import Change, Hello, Member, View
 from ..references.orders import (
     Batch,
     ChildAccepted,
-    Cut,
     Drain,
     Drained,
     Forget,
     ForkRequest,
     GlobalId,
-    NeverCame,
     Release,
     Unmade,
 )
@@ -27,7 +25,7 @@ from ..worker_info import WorkerKey
 
 RECORDS = (
     *(Member, View, Change, Hello),
-    *(WorkerKey, GlobalId, Batch, ForkRequest, ChildAccepted, Release, Forget, Unmade, Cut, NeverCame, Drain, Drained),
+    *(WorkerKey, GlobalId, Batch, ForkRequest, ChildAccepted, Release, Forget, Unmade, Drain, Drained),
     *(Through, Absent, Failure, Coordinates),
     Sight,
 )  # fmt: skip

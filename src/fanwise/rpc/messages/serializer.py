@@ -48,8 +48,8 @@ class Autograd(Protocol):
 class References(Protocol):
     """Hooks of references, for the forks in a message."""
 
-    def receiving(self, forks: Sequence[Fork], link: Link | None) -> AbstractContextManager[None]:
-        """Context of unpickling. Raises LinkLostError if the link of the message was lost."""
+    def receiving(self, forks: Sequence[Fork]) -> AbstractContextManager[None]:
+        """Context of unpickling."""
 
     def unsent(self, forks: Sequence[Fork]) -> None:
         """Release the forks of a message that was not sent."""
@@ -201,7 +201,7 @@ class Serializer:
         try:
             if self._references is None or not forks:
                 return Deserialized(decode(data, tensors, buffers, self.allowed), header, remote, window=window)
-            with self._references.receiving(forks, link):
+            with self._references.receiving(forks):
                 value = decode(data, tensors, buffers, self.allowed)
         except Exception as error:
             if remote is None:
@@ -221,13 +221,10 @@ class Serializer:
             self._references.unsent(forks)
 
     def discard(self, message: Message, link: Link | None) -> None:
-        """Release the contents of a received message without deserializing it. Not on a reading thread.
-
-        Raises LinkLostError if the link was lost, which also releases them.
-        """
+        """Release the contents of a received message without deserializing it. Not on a reading thread."""
         forks = unpack(metadata_of(message)).forks
         if forks and self._references is not None:
-            with self._references.receiving(forks, link):
+            with self._references.receiving(forks):
                 pass
 
     def entered(self, header: Context | None) -> AbstractContextManager[object]:

@@ -18,10 +18,10 @@ from typing import Any
 from torch.futures import Future
 
 from ...base.clocks import Clock, SystemClock
-from ...base.errors import ClosedError, DeadlineExceeded, LinkLostError, WorkerLostError
+from ...base.errors import ClosedError, DeadlineExceeded, WorkerLostError
 from ..agent_protocol import Agent
 from ..calling.futures import error_of
-from ..membership.members import Event, Left, Member, lives, no_member
+from ..membership.members import Event, Left, lives, no_member
 from ..worker_info import WorkerInfo, WorkerKey
 from .orders import Acknowledge, Batch, Confirmed, FailRefs, FailValue, FreeValue, GlobalId, Order, Refused, Send
 from .rref import TIMED_OUT, Pending, UserState, owner_lost
@@ -52,8 +52,6 @@ class Keeper:
         self._thread: threading.Thread | None = None
         agent.on("refs", self._on_batch)
         agent.on_lost.append(self._on_lost)
-        agent.on_cut.append(self._on_cut)
-        agent.on_over.append(self._on_over)
 
     @property
     def is_used(self) -> bool:
@@ -195,13 +193,6 @@ class Keeper:
             )
         elif why == "died":
             value.settle(WorkerLostError(f"{name} died before its call made the value of {rref_id}."))
-        elif why == "cut":
-            value.settle(
-                LinkLostError(
-                    f"the link of {name} was cut while its call was on the way that was to make the value of "
-                    f"{rref_id}: it did not run. Both workers live: call remote() again."
-                )
-            )
         else:
             value.settle(WorkerLostError(f"{name} could not send the call that was to make the value of {rref_id}."))
 
@@ -222,16 +213,6 @@ class Keeper:
 
     def _on_lost(self, worker: WorkerInfo, incarnation: int) -> None:
         self.do_inline(self.table.lost, WorkerKey(worker.id, incarnation), self._alive())
-
-    def _on_cut(self, member: Member, link: int) -> None:
-        """Nothing that left by this link will come there any more; there is another one."""
-        if self.is_used:
-            self.do_inline(self.table.cut, member.key, link)
-            self.do_inline(self.table.again, member.key)
-
-    def _on_over(self, member: Member, link: int) -> None:
-        if self.is_used:
-            self.do_inline(self.table.over, member.key, link)
 
     def _heard(self, event: Event) -> None:
         if isinstance(event, Left):

@@ -1,8 +1,8 @@
 """What the reference table of one worker is told and says: ids, messages between tables, orders to its own worker.
 
     ids       GlobalId for references and for forks
-    messages  ForkRequest, ChildAccepted, Release, Forget, Unmade, Cut, NeverCame, Drain, Drained; they travel in
-              numbered batches
+    messages  ForkRequest, ChildAccepted, Release, Forget, Unmade, Drain, Drained; they travel in numbered
+              batches
     orders    Send, Acknowledge, FreeValue, FailValue, Confirmed, FailRefs, Refused
 
 A reference (RRef) is a value at its owner; a fork is one worker's share in it. Plain values; knows nothing else.
@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 from ..worker_info import WorkerKey
 
 # Why a call that was to make a value will never come to its owner.
-Why = Literal["died", "timed out", "not sent", "cut"]
+Why = Literal["died", "timed out", "not sent"]
 
 
 class GlobalId(NamedTuple):
@@ -70,14 +70,10 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """Creator to owner: the call that creates this was given up; forget the fork, also when the call is yet to come.
-
-    `link`: by which that left; 0: not known.
-    """
+    """Creator to owner: the call that creates this was given up; forget the fork, also when the call is yet to come."""
 
     rref_id: GlobalId
     fork_id: GlobalId
-    link: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,20 +86,6 @@ class Unmade:
     rref_id: GlobalId
     fork_id: GlobalId
     why: Why
-
-
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """To whom these were sent, as (reference, fork): the link that they left by was cut. Which of them did not come?"""
-
-    forks: tuple[tuple[GlobalId, GlobalId], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class NeverCame:
-    """The answer to Cut: these are not held here, and never will be."""
-
-    forks: tuple[tuple[GlobalId, GlobalId], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +106,7 @@ class Drained:
     lost: WorkerKey
 
 
-TableMessage = ForkRequest | ChildAccepted | Release | Forget | Unmade | Cut | NeverCame | Drain | Drained
+TableMessage = ForkRequest | ChildAccepted | Release | Forget | Unmade | Drain | Drained
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,8 @@
 
     user of a reference                                     owner
       created, confirmed, gave_up, not_sent, dropped          begun, value_ready, expect
-      forked, leaving, unsent, received                       shared, leaving, unsent, received
-    everybody: lost, cut, over, tick, on_batch, on_answer
+      forked, unsent, received                                shared, unsent, received
+    everybody: lost, tick, on_batch, on_answer
 
 What torch promises: the owner learns of the end of every fork; a fork outlives its children until their owner knows of
 them. A user's fork is UNCONFIRMED -> confirmed (its owner has answered its ForkRequest, or the call that created it)
@@ -15,14 +15,9 @@ its forks are not dropped at once: owner and parents ask all others (Drain) to t
 them, and to answer (Drained) when all they had from those is confirmed. Who dies before answering is asked about in
 turn. Then the forks go. A fork that arrives after that is Refused: its use is an error, and it holds nothing.
 
-Cuts. What was on a link that was cut, between workers that live, came or did not. Each side knows by which link a fork
-left (`leaving`). When the other side has let go of that link (`cut` here, `over` there) it is asked again by its id:
-what it does not hold by then it never will (Cut, NeverCame); and a call that did not come leaves an error in its
-value's place (Unmade). To ask twice, or about what has long been settled, changes nothing.
-
 Invariants: a value is freed when no fork is left, never while a living worker holds one or is being sent one; facts may
-come late or twice; a lost worker is never heard again. What stays for ever is one number per peer and stream, one per
-link that was cut while the peer lives, and the keys of the lost. Knows no values, threads, links or time.
+come late or twice; a lost worker is never heard again. What stays for ever is one number per peer and stream, and the
+keys of the lost. Knows no values, threads, links or time.
 """
 
 from collections.abc import Iterable
@@ -36,7 +31,6 @@ from .orders import (
     Batch,
     ChildAccepted,
     Confirmed,
-    Cut,
     Drain,
     Drained,
     FailRefs,
@@ -46,7 +40,6 @@ from .orders import (
     ForkRequest,
     FreeValue,
     GlobalId,
-    NeverCame,
     Order,
     Refused,
     Release,
@@ -55,8 +48,6 @@ from .orders import (
     Unmade,
     Why,
 )
-
-_FORKS_A_MESSAGE = 1000
 
 
 @dataclass(slots=True)
@@ -71,7 +62,6 @@ class Held:
     parent: WorkerKey | None
     confirmed: bool = False
     given_up: bool = False
-    was_cut: bool = False
     dropped: bool = False
     was_shared: bool = False
     children: dict[GlobalId, WorkerKey] = field(default_factory=dict)
@@ -93,11 +83,8 @@ class RefTable:
         self.me = me
         self.held: dict[GlobalId, Held] = {}  # by fork
         self.owned: dict[GlobalId, Owned] = {}  # by reference
-        # Forks that were given up before their call came: who made them, by which link that call left, and of what.
-        self._forgotten: dict[GlobalId, tuple[WorkerKey, int, GlobalId]] = {}
-        # Forks that others have or will have from us: their reference, and the link.
-        self._left_by: dict[GlobalId, tuple[GlobalId, int]] = {}
-        self._over: dict[WorkerKey, set[int]] = {}  # links that nothing comes over any more
+        # Forks that were given up before their call came, and who made them.
+        self._forgotten: dict[GlobalId, WorkerKey] = {}
         self._parent_of: dict[GlobalId, GlobalId] = {}  # child on its way -> the fork of ours it came from
         self._outboxes: dict[WorkerKey, Outbox] = {}
         self._inboxes: dict[WorkerKey, Inbox] = {}
@@ -162,24 +149,11 @@ class RefTable:
         """The call that creates this will never come to the owner, who may have been asked for the value by others."""
         held = self.held.get(fork_id)
         if held is not None and not held.confirmed and held.parent is None:
-            self._left_by.pop(fork_id, None)
             if held.was_shared:
                 self._post(held.owner, Unmade(held.rref_id, fork_id, "timed out" if timed_out else "not sent"))
-            elif not held.was_cut:  # else its owner is asked, and knows of it then
+            else:
                 del self.held[fork_id]
         return self._done()
-
-    def leaving(self, forks: Iterable[tuple[GlobalId, GlobalId]], link: int) -> list[Order]:
-        """These, (reference, fork), leave by this link: forks for others, and those of calls that create."""
-        for rref_id, fork_id in forks:
-            owned = self.owned.get(rref_id)
-            if fork_id in self.held or fork_id in self._parent_of or (owned is not None and fork_id in owned.forks):
-                self._left_by[fork_id] = rref_id, link
-        return self._done()
-
-    def stays(self, fork_id: GlobalId) -> bool:
-        """The call that creates this has not left after all. False: its owner is asked already: it must not leave."""
-        return self._left_by.pop(fork_id, None) is not None
 
     def forked(self, source: GlobalId, fork: Fork, child: WorkerKey) -> list[Order]:
         """`source`, a fork held here, is being sent to `child` as `fork`."""
@@ -247,42 +221,6 @@ class RefTable:
 
     # -- facts of everybody ----------------------------------------------------------------------------------------
 
-    def cut(self, peer: WorkerKey, link: int) -> list[Order]:
-        """A link to `peer`, which lives, was cut: nothing that left by it will come there any more. May be repeated."""
-        if peer in self._fenced:
-            return []
-        asked = []
-        for fork_id in [fork_id for fork_id, (_, left_by) in self._left_by.items() if left_by == link]:
-            rref_id, _ = self._left_by.pop(fork_id)
-            held = self.held.get(fork_id)
-            if held is not None:  # a call that creates
-                if not held.confirmed:
-                    held.was_cut = True
-                    self._post(peer, Unmade(rref_id, fork_id, "cut"))
-                continue
-            asked.append((rref_id, fork_id))
-        for begin in range(0, len(asked), _FORKS_A_MESSAGE):
-            self._post(peer, Cut(tuple(asked[begin : begin + _FORKS_A_MESSAGE])))
-        return self._done()
-
-    def over(self, peer: WorkerKey, link: int) -> list[Order]:
-        """Nothing that `peer` sent by this link will come any more. May be repeated."""
-        if peer not in self._fenced:
-            self._over.setdefault(peer, set()).add(link)
-            for fork_id in [
-                f for f, (maker, left_by, _) in self._forgotten.items() if (maker, left_by) == (peer, link)
-            ]:
-                *_, rref_id = self._forgotten.pop(fork_id)
-                self._never_comes(rref_id, peer)
-        return self._done()
-
-    def again(self, peer: WorkerKey) -> list[Order]:
-        """There is a new link to `peer`: what it has not answered is sent again."""
-        box = self._outboxes.get(peer)
-        if box is not None and box.unanswered:
-            self._orders.append(Send(Batch(self.me, peer, *box.first())))
-        return self._done()
-
     def lost(self, worker: WorkerKey, alive: Iterable[WorkerKey]) -> list[Order]:
         """`worker` is dead or has left. `alive`: all who may have had something from it."""
         if worker in self._lost or worker == self.me:
@@ -292,7 +230,6 @@ class RefTable:
         self._fenced.add(worker)
         self._outboxes.pop(worker, None)
         self._inboxes.pop(worker, None)
-        self._over.pop(worker, None)
         for askers in self._asked.values():
             askers.discard(worker)
         self._fail_refs_of(worker)
@@ -359,18 +296,10 @@ class RefTable:
                 self._accepted(fork_id)
             case Release(rref_id, fork_id):
                 self._drop_fork(rref_id, fork_id)
-            case Forget(rref_id, fork_id, link):
-                self._forget(rref_id, fork_id, sender, link)
+            case Forget(rref_id, fork_id):
+                self._forget(rref_id, fork_id, sender)
             case Unmade(rref_id, fork_id, why):
                 self._make_error(rref_id, fork_id, sender, why)
-            case Cut(forks):
-                absent = tuple((rref_id, fork_id) for rref_id, fork_id in forks if fork_id not in self.held)
-                if absent:
-                    self._post(sender, NeverCame(absent))
-            case NeverCame(forks):
-                for rref_id, fork_id in forks:
-                    self._accepted(fork_id)
-                    self._drop_fork(rref_id, fork_id)
             case Drain(lost, lost_before):
                 self._fenced.update({lost, *lost_before} - {self.me})
                 self._asked.setdefault(lost, set()).add(sender)
@@ -385,7 +314,6 @@ class RefTable:
         if held is None or held.confirmed:
             return
         held.confirmed = True
-        self._left_by.pop(fork_id, None)
         self._orders.append(Confirmed(fork_id))
         if held.parent is not None:
             self._post(held.parent, ChildAccepted(fork_id))
@@ -394,7 +322,6 @@ class RefTable:
 
     def _accepted(self, fork_id: GlobalId) -> None:
         source = self._parent_of.pop(fork_id, None)
-        self._left_by.pop(fork_id, None)
         if source is not None:
             self.held[source].children.pop(fork_id)
             self._settle(source)
@@ -404,14 +331,11 @@ class RefTable:
         held = self.held.get(fork_id)
         if held is None or not held.dropped or held.children or not (held.confirmed or held.given_up):
             return
-        if held.was_cut and not held.confirmed:  # its owner is just asked
-            return
         del self.held[fork_id]
-        _, link = self._left_by.pop(fork_id, (held.rref_id, 0))
         if held.confirmed:
             self._post(held.owner, Release(held.rref_id, fork_id))
         else:
-            self._post(held.owner, Forget(held.rref_id, fork_id, link))
+            self._post(held.owner, Forget(held.rref_id, fork_id))
 
     # -- values that this worker owns ------------------------------------------------------------------------------
 
@@ -436,22 +360,12 @@ class RefTable:
         if self._expect(rref_id):  # else the holder learns it when it asks for the value
             self.owned[rref_id].forks[fork_id] = holder
 
-    def _forget(self, rref_id: GlobalId, fork_id: GlobalId, creator: WorkerKey, link: int) -> None:
+    def _forget(self, rref_id: GlobalId, fork_id: GlobalId, creator: WorkerKey) -> None:
         owned = self.owned.get(rref_id)
         if owned is not None and fork_id in owned.forks:
             self._drop_fork(rref_id, fork_id)
-        elif link in self._over.get(creator, ()):
-            self._never_comes(rref_id, creator)
         else:
-            self._forgotten[fork_id] = creator, link, rref_id
-
-    def _never_comes(self, rref_id: GlobalId, creator: WorkerKey) -> None:
-        """The call that was to create this was cut, and its creator has given it up; others may have asked for it."""
-        owned = self.owned.get(rref_id)
-        if owned is not None and not owned.begun:
-            owned.begun = True
-            self._orders.append(FailValue(rref_id, creator, "cut"))
-            self._free_unused(rref_id)
+            self._forgotten[fork_id] = creator
 
     def _make_error(self, rref_id: GlobalId, fork_id: GlobalId, creator: WorkerKey, why: Why) -> None:
         """As if the call had come, and its function had failed: whoever has the reference from there learns it."""
@@ -464,7 +378,6 @@ class RefTable:
     def _drop_fork(self, rref_id: GlobalId, fork_id: GlobalId) -> None:
         owned = self.owned.get(rref_id)
         if owned is not None and owned.forks.pop(fork_id, None) is not None:
-            self._left_by.pop(fork_id, None)
             self._free_unused(rref_id)
 
     def _free_unused(self, rref_id: GlobalId) -> None:
@@ -478,15 +391,13 @@ class RefTable:
     def _fail_refs_of(self, owner: WorkerKey) -> None:
         failed = [fork_id for fork_id, held in self.held.items() if held.owner == owner]
         for fork_id in failed:
-            self._left_by.pop(fork_id, None)
             for child in self.held.pop(fork_id).children:
                 del self._parent_of[child]
-                self._left_by.pop(child, None)
         if failed:
             self._orders.append(FailRefs(tuple(failed), owner))
 
     def _fail_values_from(self, creator: WorkerKey) -> None:
-        for fork_id in [fork_id for fork_id, (maker, *_) in self._forgotten.items() if maker == creator]:
+        for fork_id in [fork_id for fork_id, maker in self._forgotten.items() if maker == creator]:
             del self._forgotten[fork_id]
         for rref_id, owned in list(self.owned.items()):
             if not owned.begun and rref_id.creator == creator:

@@ -88,7 +88,7 @@ def words(chance: random.Random, incarnation: int, *, with_pickles: bool, canary
     other = GlobalId(0, incarnation, chance.randrange(4))
     fork = Fork(other, g, WorkerKey(0, incarnation), k)
     batch = Batch(
-        k, WorkerKey(0, incarnation), 1, (ForkRequest(other, g), Release(other, g), ChildAccepted(g), Drain(k, ()))
+        k, WorkerKey(0, incarnation), (ForkRequest(other, g), Release(other, g), ChildAccepted(g), Drain(k, ()))
     )
     member = Member("evil", 7, 70, "/nowhere", "nohost/1", 1)
     plain = [

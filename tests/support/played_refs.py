@@ -3,12 +3,11 @@
 Each worker's program creates values on others, hands references on, drops them, crashes and comes back. The world sees
 everything, so it can say at each FreeValue whether somebody alive still held the value or was being sent it.
 
-Calls travel reliably, as on a link: they arrive once, late, or never because an end has died. Control messages get
-whatever the Sim does to messages.
+All messages travel as on links: they arrive once, late, or never because an end has died. Batches keep their order.
 """
 
 import itertools
-from collections import Counter
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -16,7 +15,6 @@ from functools import partial
 from sim import Address, Sim
 
 from fanwise.rpc.references.orders import (
-    Acknowledge,
     Batch,
     FailRefs,
     FailValue,
@@ -47,10 +45,15 @@ class Created:
 
 
 @dataclass(frozen=True, slots=True)
-class UpTo:
+class NextBatch:
+    """The oldest batch on its way between two workers arrives."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
     """The answer to a batch."""
 
-    number: int
+    batch: Batch
 
 
 class PlayedWorker:
@@ -146,10 +149,12 @@ class PlayedWorker:
     def hear(self, sender: Address, message: object) -> None:
         assert isinstance(sender, WorkerKey)
         match message:
-            case Batch():
-                self.act(self.table.on_batch(message))
-            case UpTo(number):
-                self.act(self.table.on_answer(sender, number))
+            case NextBatch():
+                batch = self.world.batches[sender, self.key].popleft()
+                self.act(self.table.on_batch(batch))
+                self.world.sim.send(self.key, sender, Delivered(batch), reliably=True)
+            case Delivered(batch):
+                self.act(self.table.delivered(batch))
             case Call(fork, creates=True):
                 self.world.landed(self.key, message)
                 assert not self.failed[fork.rref_id] or self.table.is_lost(sender), f"{fork.rref_id} was not to come"
@@ -173,9 +178,8 @@ class PlayedWorker:
         for order in orders:
             match order:
                 case Send(batch):
-                    self.world.sim.send(self.key, batch.to, batch)
-                case Acknowledge(to, up_to):
-                    self.world.sim.send(self.key, to, UpTo(up_to))
+                    self.world.batches[self.key, batch.to].append(batch)
+                    self.world.sim.send(self.key, batch.to, NextBatch(), reliably=True)
                 case FreeValue(rref_id) if rref_id in self.begun:
                     self.freed[rref_id] += 1
                     self.world.check_freed(self.key, rref_id)
@@ -198,7 +202,6 @@ class World:
         sim: the network.
         table: makes the tables; tests of the tests pass a broken one.
         death_s: a death becomes known to each of the others within this time.
-        tick_s: time between two ticks of a worker.
     """
 
     def __init__(
@@ -208,14 +211,13 @@ class World:
         *,
         table: Callable[[WorkerKey], RefTable] = RefTable,
         death_s: float = 0.5,
-        tick_s: float = 1.0,
     ) -> None:
         self.sim = sim
         self.workers: dict[WorkerKey, PlayedWorker] = {}
         self.flying: Counter[tuple[WorkerKey, Call]] = Counter()
+        self.batches: defaultdict[tuple[WorkerKey, WorkerKey], deque[Batch]] = defaultdict(deque)
         self._table = table
         self._death_s = death_s
-        self._tick_s = tick_s
         self._incarnations = itertools.count(1)
         self._dead: list[WorkerKey] = []
         for number in range(size):
@@ -232,7 +234,6 @@ class World:
             worker.learn_of_death(dead)
         self.workers[key] = worker
         self.sim.join(key, worker.hear)
-        self._tick(key)
         return key
 
     def crash(self, key: WorkerKey) -> None:
@@ -246,12 +247,6 @@ class World:
     def _tell_death(self, to: WorkerKey, dead: WorkerKey) -> None:
         if to in self.workers:
             self.workers[to].learn_of_death(dead)
-
-    def _tick(self, key: WorkerKey) -> None:
-        if key in self.workers:
-            worker = self.workers[key]
-            worker.act(worker.table.tick())
-            self.sim.after(self._tick_s, lambda: self._tick(key))
 
     def call(self, sender: WorkerKey, to: WorkerKey, call: Call) -> None:
         self.flying[to, call] += 1
@@ -282,7 +277,7 @@ class World:
             assert set(table.held) == set(worker.forks) - worker.refused and not worker.queued
             assert not any(held.children or held.dropped for held in table.held.values())
             assert (table._parent_of, table._asked, table._inquiries, table._forgotten) == ({}, {}, {}, {})
-            assert table.num_unanswered == 0 and not any(inbox.ahead for inbox in table._inboxes.values())
+            assert table.num_unanswered == 0
             assert self._forks_at(worker) == self._forks_of(worker)
             assert all(owned.begun and owned.forks for owned in table.owned.values())
             assert set(worker.failed.values()) <= {1}

@@ -1,9 +1,8 @@
 """What the reference table of one worker is told and says: ids, messages between tables, orders to its own worker.
 
     ids       GlobalId for references and for forks
-    messages  ForkRequest, ChildAccepted, Release, Forget, Unmade, Drain, Drained; they travel in numbered
-              batches
-    orders    Send, Acknowledge, FreeValue, FailValue, Confirmed, FailRefs, Refused
+    messages  ForkRequest, ChildAccepted, Release, Forget, Unmade, Drain, Drained; they travel in batches
+    orders    Send, FreeValue, FailValue, Confirmed, FailRefs, Refused
 
 A reference (RRef) is a value at its owner; a fork is one worker's share in it. Plain values; knows nothing else.
 """
@@ -111,11 +110,10 @@ TableMessage = ForkRequest | ChildAccepted | Release | Forget | Unmade | Drain |
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Messages number `first`, `first + 1`, ... of those from `sender` to `to`, counted from 1."""
+    """Messages from `sender` to `to`, in their order."""
 
     sender: WorkerKey
     to: WorkerKey
-    first: int
     messages: tuple[TableMessage, ...]
 
 
@@ -124,17 +122,9 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Bring this batch to `batch.to`; hand what comes back to `on_answer`."""
+    """Bring this batch to `batch.to`, after those before; then call `delivered` with it."""
 
     batch: Batch
-
-
-@dataclass(frozen=True, slots=True)
-class Acknowledge:
-    """Tell the sender of the batch that all messages up to this number are here."""
-
-    to: WorkerKey
-    up_to: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,4 +166,4 @@ class Refused:
     lost: WorkerKey
 
 
-Order = Send | Acknowledge | FreeValue | FailValue | Confirmed | FailRefs | Refused
+Order = Send | FreeValue | FailValue | Confirmed | FailRefs | Refused

@@ -74,7 +74,7 @@ class References:
 
     Args:
         agent: of this process; its references these become.
-        tick_s: what is unanswered for so long is sent again.
+        tick_s: interval in seconds between attempts to send what could not be sent.
         clock: for the deadlines and ticks.
     """
 

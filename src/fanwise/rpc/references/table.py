@@ -1,33 +1,32 @@
-"""The reference table of one worker: who holds which remote value. Facts in, orders out.
+"""State machine of the references of one worker: which worker holds which remote value. Events in, orders out.
 
     user of a reference                                     owner
-      created, confirmed, gave_up, not_sent, dropped          begun, value_ready, expect
+      created, confirmed, gave_up, not_sent, dropped          begun, value_ready
       forked, unsent, received                                shared, unsent, received
-    everybody: lost, tick, on_batch, on_answer
+    both: lost, on_batch, delivered
 
-What torch promises: the owner learns of the end of every fork; a fork outlives its children until their owner knows of
-them. A user's fork is UNCONFIRMED -> confirmed (its owner has answered its ForkRequest, or the call that created it)
--> dropped by the program and without children -> Release. Messages go in numbered streams, so that each is handled
-once and in order; each `tick` repeats what was unanswered at the tick before: who calls it chooses the time.
+As in torch, the owner learns of the end of every fork, and a fork outlives its children until their owner knows them.
+A user's fork is unconfirmed, then confirmed (its owner has handled its ForkRequest, or the call that created it), then
+released, when the program has dropped it and it has no children. Messages to one worker are handled once and in order,
+because links do that while both workers live.
 
-Death. What a dead worker held may live on in a fork that it had sent and whose holder is not yet known to the owner. So
-its forks are not dropped at once: owner and parents ask all others (Drain) to take nothing more from the dead, all of
-them, and to answer (Drained) when all they had from those is confirmed. Who dies before answering is asked about in
-turn. Then the forks go. A fork that arrives after that is Refused: its use is an error, and it holds nothing.
+Lost workers. A value that a lost worker held may live on in a fork that it had sent, whose holder the owner does not
+know yet. Therefore its forks are not dropped at once. Owner and parents ask all other workers to accept nothing more
+from lost workers (Drain), and to reply when everything they had from those is confirmed (Drained). A worker that is
+lost before it replies is asked about in turn. Then the forks are dropped. A fork that arrives later is Refused: its use
+is an error, and it holds nothing.
 
-Invariants: a value is freed when no fork is left, never while a living worker holds one or is being sent one; facts may
-come late or twice; a lost worker is never heard again. What stays for ever is one number per peer and stream, and the
-keys of the lost. Knows no values, threads, links or time.
+Invariants: a value is freed when no fork is left, and never while a living worker holds one or is being sent one;
+events may be late or repeated; messages of a lost worker are ignored. Only the keys of lost workers are kept for ever.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import final
 
 from ..worker_info import WorkerKey
-from .delivery import Inbox, Outbox
 from .orders import (
-    Acknowledge,
     Batch,
     ChildAccepted,
     Confirmed,
@@ -86,8 +85,8 @@ class RefTable:
         # Forks that were given up before their call came, and who made them.
         self._forgotten: dict[GlobalId, WorkerKey] = {}
         self._parent_of: dict[GlobalId, GlobalId] = {}  # child on its way -> the fork of ours it came from
-        self._outboxes: dict[WorkerKey, Outbox] = {}
-        self._inboxes: dict[WorkerKey, Inbox] = {}
+        self._posted: dict[WorkerKey, list[TableMessage]] = {}  # since the last `_done`
+        self._undelivered: Counter[WorkerKey] = Counter()  # number of messages
         self._fenced: set[WorkerKey] = set()
         self._lost: set[WorkerKey] = set()
         self._asked: dict[WorkerKey, set[WorkerKey]] = {}  # the lost -> who waits for our Drained
@@ -96,7 +95,6 @@ class RefTable:
         self._untold: set[WorkerKey] = set()
         self._told_with: dict[WorkerKey, tuple[WorkerKey, ...]] = {}  # by inquiry
         self._orders: list[Order] = []
-        self._posted: set[WorkerKey] = set()
 
     # -- what the service asks -------------------------------------------------------------------------------------
 
@@ -105,8 +103,8 @@ class RefTable:
         return worker in self._fenced
 
     def waiting_for(self) -> list[WorkerKey]:
-        """Whose answer is awaited. When there is nobody, a tick does nothing."""
-        return [peer for peer, box in self._outboxes.items() if box.unanswered]
+        """Return the workers to which messages are on their way."""
+        return list(self._undelivered)
 
     @property
     def num_unconfirmed(self) -> int:
@@ -116,7 +114,7 @@ class RefTable:
     @property
     def num_unanswered(self) -> int:
         """Messages on their way."""
-        return sum(len(box.unanswered) for box in self._outboxes.values())
+        return self._undelivered.total()
 
     @property
     def num_forks(self) -> int:
@@ -228,8 +226,8 @@ class RefTable:
         self._lost.add(worker)
         self._untold.add(worker)
         self._fenced.add(worker)
-        self._outboxes.pop(worker, None)
-        self._inboxes.pop(worker, None)
+        self._posted.pop(worker, None)
+        self._undelivered.pop(worker, None)
         for askers in self._asked.values():
             askers.discard(worker)
         self._fail_refs_of(worker)
@@ -239,52 +237,42 @@ class RefTable:
         self._answer_drains()
         return self._done()
 
-    def tick(self) -> list[Order]:
-        """Some time has gone by: what was unanswered at the last tick, too, is sent again."""
-        for peer, box in self._outboxes.items():
-            again = box.overdue()
-            if again is not None:
-                self._orders.append(Send(Batch(self.me, peer, *again)))
-        return self._done()
-
     def on_batch(self, batch: Batch) -> list[Order]:
         """Messages have come. The lost are not heard, nor is who means another life of this worker."""
         if batch.to != self.me or batch.sender in self._fenced:
             return []
-        inbox = self._inboxes.setdefault(batch.sender, Inbox())
-        for message in inbox.take(batch.first, batch.messages):
+        for message in batch.messages:
             self._handle(batch.sender, message)
-        return [Acknowledge(batch.sender, inbox.up_to), *self._done()]
+        return self._done()
 
     def left(self, worker: WorkerKey) -> list[Order]:
         """The shutdown of all is over, and `worker` has gone already: what it has not answered it needs no more."""
-        box = self._outboxes.get(worker)
-        if box is not None:
-            box.unanswered.clear()
+        self._undelivered.pop(worker, None)
         return self._done()
 
-    def on_answer(self, peer: WorkerKey, up_to: int) -> list[Order]:
-        """`peer` has our messages up to this number."""
-        box = self._outboxes.get(peer)
-        for message in box.answered(up_to) if box is not None else ():
-            if isinstance(message, ForkRequest | Unmade):
-                self._confirm(message.fork_id)
+    def delivered(self, batch: Batch) -> list[Order]:
+        """The receiver has handled our batch."""
+        if batch.to in self._undelivered:
+            self._undelivered[batch.to] -= len(batch.messages)
+            if not self._undelivered[batch.to]:
+                del self._undelivered[batch.to]
+            for message in batch.messages:
+                if isinstance(message, ForkRequest | Unmade):
+                    self._confirm(message.fork_id)
         return self._done()
 
-    # -- streams ---------------------------------------------------------------------------------------------------
+    # -- messages ---------------------------------------------------------------------------------------------------
 
     def _post(self, to: WorkerKey, message: TableMessage) -> None:
         if to not in self._fenced:
-            self._outboxes.setdefault(to, Outbox()).post(message)
-            self._posted.add(to)
+            self._posted.setdefault(to, []).append(message)
 
     def _done(self) -> list[Order]:
         """All orders since the last call."""
-        for peer in sorted(self._posted):
-            box = self._outboxes.get(peer)
-            if box is not None and box.fresh_number < box.next_number:
-                self._orders.append(Send(Batch(self.me, peer, *box.fresh())))
-        self._posted.clear()
+        posted, self._posted = self._posted, {}
+        for peer, messages in sorted(posted.items()):
+            self._undelivered[peer] += len(messages)
+            self._orders.append(Send(Batch(self.me, peer, tuple(messages))))
         orders, self._orders = self._orders, []
         return orders
 

@@ -23,7 +23,7 @@ KEPT_BYTES_MAX = 8 << 20
 # Received bytes after which an acknowledgment is due.
 ACKNOWLEDGE_EVERY_BYTES = 512 << 10
 # Largest size of a copy. Smaller parts are joined.
-CHUNK_BYTES = 64 << 10
+CHUNK_BYTES = 256 << 10
 
 Buffer = bytes | bytearray | memoryview
 

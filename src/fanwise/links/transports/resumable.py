@@ -57,7 +57,8 @@ _OPENING = struct.Struct("<16sIQH")  # id, number of the connection, bytes recei
 _ANSWER = struct.Struct("<BQ")  # accepted, bytes received
 _RECORD = struct.Struct("<IQ")  # size of the data, bytes received
 _ADDRESS_BYTES_MAX = 300
-_STAGING_BYTES = 4096
+# Bytes read at once, so that one big array does not keep the reading thread from everything else.
+_READ_AT_ONCE = 1 << 20
 
 
 class Refused(Exception):
@@ -164,11 +165,10 @@ class ResumableWire:
         self._hub = hub
         self._connection: Connection | None = connection
         self._fd = connection.fileno()
-        # Of the connection that is read: its last bytes, of which `_data_left` belong to a record that has begun.
+        # The connection that is read, the header that has begun to arrive, and what is left of the data after it.
         self._read_from = connection
-        self._staging = memoryview(bytearray(_STAGING_BYTES))
-        self._staged = memoryview(b"")
-        self._data_left = 0
+        self._header = memoryview(bytearray(_RECORD.size))
+        self._header_size = self._data_left = 0
         self._num_acknowledged = 0  # as read; the thread that writes tells the session
         self._outgoing: list[memoryview] = []  # the rest of a record
         self._is_waited_for = False
@@ -226,43 +226,37 @@ class ResumableWire:
     def _read_records(self, connection: "Connection", view: memoryview) -> int:
         """Return how many bytes of data were read; 0: nothing now; -1: the connection has ended."""
         if connection is not self._read_from:  # a new one begins with a record
-            self._read_from, self._data_left, self._staged = connection, 0, memoryview(b"")
-        size = 0
-        while size < len(view):
-            if self._data_left and not self._staged:
-                read = connection.read_into(view[size : size + self._data_left])
-                if read <= 0:
-                    return size or read
-                self._data_left -= read
-                size += read
-            elif self._data_left:
-                read = min(self._data_left, len(self._staged), len(view) - size)
-                view[size : size + read] = self._staged[:read]
-                self._staged = self._staged[read:]
-                self._data_left -= read
-                size += read
-            elif len(self._staged) >= _RECORD.size:
-                self._data_left, num_received = _RECORD.unpack_from(self._staged)
-                self._staged = self._staged[_RECORD.size :]
-                if num_received > self._session.num_sent:
-                    raise WireError("the peer has acknowledged bytes that were not sent to it.")
-                self._num_acknowledged = max(self._num_acknowledged, num_received)
+            self._read_from, self._data_left, self._header_size = connection, 0, 0
+        size, limit = 0, min(len(view), _READ_AT_ONCE)
+        while size < limit:
+            if self._data_left:
+                read = connection.read_into(view[size : min(limit, size + self._data_left)])
             else:
-                begin = len(self._staged)
-                self._staging[:begin] = bytes(self._staged)
-                read = connection.read_into(self._staging[begin:])
-                if read <= 0:
-                    return size or read
-                self._staged = self._staging[: begin + read]
+                read = connection.read_into(self._header[self._header_size :])
+            if read <= 0:
+                return size or read
+            if self._data_left:
+                self._data_left -= read
+                size += read
+                if not (self._data_left or connection.holds_bytes):
+                    break  # to ask the socket would be in vain
+            else:
+                self._header_size += read
+                if self._header_size == len(self._header):
+                    self._read_header()
         return size
+
+    def _read_header(self) -> None:
+        self._header_size = 0
+        self._data_left, num_received = _RECORD.unpack(self._header)
+        if num_received > self._session.num_sent:
+            raise WireError("the peer has acknowledged bytes that were not sent to it.")
+        self._num_acknowledged = max(self._num_acknowledged, num_received)
 
     @property
     def holds_bytes(self) -> bool:
         connection = self._connection
-        if connection is None:
-            return False
-        # An incomplete header is of no use without more bytes.
-        return connection.holds_bytes or len(self._staged) >= (1 if self._data_left else _RECORD.size)
+        return connection is not None and connection.holds_bytes
 
     @property
     def is_write_due(self) -> bool:
@@ -331,9 +325,7 @@ class ResumableWire:
 
     def wait_readable(self, timeout_s: float | None) -> bool:
         connection = self._connection
-        if connection is None:
-            return self._wait(timeout_s)
-        return self.holds_bytes or connection.wait_readable(timeout_s)
+        return self._wait(timeout_s) if connection is None else connection.wait_readable(timeout_s)
 
     def wait_writable(self, timeout_s: float | None) -> bool:
         connection = self._connection
@@ -349,8 +341,6 @@ class ResumableWire:
         connection = self._connection
         if connection is None:
             return self._wait(timeout_s)
-        if self.holds_bytes:
-            return True
         is_writable = self.has_unsent or self.has_room  # else only an acknowledgment makes it so
         return connection.wait_any(timeout_s) if is_writable else connection.wait_readable(timeout_s)
 

@@ -31,7 +31,6 @@ from ...links.link import Link
 from ...links.process_state import this_host
 from ...links.runtime_folder import runtime_folder
 from ...links.security.certificates import Identity
-from ...links.transports.port_probe import PortProbe
 from ...links.transports.tcp import TcpListener, dial_tcp
 from ...links.transports.unix import UnixListener, dial
 from ..membership.members import Member
@@ -132,10 +131,6 @@ class TlsMeeting:
         """Where there is no path it is not known without waiting."""
         path = _parts(address)[2]
         return not path or is_open(path)
-
-    def port_probe_of(self, address: str) -> PortProbe:
-        host, port, _path = _parts(address)
-        return PortProbe(host, int(port))
 
     def has_survivors(self) -> bool:
         """Not known: whoever comes opens the port, and survivors find it there."""

@@ -10,7 +10,7 @@ call is sent and then reads the reply itself. User code runs there or outside th
 import threading
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from torch.futures import Future
 
@@ -19,20 +19,12 @@ from ...links.flow_control.credits import cost_of
 from ...links.link import Link
 from ..messages.messages import Message
 from ..worker_info import WorkerInfo
-from . import call_future
 from .call import Call
 from .call_future import CallFuture, call_error, keep_until_reply
 from .futures import copy_result, unwrap, wait_for, wait_for_event
 
-
-class Queues(Protocol):
-    @property
-    def withdraw(self) -> Callable[[int, Any], bool]: ...
-
-
-class Agent(call_future.Agent, Protocol):
-    @property
-    def connections(self) -> "Queues": ...
+if TYPE_CHECKING:
+    from ..agent import Agent
 
 
 class QueuedCall(Call[Any]):
@@ -45,7 +37,7 @@ class QueuedCall(Call[Any]):
     """
 
     def __init__(
-        self, agent: Agent, message: Message, to: WorkerInfo, *, now_s: Callable[[], float], limit_s: float | None
+        self, agent: "Agent", message: Message, to: WorkerInfo, *, now_s: Callable[[], float], limit_s: float | None
     ) -> None:
         super().__init__()
         self.deadline_s = None if limit_s is None else now_s() + limit_s

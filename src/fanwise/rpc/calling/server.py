@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable
 from functools import partial
 from types import CoroutineType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.futures import Future
@@ -22,31 +22,24 @@ from torch.futures import Future
 from ...base.errors import ClosedError, FanwiseError, NotSendableError, WireError, WorkerLostError
 from ...links.link import Request
 from ...links.runner_threads import RunnerThreads
-from ..actors.address import Address
-from ..messages.messages import BARE_CALL, Message, creation_of
-from ..messages.metadata import Context, Created
-from ..messages.serializer import Deserialized, Serializer
+from .. import allowed
+from ..messages.ids import Created, Invocation
+from ..messages.messages import BARE_CALL, PLAIN_CALL, Message, creation_of
+from ..messages.metadata import Address, Context
 from ..streams.producer import Producer
 from ..streams.window import Window
 from ..worker_info import WorkerInfo
-from .call import Invocation, method_called
+from .call import method_called
 from .cancellation import Scope, current_call
 from .coroutines import Coroutines
 from .sendable_errors import as_exception, replacement_error, result_error, sendable_error, traceback_of
+from .serializer import Deserialized, Serializer
 from .torch_state import call_in_default_state
 
+if TYPE_CHECKING:
+    from ..references.references import References
+
 _log = logging.getLogger("fanwise.rpc")
-
-
-class References(Protocol):
-    def expect(self, creation: Created) -> Any:
-        """Register the value of a received call, so that requests for it wait. Returns the `value` for `keep`."""
-
-    def keep(self, sender: WorkerInfo, creation: Created, value: Any, run: Callable[[], Any]) -> Any:
-        """Call `run` and store its value. Return the reply."""
-
-    def confirmed(self) -> "Future[Any] | None":
-        """Return a future that is done when the references in the arguments are confirmed; None if all are."""
 
 
 class Server:
@@ -61,7 +54,7 @@ class Server:
         serializer: Serializer,
         runners: RunnerThreads,
         *,
-        references: References,
+        references: "References",
         enqueue_actor_call: Callable[[Address, Request, Callable[[Any], Any]], None],
     ) -> None:
         self.num_open = 0
@@ -77,6 +70,8 @@ class Server:
     def serve(self, sender: WorkerInfo, request: Request, was_cancelled: bool = False) -> None:
         """Start a received call, on a reading thread. `was_cancelled`: while it was buffered."""
         message: Message = request.method  # type: ignore[assignment]
+        if self._serializer.allowed is not None and message.head[0] != PLAIN_CALL:
+            raise WireError("received a call that is not plain; this worker has an allow-list, so it was not read.")
         address, creation, value = message.address, None, None
         if message.head[0] != BARE_CALL:
             creation = creation_of(message)
@@ -137,15 +132,8 @@ class _Call:
     """One received call."""
 
     __slots__ = (
-        "_autograd_context",
-        "_creation",
-        "_name",
-        "_producer",
-        "_request",
-        "_scope",
-        "_sender",
-        "_server",
-        "_value",
+        *("_autograd_context", "_creation", "_is_plain", "_name", "_producer"),
+        *("_request", "_scope", "_sender", "_server", "_value"),
     )
 
     def __init__(
@@ -158,6 +146,7 @@ class _Call:
         self._request = request
         self._autograd_context: Context | None = None
         self._name = ""
+        self._is_plain = request.method.head[0] == PLAIN_CALL  # type: ignore[attr-defined]  # Message
         self._scope: Scope | None = None
         self._producer: Producer | None = None
 
@@ -309,13 +298,21 @@ class _Call:
 
     def serialize_item(self, item: Any) -> Message:
         """Serialize an item of a stream. Raises an error that explains why that failed."""
-        serializer = self._server._serializer
         try:
-            with serializer.entered(self._autograd_context):
-                return serializer.serialize(item, self._sender.id)
+            return self._serialize(item)
         except BaseException as error:
-            about = result_error(error, item, f"an item that {self._name} yielded")
-        raise about
+            explained = result_error(error, item, f"an item that {self._name} yielded")
+        raise explained
+
+    def _serialize(self, value: Any) -> Message:
+        """Serialize a result or an item."""
+        if self._is_plain:
+            return allowed.encode_reply(value)
+        serializer = self._server._serializer
+        if self._autograd_context is None:
+            return serializer.serialize(value, self._sender.id)
+        with serializer.entered(self._autograd_context):
+            return serializer.serialize(value, self._sender.id)
 
     def send_item(self, message: Message) -> bool:
         """Send an item. Return False if the link has ended. Raises NotSendableError if it is too large."""
@@ -360,11 +357,7 @@ class _Call:
             self._finish_unanswered()
             return
         try:
-            if self._autograd_context is None:
-                message = server._serializer.serialize(value, self._sender.id)
-            else:
-                with server._serializer.entered(self._autograd_context):
-                    message = server._serializer.serialize(value, self._sender.id)
+            message = self._serialize(value)
         except BaseException as error:
             self.fail(result_error(error, value, self._result_name))
             return

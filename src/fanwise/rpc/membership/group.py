@@ -94,6 +94,7 @@ class Group:
         address: str,
         within_s: float,
         heartbeat_s: float = HEARTBEAT_S,
+        has_allow_list: bool = False,
     ) -> "Group":
         """Become a member; blocks until all others know. `hub` must be driven by another thread.
 
@@ -103,6 +104,7 @@ class Group:
             address: where this worker listens, as `meeting.listen` gives it.
             within_s: seconds after which to give up.
             heartbeat_s: as in the options of a worker.
+            has_allow_list: True if this worker accepts only plain calls.
 
         Raises:
             JoinError: (a RuntimeError) this worker does not fit: its name, rank, world size or version.
@@ -112,7 +114,7 @@ class Group:
         if wrong is not None:
             raise JoinError(f"{wrong}.")
         process = look_at(pid := os.getpid())
-        me = Member(name, rank, secrets.randbits(62), address, this_host(), pid, process.started_ticks)
+        me = Member(name, rank, secrets.randbits(62), address, this_host(), pid, process.started_ticks, has_allow_list)
         group = cls(hub, meeting, me, world_size, heartbeat_s=heartbeat_s)
         try:
             group._seeker.seek(within_s)

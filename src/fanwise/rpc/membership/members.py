@@ -20,7 +20,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ...base.errors import WorkerLostError
-from ..worker_info import WorkerInfo, WorkerKey
+from ..messages.ids import WorkerKey
+from ..messages.records import control_codec
+from ..worker_info import WorkerInfo
 
 REASONS_KEPT = 64
 
@@ -40,6 +42,7 @@ class Member:
         address: where its own listener can be reached; opaque here.
         host: the same text for processes that see each other's pids; begins with the host's name.
         pid, started_ticks: its process; both together name it for good on its host.
+        has_allow_list: True if it accepts only plain calls.
     """
 
     name: str
@@ -49,6 +52,7 @@ class Member:
     host: str
     pid: int
     started_ticks: int = 0
+    has_allow_list: bool = False
 
     @property
     def key(self) -> WorkerKey:
@@ -154,6 +158,9 @@ class Hello:
     arrived: bool = False
     prepared: bool = False
     leaving: bool = False
+
+
+control_codec.register(Member, View, Change, Hello, first_code=8)
 
 
 @dataclass(frozen=True, slots=True)

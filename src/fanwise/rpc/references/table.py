@@ -25,7 +25,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import final
 
-from ..worker_info import WorkerKey
+from ..messages.ids import Fork, GlobalId, WorkerKey
 from .orders import (
     Batch,
     ChildAccepted,
@@ -35,10 +35,8 @@ from .orders import (
     FailRefs,
     FailValue,
     Forget,
-    Fork,
     ForkRequest,
     FreeValue,
-    GlobalId,
     Order,
     Refused,
     Release,

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from ..hub import Hub
     from ..sender import Sender
-    from .sealed import SealedWire as Connection
+    from .tls import TlsWire as Connection
 
 _log = logging.getLogger(__name__)
 

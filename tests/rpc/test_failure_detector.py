@@ -1,15 +1,10 @@
-"""When a member without a link counts as lost, and how a coordinator learns that one of another host lives."""
-
-import socket
+"""When a member without a link counts as lost."""
 
 import pytest
 
 from fanwise.rpc.membership.failure_detector import RETURN_S, FailureDetector, Gone
-from fanwise.rpc.rendezvous.port_probe import PortProbe
-from fanwise.testing import within
 
 BEATS_S = 30.0
-LIMIT_S = 10.0
 
 
 @pytest.fixture
@@ -49,30 +44,3 @@ def test_who_has_come_back_and_is_reset_again_is_waited_for_anew(detector: Failu
     assert not detector.is_awaited(7)
     detector.reset(7, 5000.9, "cut again")
     assert detector.decide(7, 5001.0, "unknown") is None
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
-def test_a_port_lets_in_who_connects_while_its_process_lives_though_it_accepts_nobody(host: str) -> None:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.create_server((host, 0), family=family) as listener:
-        probe = PortProbe(host, listener.getsockname()[1])
-        within(LIMIT_S, lambda: probe.look(0.0), "it is let in")
-        assert probe.look(0.1), "it was let in a moment ago"
-    within(LIMIT_S, lambda: not probe.look(1.0), "it is refused")
-    probe.close()
-    probe.close()
-
-
-@pytest.mark.parametrize("host", ["nowhere at all", "256.1.1.1"])
-def test_what_is_no_address_lets_nobody_in(host: str) -> None:
-    assert not PortProbe(host, 1).look(0.0)
-
-
-def test_a_host_that_says_nothing_any_more_is_no_sign_of_life() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        probe = PortProbe("127.0.0.1", listener.getsockname()[1])
-        within(LIMIT_S, lambda: probe.look(0.0), "it is let in")
-        probe._address = ("192.0.2.1", 9)  # of the addresses that lead nowhere
-        probe.look(1.0)
-        assert not probe.look(10.0)
-    probe.close()

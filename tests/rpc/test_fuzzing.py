@@ -78,11 +78,11 @@ def words(chance: random.Random, incarnation: int, *, with_pickles: bool, canary
     other = GlobalId(0, incarnation, chance.randrange(4))
     fork = Fork(other, g, WorkerKey(0, incarnation), k)
     batch = Batch(
-        k, WorkerKey(0, incarnation), 1, (ForkRequest(other, g), Release(other, g), ChildAccepted(g), Drain(k, ()))
+        k, WorkerKey(0, incarnation), (ForkRequest(other, g), Release(other, g), ChildAccepted(g), Drain(k, ()))
     )
     member = Member("evil", 7, 70, "/nowhere", "nohost/1", 1)
     plain = [
-        ("hello", (member, incarnation, chance.randrange(9), 1 << 30, (1 << 40, 1))),
+        ("hello", (member, incarnation, 1 << 30, (1 << 40, 1))),
         ("join", (1, "0", Hello(member, 2, View((1, 1), (member,), ((3, "lost"),), 70)))),
         ("refs", (batch,)),
         ("autograd.begin", (5, (7, 1), ((1, 2), (3,)), False)),
@@ -235,7 +235,7 @@ class Attack:
                 return
             connection.sendall(handshake.receive(data))
         member = Member("evil", 7, chance.randrange(1 << 40), "/x", "nohost/1", 1)
-        hello, _ = dumps(("hello", (member, self.incarnation, chance.randrange(1 << 40), 1 << 30, (1 << 40, 1))))
+        hello, _ = dumps(("hello", (member, self.incarnation, 1 << 30, (1 << 40, 1))))
         if chance.random() < 0.9:
             connection.sendall(b"".join(frames.encode(frames.REQUEST, 1, bytes(hello))))
         said = words(chance, self.incarnation, with_pickles=self.with_pickles, canary=self.canary)

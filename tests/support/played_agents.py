@@ -45,8 +45,6 @@ class PlayedAgent:
         self.incarnation = incarnation
         self.member = Member(self.info.name, id, incarnation, "", "", 0)
         self.on_lost: list[Callable[[WorkerInfo, int], None]] = []
-        self.on_cut: list[Callable[[Any, int], None]] = []
-        self.on_over: list[Callable[[Any, int], None]] = []
         self.late: list[Callable[[], object]] | None = None
         self.creations: Future[Any] | None = None
         self.has_left = False

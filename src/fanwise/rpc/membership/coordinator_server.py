@@ -3,7 +3,7 @@
     links of members --join, leave, seen, arrive, counted, suspect--> Coordinator --orders--> links, or `here`
 
 Finds out who died: a link that ended without a goodbye and is not made again (`failure_detector` decides how long that
-may take; `port_probe` looks for signs of life), a process that has ended, a process that was stopped for 5 s.
+may take), a process that has ended, a process that was stopped for 5 s.
 Who is silent is busy, and is left alone; between hosts, where the kernel cannot tell the difference, for `heartbeat_s`.
 All of this runs on the hub's thread; nothing here blocks.
 
@@ -25,7 +25,6 @@ from ...links.process_state import FROZEN_AFTER_S, LOOK_EVERY_S, FrozenWatch, ha
 from ..constants import HEARTBEAT_S
 from ..messages.messages import install_codec
 from ..rendezvous.entrance import Entrance, Meeting
-from ..rendezvous.port_probe import PortProbe
 from .coordinator import Admit, Coordinator, Count, Dismiss, Fence, Order, Over, Refuse, Rest, Show
 from .failure_detector import RETURN_S, FailureDetector, Sign
 from .members import Hello, Member
@@ -72,7 +71,6 @@ class CoordinatorServer:
         self._wanted = wanted
         self._links: dict[int, Link] = {}
         self._detector = FailureDetector(heartbeat_s, hub.clock.now_s())
-        self._port_probes: dict[int, PortProbe] = {}  # of those whose links were reset, by incarnation
         self._asked: dict[int, Request] = {}
         self._orders: deque[Order] = deque()
         self._carrying_out = False
@@ -187,7 +185,7 @@ class CoordinatorServer:
             self._asked[sender] = request
             self.carry_out(machine.leave(sender))
         elif method == "suspect":
-            self.suspect(*args)
+            self.suspect(sender, *args)
         elif method == "wanted":
             self.pass_on(*args)
         elif method == "fenced":
@@ -234,7 +232,7 @@ class CoordinatorServer:
         self._asked.pop(member, None)
         if ending.clean:
             self.carry_out(self.machine.gone(member))
-        elif ending.dead and member in self.machine.alive:
+        elif ending.dead and link.peer.pid and member in self.machine.alive:
             self._detector.reset(member, self._hub.clock.now_s(), ending.reason)
             self._look_for_away(member)
         else:
@@ -253,37 +251,26 @@ class CoordinatorServer:
 
     def _is_lost(self, member: Member, now_s: float) -> bool:
         """Whether a member without a link is lost now; then the others are told."""
-        gone = self._detector.decide(member.incarnation, now_s, self._sign_of(member, now_s))
+        gone = self._detector.decide(member.incarnation, now_s, self._sign_of(member))
         if gone is not None:
             self._stop_waiting_for(member.incarnation)
             self.carry_out(self.machine.lose(member.incarnation, gone.why, dead=gone.dead))
         return gone is not None
 
-    def _sign_of(self, member: Member, now_s: float) -> Sign:
+    def _sign_of(self, member: Member) -> Sign:
         if member.host == self._me.host:
             return "ended" if self._has_ended(member) else "lives"
-        if not self._detector.is_awaited(member.incarnation):
-            return "unknown"
-        probe = self._port_probes.get(member.incarnation) or self._meeting.port_probe_of(member.address)
-        if probe is None:
-            return "unknown"
-        self._port_probes[member.incarnation] = probe
-        return "lives" if probe.look(now_s) else "unknown"
+        return "unknown"
 
     def _stop_waiting_for(self, incarnation: int) -> None:
         self._detector.over(incarnation)
-        probe = self._port_probes.pop(incarnation, None)
-        if probe is not None:
-            probe.close()
 
-    def suspect(self, incarnation: int, why: str) -> None:
-        """Another member's link to it has ended. Its own link to us tells more; who has none here is lost."""
-        if incarnation == self._me.incarnation:
-            return
-        member = self.machine.view.member(incarnation)
-        has_ended = member is not None and self._has_ended(member)
-        if has_ended or (incarnation not in self._links and not self._detector.is_awaited(incarnation)):
-            self.carry_out(self.machine.lose(incarnation, why, dead=has_ended))
+    def suspect(self, sender: int, incarnation: int, why: str) -> None:
+        """The link between two members has ended for good, so one of them must go. This worker stays."""
+        lost = sender if incarnation == self._me.incarnation else incarnation
+        member = self.machine.view.member(lost)
+        if member is not None and member != self._me:
+            self.carry_out(self.machine.lose(lost, why, dead=self._has_ended(member)))
 
     def _bury(self, newcomer: Member) -> None:
         """Whoever had the newcomer's name or rank may have died this moment, and we have not heard yet."""
@@ -338,8 +325,6 @@ class CoordinatorServer:
         self._timer.cancel()
         if self._entrance is not None:
             self._entrance.close()
-        for incarnation in list(self._port_probes):
-            self._stop_waiting_for(incarnation)
         links, self._links = self._links, {}
         for link in links.values():
             link.close(reason)

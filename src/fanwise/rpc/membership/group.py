@@ -293,7 +293,7 @@ class Group:
 
     def _suspect(self, incarnation: int, why: str) -> None:
         if self._coordinator is not None:
-            self._coordinator.suspect(incarnation, why)
+            self._coordinator.suspect(self.me.incarnation, incarnation, why)
         else:
             self._tell("suspect", incarnation, why)
 

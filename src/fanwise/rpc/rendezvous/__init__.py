@@ -4,7 +4,6 @@
     entrance       meeting on one host, by Unix sockets; entrance_tls: between hosts; choosing: which of them
     lock_files     which process holds an entrance on this host
     stale_files    what killed workers leave, removed
-    port_probe     whether a process at a TCP port still lives
 
 Opens and dials; who is let in, and what is said, is decided in `membership`.
 """

@@ -25,7 +25,6 @@ from ...links.transports.unix import UnixListener, dial
 from ..membership.members import Member
 from .addresses import Rendezvous
 from .lock_files import LockFile, has_survivors, holder_of, host_key, lock_path, try_lock
-from .port_probe import PortProbe
 from .stale_files import sweep
 
 OnLink = Callable[[Link], None]
@@ -76,9 +75,6 @@ class Meeting(Protocol):
     def is_listening(self, address: str) -> bool:
         """Whether a member of this host still listens at `address`. Does not block."""
 
-    def port_probe_of(self, address: str) -> PortProbe | None:
-        """How to learn whether a member of another host lives, by its `address`; None where there are none."""
-
     def has_survivors(self) -> bool:
         """Whether who held the entrance died, and members of its group live on, one of whom is about to open it."""
 
@@ -127,9 +123,6 @@ class LocalMeeting:
 
     def is_listening(self, address: str) -> bool:
         return is_open(address)
-
-    def port_probe_of(self, address: str) -> PortProbe | None:
-        return None
 
     def has_survivors(self) -> bool:
         return has_survivors(self._lock_path)

@@ -36,7 +36,6 @@ from ...links.transports.unix import UnixListener, dial
 from ..membership.members import Member
 from .addresses import Rendezvous
 from .entrance import OnLink, is_open, refused_text
-from .port_probe import PortProbe
 from .stale_files import sweep
 
 _UNIX_KEY = b"fanwise: key of Unix sockets within one host, 1"
@@ -70,6 +69,7 @@ class TlsMeeting:
         # Not the secret itself: what is shown under one key must not help against another.
         self._key = hmac.digest(secret.encode(), _UNIX_KEY, "sha256")
         self._ports = ports
+        self._listening_at = ""
 
     def try_open(
         self, hub: Hub, incarnation: int, on_link: OnLink, *, instead_of: int | None = None
@@ -96,7 +96,7 @@ class TlsMeeting:
         for number, place in enumerate(self.where.places):
             left_s = max(0.001, until_s - hub.clock.now_s()) / (len(self.where.places) - number)
             try:
-                return dial_tcp(hub, place.host, place.port, self._identity, within_s=left_s)
+                return self._dial(hub, place.host, place.port, left_s)
             except WorkerLostError:  # nobody listens, or it is just closing
                 continue
             except DeadlineExceeded as error:
@@ -107,7 +107,7 @@ class TlsMeeting:
 
     def listen(self, hub: Hub, on_link: OnLink) -> str:
         listener = TcpListener(hub, _own_address(self.where), self._ports, self._identity, on_link=on_link)
-        address = f"{listener.host} {listener.port}"
+        address = self._listening_at = f"{listener.host} {listener.port}"
         try:
             folder = runtime_folder()
             sweep(folder)
@@ -122,16 +122,15 @@ class TlsMeeting:
         if path and member.host == this_host():
             with contextlib.suppress(WorkerLostError, AuthenticationError):
                 return dial(hub, Path(path), self._key, within_s=within_s)
-        return dial_tcp(hub, host, int(port), self._identity, within_s=max(0.001, until_s - hub.clock.now_s()))
+        return self._dial(hub, host, int(port), max(0.001, until_s - hub.clock.now_s()))
+
+    def _dial(self, hub: Hub, host: str, port: int, within_s: float) -> Link:
+        return dial_tcp(hub, host, port, self._identity, within_s=within_s, listening_at=self._listening_at)
 
     def is_listening(self, address: str) -> bool:
         """Where there is no path it is not known without waiting."""
         path = _parts(address)[2]
         return not path or is_open(path)
-
-    def port_probe_of(self, address: str) -> PortProbe:
-        host, port, _path = _parts(address)
-        return PortProbe(host, int(port))
 
     def has_survivors(self) -> bool:
         """Not known: whoever comes opens the port, and survivors find it there."""

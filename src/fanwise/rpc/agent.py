@@ -127,7 +127,7 @@ class Agent:
         self.incarnation = group.me.incarnation
         group.on_event.append(self._on_event)
         group.on_fenced.append(self.connections.fenced)
-        group.on_wanted.append(lambda member: self.outside(partial(self.connections.dial_back, member)))
+        group.on_dial_request.append(lambda member: self.outside(partial(self.connections.dial_back, member)))
         self.connections.joined(group)
         self.worker_events = WorkerEvents(self._hub, group)
         self._group = group

@@ -67,11 +67,11 @@ class TensorPipeRpcBackendOptions(RpcBackendOptions):
             values and containers, tensors, references and builtin errors are always allowed; a method of a remote value
             needs its class to be listed, tensors' too. Everything else is refused, by name, before it is imported;
             an error that is not listed arrives as a RemoteError. The arguments of a listed function are not checked.
-        heartbeat_s: seconds of silence after which a worker on another host counts as lost, because it is stopped,
-            holds the interpreter's lock, or lost its link to the coordinator and does not reconnect. At least 1, and
-            equal on all workers. A higher value detects a hanging worker later; a lower one evicts busy workers. It
-            does not apply to a process that has ended (detected within milliseconds), an unreachable host (5 s), or
-            a worker of the same host, which is lost only if its process ends or is stopped (SIGSTOP) for 5 s.
+        heartbeat_s: seconds of silence after which a worker on another host counts as lost, because it is stopped or
+            holds the interpreter's lock. At least 1, and equal on all workers. A higher value detects a hanging worker
+            later; a lower one evicts busy workers. It does not apply to a process that has ended (detected within
+            milliseconds), an unreachable host (5 s), or a worker of the same host, which is lost only if its process
+            ends or is stopped (SIGSTOP) for 5 s.
     """
 
     def __init__(

@@ -44,7 +44,7 @@ def workers() -> tuple[Worker, ...]:
             member.id,
             member.host.partition("/")[0],
             member.pid,
-            member.incarnation == coordinator,
+            member.id == coordinator,
         )
         for member in agent.worker_events.members()
     )

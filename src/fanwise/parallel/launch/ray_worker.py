@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_map
 
 from ...base.errors import ClusterError
 from ...pool.current import current
-from ...rpc.rendezvous.entrance_tls import address_towards
+from ...rpc.rendezvous.addresses import address_towards
 from ..comm.team import Monitor
 from ..comm.torch_group import World
 from ..comm.torch_team import open_team

@@ -195,10 +195,9 @@ class Connections:
     def _member(self, id: int) -> Member:
         if self.closed:
             raise ClosedError("RPC has been shut down in this process; call init_rpc first.")
-        members = self.group.members()
-        member = members.get(id)
+        member = self.group.members().get(id)
         if member is None:
-            raise no_member(id, members, self.group.former)
+            raise no_member(id, self.group.members(), self.group.former, self.group.fenced)
         return member
 
     def _connect(self, id: int, by_request: bool, deadline_s: float | None) -> Link:
@@ -326,7 +325,7 @@ class Connections:
         while now_s() < deadline_s:
             event = self._dial_back_events[member.id] = threading.Event()
             if now_s() >= request_at_s:
-                self.group.ask_to_dial(member)
+                self.group.request_dial(member)
                 request_at_s = now_s() + _REPEAT_REQUEST_S
             event.wait(min(_RETRY_S, max(0.0, deadline_s - now_s())))
             link = self._routes.link_to(member.id) or self._adopt_inbound(member)
@@ -361,9 +360,6 @@ class Connections:
         link.handler = partial(self._on_first_request, link)
 
     def _on_first_request(self, link: Link, request: Request) -> None:
-        if request.method == "join" and self._group is not None:
-            self._group.on_probe(request)
-            return
         if request.method != "hello":
             link.close("protocol error: the first request on a link must be `hello`")
             return
@@ -517,7 +513,6 @@ class Connections:
             if len(self._links_of_incarnation) > _MAX_TRACKED:
                 self._prune()
         if is_lost:
-            self.group.suspect(member, ending.reason)
             self._outside(partial(self._reconnect, member))
 
     def _prune(self) -> None:
@@ -557,7 +552,7 @@ class Connections:
         return links
 
     def fenced(self, why: str) -> None:
-        """Fail all pending calls because the group has declared this worker lost."""
+        """Fail all pending calls because the group has ended for this worker."""
         with self._lock:
             links = [link for links in self._links_of_incarnation.values() for link in links]
         self._routes.close(lambda: WorkerLostError(why), for_good=False)

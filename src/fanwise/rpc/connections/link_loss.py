@@ -110,7 +110,7 @@ class LinkLossResolver:
         if self._links.closed:
             return lambda _: ClosedError("RPC was shut down in this process.")
         if group.fenced is not None:
-            return _worker_lost(failure, f"this worker was declared lost by the others: {group.fenced}")
+            return lambda method: WorkerLostError(f"{method!r} was not answered: {group.fenced}")
         if group.members().get(member.id) != member:
             return _worker_lost(failure, "the group has declared it lost")
         is_local = member.host == group.me.host

@@ -9,7 +9,8 @@ from ..autograd.failures import Failure
 from ..autograd.parts import Coordinates
 from ..autograd.running import Absent, Through
 from ..devices.loans import Sight
-from ..membership.members import Change, Hello, Member, View
+from ..membership.coordinator import Confirm, Evict, FinishShutdown, Refuse, RequestCounts, SendUpdate
+from ..membership.members import Departure, Hello, Member, Update
 from ..references.orders import (
     Batch,
     ChildAccepted,
@@ -26,7 +27,8 @@ from ..references.orders import (
 from ..worker_info import WorkerKey
 
 RECORDS = (
-    *(Member, View, Change, Hello),
+    *(Member, Departure, Update, Hello),
+    *(SendUpdate, Confirm, Refuse, Evict, RequestCounts, FinishShutdown),
     *(WorkerKey, GlobalId, Batch, ForkRequest, ChildAccepted, Release, Forget, Unmade, Cut, NeverCame, Drain, Drained),
     *(Through, Absent, Failure, Coordinates),
     Sight,

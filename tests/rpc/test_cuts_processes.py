@@ -4,7 +4,6 @@ import contextlib
 import gc
 import os
 import random
-import signal
 import socket
 import struct
 import threading
@@ -178,14 +177,6 @@ def is_empty(worker: Worker) -> bool:
     return made == freed and alive == 0 and set(books.values()) == {"0"}
 
 
-def end_among_cuts(workers: Workers, seed: int, num_steps: int, num_cuts: int) -> int:
-    """A group works while its links are cut. How many were."""
-    group = workers.group(3)
-    said = work_to_the_end(group, seed, num_steps, num_cuts)
-    all_do(group, leave)
-    return sum(int(one["cuts"]) for one in said)
-
-
 def work_to_the_end(group: list[Worker], seed: int, num_steps: int, num_cuts: int) -> list[dict[str, Any]]:
     """All work, nothing goes wrong but calls whose links were cut, nothing is left. What each said."""
     pids = [worker.do(pid) for worker in group]
@@ -194,17 +185,6 @@ def work_to_the_end(group: list[Worker], seed: int, num_steps: int, num_cuts: in
     assert all(one["well"] > 0 for one in said)
     within(LIMIT_S, lambda: all(is_empty(worker) for worker in group), "all values are freed and all books empty")
     return said
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_calls_and_references_outlive_random_cuts(real_workers: Workers, seed: int) -> None:
-    assert end_among_cuts(real_workers, seed, num_steps=24, num_cuts=4) >= 6
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("seed", range(100, 105))
-def test_calls_and_references_outlive_hundreds_of_random_cuts(real_workers: Workers, seed: int) -> None:
-    assert end_among_cuts(real_workers, seed, num_steps=120, num_cuts=12) >= 20
 
 
 def end_among_resets(workers: Workers, seed: int, *, num_steps: int, num_resets: int) -> None:
@@ -284,49 +264,3 @@ def test_a_backward_pass_over_a_cut_link_is_right_or_fails_clearly(real_workers:
     before, hit, after = two.do(backward_over_a_cut, "w2", three.do(pid))
     assert before == after == "[2.0, 2.0, 2.0]" and hit in (before, "LinkLostError")
     all_do([one, two, three], leave)
-
-
-def cut_and_look(pids: list[int]) -> int:
-    return cut(pids)
-
-
-def members() -> list[str]:
-    return [worker.name for worker in agents.current().workers()]
-
-
-def test_who_loses_its_link_to_the_coordinator_and_lives_stays_in_the_group(real_workers: Workers) -> None:
-    group = real_workers.group(3)
-    assert group[1].do(cut_and_look, [group[0].do(pid)]) > 0
-    assert group[1].do(call_while_cut, "w0", group[0].do(pid))
-    assert all_do(group, members) == [["w0", "w1", "w2"]] * 3
-    assert group[2].do(cut_and_look, [group[0].do(pid)]) > 0
-    all_do(group, leave)
-
-
-# -- a peer that does not answer -----------------------------------------------------------------------------------
-
-
-def hold_of(to: str) -> None:
-    KEPT.append(rpc.remote(to, Thing, args=(1,)))
-    KEPT[-1].to_here()
-
-
-def cut_and_let_go(its_pid: int) -> int:
-    """The references to a frozen worker first: their releases have to dial it."""
-    count = cut([its_pid])
-    KEPT.pop(0)
-    KEPT.pop(0)
-    return count
-
-
-def test_a_frozen_worker_whose_link_is_cut_delays_nobody_elses_releases(real_workers: Workers) -> None:
-    one, two, three = real_workers.group(3)
-    one.do(hold_of, "w2")
-    one.do(hold_of, "w1")
-    its_pid = three.do(pid)
-    three.send(signal.SIGSTOP)
-    assert one.do(cut_and_let_go, its_pid) > 0
-    within(LIMIT_S, lambda: is_empty(two), "the value of the worker that answers is freed")
-    assert "w2" in one.do(members), "the frozen one was not lost before"
-    three.send(signal.SIGKILL)
-    all_do([one, two], leave)

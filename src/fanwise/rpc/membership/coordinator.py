@@ -168,7 +168,7 @@ class Coordinator:
         return next((member for member in self.members.values() if member.incarnation == incarnation), None)
 
     def pending_summary(self) -> str:
-        """Return what a join or a shutdown waits for, for the message of a timeout."""
+        """Return why a join or a shutdown is not complete, for the message of a timeout."""
         members, barrier = self.members.values(), self.barrier
         if self.is_forming:
             missing = ", ".join(str(rank) for rank in range(self.world_size or 0) if rank not in self.members)
@@ -279,7 +279,7 @@ class Coordinator:
             return f"rank {member.id}, which {member} asks for, is taken by {holder}, which is alive"
         if self.is_forming:
             return None
-        namesake = next((other for other in self.members.values() if other.name == member.name), None)
+        namesake = next((known for known in self.members.values() if known.name == member.name), None)
         return None if namesake is None else _not_unique(namesake, member)
 
     def _remove(self, incarnation: int, why: str | None) -> None:
@@ -350,8 +350,8 @@ def _take(waiting: dict[int, int], number: int) -> list[int]:
     return ready
 
 
-def _not_unique(one: Member, other: Member) -> str:
-    return f"RPC worker name {one.name!r} is not unique: {one} and {other} both have it"
+def _not_unique(first: Member, second: Member) -> str:
+    return f"RPC worker name {first.name!r} is not unique: {first} and {second} both have it"
 
 
 def _duplicate_name(members: Collection[Member]) -> str | None:

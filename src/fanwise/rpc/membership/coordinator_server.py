@@ -127,11 +127,11 @@ class CoordinatorServer:
 
     def _remove_predecessor(self, member: Member) -> None:
         """Remove an older incarnation, whose process has ended or joins again, before its link reports it."""
-        for other in list(self.machine.members.values()):
-            if other.id == member.id or other.name == member.name:
-                is_same = other.process == member.process
-                if is_same or (other.host == self._me.host and has_ended(other.pid, other.started_ticks)):
-                    self.execute(self.machine.lose(other.incarnation, "its process has ended or has joined again"))
+        for known in list(self.machine.members.values()):
+            if known.id == member.id or known.name == member.name:
+                is_same = known.process == member.process
+                if is_same or (known.host == self._me.host and has_ended(known.pid, known.started_ticks)):
+                    self._lose(known.incarnation, "its process has ended or has joined again")
 
     def _on_request(self, sender: int, request: Request) -> None:
         if request.method == "pending":
@@ -157,7 +157,7 @@ class CoordinatorServer:
                 self._links[to].notify("dial_back", sender)
 
     def pending_summary(self) -> str:
-        """Return what a join or a shutdown waits for, for the message of a timeout."""
+        """As `Coordinator.pending_summary`, and why connections were refused."""
         refused = self._listener.refused.items() if self._listener is not None and self.machine.is_forming else ()
         refusals = ", ".join(f"{why}: {count}" for why, count in sorted(refused))
         summary = self.machine.pending_summary()

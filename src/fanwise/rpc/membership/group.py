@@ -16,6 +16,7 @@ import secrets
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from ...base.errors import DeadlineExceeded, FanwiseError, JoinError, WorkerLostError
 from ...base.version import VERSION
@@ -136,7 +137,7 @@ class Group:
                     return
                 if kind == "refused":
                     raise JoinError(f"{reason}.")
-                run_on_hub(self._hub, self._disconnect)
+                run_on_hub(self._hub, lambda: self._close_connections("not admitted"))
             if now_s() >= deadline_s:
                 host = " on this host" if self._rendezvous.address.is_here else ""
                 last = f" The last answer was: {reason.rstrip('.')}." if reason else ""
@@ -194,7 +195,8 @@ class Group:
             self._answer.set("again", error.message)
             return
         reply.add_done_callback(self._on_reply)
-        LinkWatch(self._hub, link, self.heartbeat_s, pid=self._coordinator_pid, on_lost=self._lose_coordinator)
+        on_lost = partial(self._lose_coordinator, link)
+        LinkWatch(self._hub, link, self.heartbeat_s, pid=self._coordinator_pid, on_lost=on_lost)
 
     def _coordinator_pid(self) -> int:
         """Return the process ID of the coordinator, or 0 if it is unknown or of another host."""
@@ -210,14 +212,8 @@ class Group:
         if kind != "received":
             self._answer.set(kind, text)
 
-    def _disconnect(self) -> None:
-        """Close the link to a coordinator that has not admitted this worker."""
-        link, self._link = self._link, None
-        if link is not None:
-            link.close("not admitted")
-
     def _pending_summary(self) -> str:
-        """Ask the coordinator what it waits for. Blocks; not on the hub's thread."""
+        """Ask the coordinator why the join or shutdown is not complete. Blocks; not on the hub's thread."""
         if self._server is not None:
             return run_on_hub(self._hub, self._server.pending_summary)
         link, summary = self._link, OneShot()
@@ -275,7 +271,7 @@ class Group:
 
     def request_dial(self, member: Member) -> None:
         """Ask `member`, which this worker cannot reach, to dial this worker. Does not block; from any thread."""
-        self._hub.call_soon(lambda: self._tell("dial_back", member.incarnation))
+        self._hub.call_soon(lambda: self._notify("dial_back", member.incarnation))
 
     def _on_dial_request(self, incarnation: int) -> None:
         for member in self._state.members.values():
@@ -300,7 +296,7 @@ class Group:
         if isinstance(action, SendUpdate):
             self._apply(action.update)
         elif isinstance(action, RequestCounts):
-            self._tell("counted", action.round, self._open_calls())
+            self._notify("counted", action.round, self._open_calls())
         elif isinstance(action, FinishShutdown):
             self.ending.set("finished")
         elif isinstance(action, Evict):
@@ -317,7 +313,7 @@ class Group:
         if self.fenced is not None:
             return
         events = self._state.apply(update)
-        self._tell("confirm", update.number)
+        self._notify("confirm", update.number)
         for event in events:
             if event.member != self.me:
                 if isinstance(event, Lost):
@@ -331,7 +327,7 @@ class Group:
             except Exception:
                 _log.exception("a callback about worker %s failed", event.member)
 
-    def _tell(self, event: str, *args: object) -> None:
+    def _notify(self, event: str, *args: object) -> None:
         """Report an event of this member to the coordinator, see `CoordinatorServer.on_event`."""
         if self._server is not None:
             self._server.on_event(self.me.incarnation, event, *args)
@@ -345,13 +341,12 @@ class Group:
         if link is self._link:
             self._end_without_coordinator(None if ending.clean else ending.reason)
 
-    def _lose_coordinator(self, why: str) -> None:
+    def _lose_coordinator(self, link: Link, why: str) -> None:
         """The coordinator does not answer any more."""
-        link = self._link
-        if link is not None:
-            self._tell("lose", f"it considers this coordinator lost: {why}")
+        if link is self._link:
+            self._notify("lose", f"it considers this coordinator lost: {why}")
             self._end_without_coordinator(why)
-            link.close("the coordinator was declared lost")
+        link.close("the coordinator was declared lost")
 
     def _end_without_coordinator(self, why: str | None) -> None:
         """The coordinator was lost for the reason `why`, or has left if that is None."""
@@ -378,7 +373,7 @@ class Group:
             f"They refuse its messages. Call shutdown, then init_rpc, to join again as another incarnation."
         )
 
-    def _end(self, fenced: str, first_event: Left | Lost | None = None) -> None:
+    def _end(self, fenced: str, coordinator_event: Left | Lost | None = None) -> None:
         """Stop being a member. Report the others as lost, unless this worker has left or the shutdown is complete."""
         is_silent = self._closed.is_set() or self.ending.is_set or self.fenced is not None
         self._is_member = False
@@ -386,18 +381,18 @@ class Group:
         self._close_connections("declared lost")
         if is_silent:
             return
-        self.fenced, self._is_error = fenced, not isinstance(first_event, Left)
+        self.fenced, self._is_error = fenced, not isinstance(coordinator_event, Left)
         self.ending.set("fenced")
         _log.log(logging.WARNING if self._is_error else logging.INFO, "%s", fenced)
-        others = self._state.clear(self.me)
+        lost_members = self._state.clear(self.me)
         for callback in list(self.on_fenced):
             try:
                 callback(fenced)
             except Exception:
                 _log.exception("a callback failed")
-        for member in others:  # they cannot be reached without the group
-            is_first = first_event is not None and member == first_event.member
-            self._report(first_event if first_event is not None and is_first else Lost(member, fenced))
+        for member in lost_members:  # they cannot be reached without the group
+            is_coordinator = coordinator_event is not None and member == coordinator_event.member
+            self._report(coordinator_event if coordinator_event and is_coordinator else Lost(member, fenced))
 
     # -- leaving ---------------------------------------------------------------------------------------------------
 
@@ -429,7 +424,7 @@ class Group:
                 self._wait_for_others(within_s, deadline_s)
             if graceful and self.fenced is None:
                 before_leaving()
-            self._leave(together=graceful and self.world_size is not None)
+            self._leave(is_shutdown_of_all=graceful and self.world_size is not None)
             if graceful and self._is_error:
                 raise WorkerLostError(str(self.fenced))
         finally:
@@ -438,31 +433,30 @@ class Group:
     def _wait_for_others(self, within_s: float | None, deadline_s: float | None) -> None:
         is_static = self.world_size is not None
         if is_static:
-            run_on_hub(self._hub, lambda: self._tell("arrive"))
+            run_on_hub(self._hub, lambda: self._notify("arrive"))
         while not self.ending.is_set and (is_static or self._open_calls()[0]):
             left_s = _ASK_S if deadline_s is None else deadline_s - self._hub.clock.now_s()
             if left_s <= 0:
                 pending = self._pending_summary()
-                self._leave(together=False)
+                self._leave(is_shutdown_of_all=False)
                 raise DeadlineExceeded(f"the group was not shut down within {within_s} s: {pending}.")
             self.ending.wait(min(left_s, _ASK_S if is_static else _MIN_PAUSE_S))
 
-    def _leave(self, *, together: bool) -> None:
-        """Tell the others that this worker leaves, and wait until they know, for 5 s at most.
+    def _leave(self, *, is_shutdown_of_all: bool) -> None:
+        """Wait until the others know that this worker leaves, for 5 s at most.
 
-        `together`: all leave. Then the coordinator waits until the others have read its last message. Otherwise its
-        departure ends the group.
+        If all leave, the coordinator waits until the others have read its last message.
         """
-        deadline_s = self._hub.clock.now_s() + _GOODBYE_S
-        server = self._server
+        server, deadline_s = self._server, self._hub.clock.now_s() + _GOODBYE_S
         self.ending.set("leaving")
-        if server is not None:
-            while together and server.has_connected_members and self._hub.clock.now_s() < deadline_s:
-                self._closed.wait(_MIN_PAUSE_S)
-        elif not together:
-            run_on_hub(self._hub, lambda: self._tell("leave"))
-            while self._link is not None and not self._left.wait(_MAX_PAUSE_S) and self._hub.clock.now_s() < deadline_s:
-                pass
+        if server is None and not is_shutdown_of_all:
+            run_on_hub(self._hub, lambda: self._notify("leave"))
+            if self._link is not None:
+                self._left.wait(_GOODBYE_S)
+        while is_shutdown_of_all and server is not None and server.has_connected_members:
+            if self._hub.clock.now_s() >= deadline_s:
+                break
+            self._closed.wait(_MIN_PAUSE_S)
 
     def close(self) -> None:
         """Close all connections of the group, which the others see as a departure. A second call has no effect."""

@@ -131,7 +131,7 @@ def no_member(
     if fenced is not None:
         return WorkerLostError(fenced)
     name = f"{former[id].name} (rank {id})" if id in former else str(id)
-    present = ", ".join(f"{other.name} ({rank})" for rank, other in sorted(members.items()))
+    present = ", ".join(f"{member.name} ({rank})" for rank, member in sorted(members.items()))
     return WorkerLostError(f"worker {name} is not, or no longer, in the group; there are {present}.")
 
 
@@ -174,10 +174,10 @@ class MemberState:
 
     def clear(self, me: Member) -> list[Member]:
         """Remove all members except `me` and return them."""
-        others = [member for member in self.members.values() if member != me]
-        self.former = {**self.former, **{member.id: member for member in others}}
+        removed = [member for member in self.members.values() if member != me]
+        self.former = {**self.former, **{member.id: member for member in removed}}
         self.members = {me.id: me}
-        return others
+        return removed
 
     def refusal(self, incarnation: int, known_number: int) -> str | None:
         """Return why a worker that knows view `known_number` is refused; None if it is a member or may become one."""

@@ -1,4 +1,4 @@
-"""Where the workers of a group meet: `open_rendezvous`.
+"""Rendezvous of the workers of a group: `open_rendezvous`.
 
 addresses    the meaning of env://, tcp:// and file://
 unix         meeting within one host, by Unix sockets
@@ -32,7 +32,7 @@ class JoinListener(Protocol):
 
 
 class Rendezvous(Protocol):
-    """How the members of a group reach each other: within one host, or between hosts."""
+    """Connections between the members of a group: within one host, or between hosts."""
 
     address: Address
 
@@ -52,7 +52,7 @@ class Rendezvous(Protocol):
 def open_rendezvous(address: Address, *, environment: Mapping[str, str] = os.environ) -> Rendezvous:
     """Return the rendezvous at an address: TLS if the environment has a secret, otherwise Unix sockets.
 
-    With TLS each worker listens at a port: any free one, or the first free one of FANWISE_PORTS, a number or a range
+    TLS workers listen at any free port, or at the first free one of FANWISE_PORTS, a number or a range
     like "29600-29700". Raises `SecretError` for an address of another host without a secret, and for a weak secret.
     """
     secret = read_secret(environment) if address.port else None

@@ -83,12 +83,12 @@ def _defaults(scheme: str, query: str, environment: Mapping[str, str]) -> dict[s
     return {key: number for key, number in numbers.items() if number != -1}
 
 
-def _setting(scheme: str, key: str, given: int | None, defaults: Mapping[str, int]) -> int:
+def _setting(scheme: str, key: str, value: int | None, defaults: Mapping[str, int]) -> int:
     """Return the argument of the caller, or else the default. An argument may differ from the environment."""
-    if given is not None:
-        if scheme != "env" and defaults.get(key, given) != given:
-            raise _invalid(scheme, f"{key}={given} was given, but the address says {key}={defaults[key]}")
-        return given
+    if value is not None:
+        if scheme != "env" and defaults.get(key, value) != value:
+            raise _invalid(scheme, f"{key}={value} was given, but the address says {key}={defaults[key]}")
+        return value
     if key in defaults:
         return defaults[key]
     if scheme == "env":

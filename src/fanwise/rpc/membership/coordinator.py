@@ -92,44 +92,33 @@ class Barrier:
     arrived: set[int] = field(default_factory=set)
     round: int = 0
     is_complete: bool = False
-    pauses: bool = False
-    requested: set[int] = field(default_factory=set)
+    is_pausing: bool = False
     counts: dict[int, tuple[int, int]] = field(default_factory=dict)
     previous_counts: dict[int, tuple[int, int]] = field(default_factory=dict)
-    notified: set[int] = field(default_factory=set)
 
     def step(self, members: Collection[int]) -> list[Action]:
-        """Return the actions that follow from the events so far."""
-        if self.is_complete:
-            pending = sorted(set(members) - self.notified)
-            self.notified.update(members)
-            return [FinishShutdown(to) for to in pending]
-        if self.pauses or not members or not self.arrived.issuperset(members):
+        """Return the actions that follow from the events so far. Nobody joins while rounds are counted."""
+        if self.is_complete or self.is_pausing or not members or not self.arrived.issuperset(members):
             return []
-        if self.round and self.counts.keys() >= set(members):
-            return self._end_round(members)
         if self.round == 0:
-            self.begin_round()
-        pending = sorted(set(members) - self.requested)
-        self.requested.update(members)
-        return [RequestCounts(to, self.round) for to in pending]
-
-    def _end_round(self, members: Collection[int]) -> list[Action]:
+            return self.begin_round(members)
+        if not self.counts.keys() >= set(members):
+            return []
         counts = {incarnation: self.counts[incarnation] for incarnation in members}
         is_repeated = all(self.previous_counts.get(incarnation) == counts[incarnation] for incarnation in members)
         self.previous_counts = counts
         if any(num_open for num_open, _ in counts.values()):
-            self.pauses = True
+            self.is_pausing = True
             return [StartTimer(self.round + 1)]
-        self.is_complete = is_repeated
         if not is_repeated:
-            self.begin_round()
-        return self.step(members)
+            return self.begin_round(members)
+        self.is_complete = True
+        return [FinishShutdown(to) for to in sorted(members)]
 
-    def begin_round(self) -> None:
+    def begin_round(self, members: Collection[int]) -> list[Action]:
         self.round += 1
-        self.pauses = False
-        self.requested, self.counts = set(), {}
+        self.is_pausing, self.counts = False, {}
+        return [RequestCounts(to, self.round) for to in sorted(members)]
 
 
 class Coordinator:
@@ -234,16 +223,15 @@ class Coordinator:
 
     def counted(self, member: int, round: int, counts: tuple[int, int]) -> list[Action]:
         """A member reports (open calls, calls ever started). Ignored unless it is for the current round."""
-        if round == self.barrier.round and not self.barrier.pauses:
+        if round == self.barrier.round and not self.barrier.is_pausing:
             self.barrier.counts[member] = counts
         return self._settle()
 
     def next_round(self, round: int) -> list[Action]:
         """The pause before `round` is over."""
-        if not self.barrier.pauses or round != self.barrier.round + 1:
+        if not self.barrier.is_pausing or round != self.barrier.round + 1:
             return []
-        self.barrier.begin_round()
-        return self._settle()
+        return self.barrier.begin_round(self.confirmed)
 
     # -- decisions -------------------------------------------------------------------------------------------------
 

@@ -97,16 +97,9 @@ class Group:
     ) -> "Group":
         """Become a member. Blocks until all other members know. Another thread must drive `hub`.
 
-        Args:
-            rendezvous: from `open_rendezvous`.
-            world_size: size of a static group, which is complete when this returns; None for a dynamic group.
-            address: address of the listener of this worker, from `rendezvous.listen`.
-            within_s: time limit in seconds.
-            heartbeat_s: as in the options of a worker.
-
-        Raises:
-            JoinError: (a RuntimeError) the name, rank, world size or version of this worker does not fit.
-            DeadlineExceeded: nobody opened the group, or workers are missing; names them.
+        `address` is that of the listener of this worker, from `rendezvous.listen`. A static group, with a `world_size`,
+        is complete when this returns. Raises JoinError (a RuntimeError) if this worker does not fit, and
+        DeadlineExceeded if nobody opened the group or workers are missing, which it names.
         """
         problem = name_error(name)
         if problem is not None:
@@ -408,14 +401,11 @@ class Group:
 
         A graceful shutdown of a static group waits until all members have called it and no call is open in the group,
         that of a dynamic group until no call is open here. `open_calls()` returns (open calls, calls ever started) and
-        may be called by any thread. `before_leaving()` is called after the wait, while the others are reachable.
+        may be called by any thread. `before_leaving()` is called after the wait, while the others are reachable. The
+        wait ends without an error if the coordinator leaves.
 
-        If the coordinator leaves meanwhile, the wait ends without an error.
-
-        Raises:
-            DeadlineExceeded: the wait took longer than `within_s` seconds; names the missing workers.
-            WorkerLostError: graceful only: the coordinator was lost, or this worker was declared lost.
-            The group is closed in any case.
+        Raises DeadlineExceeded, which names the missing workers, after `within_s` seconds. A graceful shutdown raises
+        WorkerLostError if the coordinator was lost, or this worker was declared lost. The group is closed in any case.
         """
         deadline_s = None if within_s is None else self._hub.clock.now_s() + within_s
         self._open_calls = open_calls

@@ -72,4 +72,4 @@ experiment = Tuner.resume(tuner.name, n_workers=WORKERS_AFTER).run()
 num_resumed = experiment.trials["attempt"].sum()
 print(f"trials were resumed {num_resumed} times; {len(experiment.trials)} trials, {len(experiment.results)} epochs")
 print(f"best {experiment.best}")
-print(save_figure(experiment.plot_workers(), PICTURE))  # bars: a trial paused; triangles: it was taken up again
+print(save_figure(experiment.plot_workers(), PICTURE))  # bars: paused; triangles: resumed

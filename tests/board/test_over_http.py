@@ -332,7 +332,7 @@ def test_every_view_of_a_search(board: Served, home: Path) -> None:
     workers = board.ask("/api/experiments/old/workers").json
     assert {one["slot"] for one in workers["stretches"]} == {0, 1} and 0 < workers["shares"]["busy"] < 1
     [rung] = board.ask("/api/experiments/old/rungs").json["rungs"]
-    assert (rung["arrived"], rung["went_on"]) == (12, 0)
+    assert (rung["arrived"], rung["continued"]) == (12, 0)
     parallel = board.ask("/api/experiments/old/parallel").json
     assert [axis["name"] for axis in parallel["axes"]] == ["lr", "kind"] and len(parallel["lines"]) == 12
     known = within(60.0, lambda: known_importance(board), "the importances are known")

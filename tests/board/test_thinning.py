@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fanwise.board.columns import thin
 from fanwise.board.thinning import chosen, merged
-from fanwise.plot.data import IntervalKind, WorkerInterval
+from fanwise.plot.worker_intervals import IntervalKind, WorkerInterval
 
 VALUES = st.lists(st.floats(allow_nan=False), max_size=300)
 ALL_KINDS: tuple[IntervalKind, ...] = ("busy", "start-up", "idle")

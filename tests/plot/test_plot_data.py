@@ -13,17 +13,16 @@ from fanwise.plot.data import (
     ReportPoint,
     SearchData,
     Span,
-    WorkerInterval,
     best_point,
     curves_by_trial,
-    from_first_ready,
+    from_first_objective,
     incumbent_band,
     incumbent_curve,
     incumbent_steps,
-    later_values,
-    n_not_finite,
-    worker_timeline,
+    num_not_finite,
+    typical_values,
 )
+from fanwise.plot.worker_intervals import WorkerInterval, worker_timeline
 
 
 def search_of(
@@ -32,13 +31,13 @@ def search_of(
     mode: str = "min",
     spans: Sequence[Span] = (),
     n_workers: int = 1,
-    first_ready_s: float | None = None,
+    first_objective_s: float | None = None,
     stop_s: float | None = None,
     last_s: float = 100.0,
 ) -> SearchData:
     """Reports as (trial, time, value), numbered as they come."""
     points = [ReportPoint(trial, t_s, i + 1, value) for i, (trial, t_s, value) in enumerate(reports)]
-    return SearchData("s", "error", mode, n_workers, True, points, spans, first_ready_s, stop_s, last_s)
+    return SearchData("s", "error", mode, n_workers, True, points, spans, first_objective_s, stop_s, last_s)
 
 
 def test_only_a_strictly_better_report_becomes_the_incumbent() -> None:
@@ -56,7 +55,7 @@ def test_mode_max_takes_the_largest_value() -> None:
 def test_values_that_are_not_finite_are_never_incumbents_and_are_counted() -> None:
     search = search_of([(0, 1.0, math.nan), (1, 2.0, -math.inf), (2, 3.0, 0.5), (3, 4.0, math.inf), (4, 5.0, 0.4)])
     assert [p.value for p in incumbent_steps(search)] == [0.5, 0.4]
-    assert n_not_finite(search) == 3
+    assert num_not_finite(search) == 3
 
 
 def test_reports_out_of_order_give_the_same_incumbents() -> None:
@@ -107,9 +106,9 @@ def test_learning_curves_keep_wall_clock_order_and_drop_what_cannot_be_drawn() -
     assert [(c.trial_id, c.times_s, c.values) for c in curves] == [(0, [1.0, 2.0], [0.9, 0.8]), (1, [5.0], [0.5])]
 
 
-def test_later_values_leave_out_the_first_report_of_each_trial() -> None:
-    assert later_values(search_of([(0, 1.0, 1e6), (0, 2.0, 0.5), (1, 3.0, 1e7), (1, 4.0, 0.4)])) == [0.5, 0.4]
-    assert later_values(search_of([(0, 1.0, 1e6), (1, 3.0, 1e7)])) == [1e6, 1e7]
+def test_typical_values_leave_out_the_first_report_of_each_trial() -> None:
+    assert typical_values(search_of([(0, 1.0, 1e6), (0, 2.0, 0.5), (1, 3.0, 1e7), (1, 4.0, 0.4)])) == [0.5, 0.4]
+    assert typical_values(search_of([(0, 1.0, 1e6), (1, 3.0, 1e7)])) == [1e6, 1e7]
 
 
 def test_a_timeline_holds_startup_busy_and_idle_time_of_each_worker() -> None:
@@ -118,7 +117,7 @@ def test_a_timeline_holds_startup_busy_and_idle_time_of_each_worker() -> None:
         Span(0, 2, 5.0, 5.5, 12.0, 12.1, "Completed"),
         Span(1, 1, 0.0, 2.0, 6.0, 6.0, "Failed"),
     ]
-    timeline = worker_timeline(search_of(spans=spans, n_workers=2, first_ready_s=1.0, stop_s=10.0, last_s=12.1))
+    timeline = worker_timeline(search_of(spans=spans, n_workers=2, first_objective_s=1.0, stop_s=10.0, last_s=12.1))
     assert timeline.intervals == [
         WorkerInterval(0, "start-up", 0.0, 1.0, 0, "Completed"),
         WorkerInterval(0, "busy", 1.0, 4.0, 0, "Completed"),
@@ -137,19 +136,19 @@ def test_a_timeline_holds_startup_busy_and_idle_time_of_each_worker() -> None:
 
 def test_a_running_search_is_busy_until_its_last_event() -> None:
     spans = [Span(0, 0, 0.0, 1.0, None, None, "InProgress"), Span(1, 1, 0.0, None, None, None, "InProgress")]
-    timeline = worker_timeline(search_of(spans=spans, n_workers=3, first_ready_s=1.0, last_s=5.0))
+    timeline = worker_timeline(search_of(spans=spans, n_workers=3, first_objective_s=1.0, last_s=5.0))
     assert (timeline.busy_s, timeline.startup_s, timeline.idle_s) == (4.0, 4.0, 4.0)
 
 
 def test_a_trial_that_died_before_its_objective_was_only_start_up() -> None:
     spans = [Span(0, 0, 0.0, 1.0, 2.0, 2.0, "Completed"), Span(0, 1, 2.0, None, 3.0, 3.0, "Failed")]
-    timeline = worker_timeline(search_of(spans=spans, first_ready_s=1.0, stop_s=3.0, last_s=3.0))
+    timeline = worker_timeline(search_of(spans=spans, first_objective_s=1.0, stop_s=3.0, last_s=3.0))
     assert (timeline.busy_s, timeline.startup_s, timeline.idle_s) == (1.0, 1.0, 0.0)
 
 
 def test_time_outside_of_the_objective_is_idle_where_the_worker_measured_it() -> None:
     spans = [Span(0, 0, 0.0, 1.0, 5.0, 5.5, "Completed", 3.0)]
-    timeline = worker_timeline(search_of(spans=spans, first_ready_s=1.0, stop_s=6.0, last_s=6.0))
+    timeline = worker_timeline(search_of(spans=spans, first_objective_s=1.0, stop_s=6.0, last_s=6.0))
     assert (timeline.busy_s, timeline.startup_s, timeline.idle_s) == (3.0, 0.0, 2.0)
     assert timeline.utilization == pytest.approx(0.6)
     assert timeline.utilization_in_words() == "60.0 % (start-up 0.0 %, idle 40.0 %)"
@@ -164,7 +163,7 @@ def test_without_a_first_objective_there_is_no_idle_share() -> None:
 
 def test_only_the_runs_of_the_tuner_count_each_with_its_workers() -> None:
     spans = [Span(0, 0, 0.0, 0.0, 4.0, 4.0, "Completed"), Span(1, 1, 9.0, 10.0, 13.0, 13.0, "Completed")]
-    search = search_of(spans=spans, n_workers=1, first_ready_s=0.0, stop_s=14.0, last_s=14.0)
+    search = search_of(spans=spans, n_workers=1, first_objective_s=0.0, stop_s=14.0, last_s=14.0)
     timeline = worker_timeline(replace(search, windows=[(0.0, 4.0, 1), (10.0, 14.0, 2)]))
     idle = [(i.slot, i.begin_s, i.end_s) for i in timeline.intervals if i.kind == "idle"]
     assert idle == [(0, 10.0, 14.0), (1, 13.0, 14.0)]
@@ -193,9 +192,9 @@ def searches(draw: st.DrawFn) -> SearchData:
         spans.append(Span(draw(st.integers(0, n_workers - 1)), trial_id, started, ready_s, ended_s, ended_s, shape))
     *runs, begin_s, end_s = sorted(draw(st.lists(times, min_size=4, max_size=4)))
     stop_s = draw(st.sampled_from([end_s, None]))
-    search = search_of(spans=spans, n_workers=n_workers, first_ready_s=begin_s, stop_s=stop_s, last_s=40.0)
+    search = search_of(spans=spans, n_workers=n_workers, first_objective_s=begin_s, stop_s=stop_s, last_s=40.0)
     windows = [(runs[0], runs[1], n_workers), (begin_s, end_s, n_workers)]
-    return replace(search, first_ready_s=runs[0], windows=windows) if draw(st.booleans()) else search
+    return replace(search, first_objective_s=runs[0], windows=windows) if draw(st.booleans()) else search
 
 
 @given(searches())
@@ -215,10 +214,10 @@ def test_the_intervals_of_a_worker_never_overlap(search: SearchData) -> None:
 def test_a_search_seen_from_its_first_ready_worker_counts_the_same() -> None:
     spans = [Span(0, 0, 0.0, 8.0, 18.0, 18.0, "Completed"), Span(1, 1, 0.0, 9.0, None, None, "InProgress")]
     before = SearchData("s", "e", "min", 2, True, [ReportPoint(0, 10.0, 1, 0.5)], spans, 8.0, 17.0, 18.0)
-    moved = from_first_ready(before)
-    assert (moved.first_ready_s, moved.stop_s, moved.last_s) == (0.0, 9.0, 10.0)
+    moved = from_first_objective(before)
+    assert (moved.first_objective_s, moved.stop_s, moved.last_s) == (0.0, 9.0, 10.0)
     assert [span.started_s for span in moved.spans] == [0.0, 0.0] and moved.reports[0].t_s == 2.0
     for share in ("busy_s", "startup_s", "idle_s"):
         assert getattr(worker_timeline(moved), share) == pytest.approx(getattr(worker_timeline(before), share))
     unready = SearchData("s", "e", "min", 2, True, [], [], None, None, 1.0)
-    assert from_first_ready(unready) is unready
+    assert from_first_objective(unready) is unready

@@ -26,8 +26,8 @@ from fanwise.plot import (
     save_figure,
     workers,
 )
-from fanwise.plot.canvas import IDLE, png_bytes, trial_colour, trial_marker
-from fanwise.plot.rows import RowScale
+from fanwise.plot.canvas import IDLE, png_bytes, trial_color, trial_marker
+from fanwise.plot.timeline import RowScale
 
 PNG = b"\x89PNG\r\n\x1a\n"
 OVER_TIME: list[Callable[[SearchData], Figure]] = [incumbent, learning_curves, workers]
@@ -63,9 +63,9 @@ def make_search(
             value = first if i == 1 else shift + 1 / (trial + 2) + 0.5 / i
             reports.append(ReportPoint(trial, ready_s + i, i, value))
     last_s = max((span.free_s or 0.0 for span in spans), default=0.0)
-    first_ready_s = 0.5 if spans else None
+    first_objective_s = 0.5 if spans else None
     return SearchData(
-        name, metric, mode, n_workers, asynchronous, reports, spans, first_ready_s, last_s, last_s, "epoch"
+        name, metric, mode, n_workers, asynchronous, reports, spans, first_objective_s, last_s, last_s, "epoch"
     )
 
 
@@ -164,8 +164,8 @@ def test_values_over_many_decades_are_drawn_on_a_logarithmic_axis() -> None:
 
 
 def test_trials_next_to_each_other_differ_in_colour_and_the_first_49_in_colour_or_marker() -> None:
-    assert all(trial_colour(i) != trial_colour(i + 1) for i in range(100))
-    assert len({(trial_colour(i), trial_marker(i)) for i in range(49)}) == 49
+    assert all(trial_color(i) != trial_color(i + 1) for i in range(100))
+    assert len({(trial_color(i), trial_marker(i)) for i in range(49)}) == 49
 
 
 def test_the_star_of_the_best_trial_is_whole_also_at_the_last_moment() -> None:
@@ -210,10 +210,10 @@ def test_the_worker_timeline_draws_what_its_title_counts() -> None:
 
 def test_boxes_carry_the_trial_number_only_where_it_fits() -> None:
     assert {"0", "1", "2", "3"} <= set(texts(workers(make_search(4))))
-    scale = RowScale(inches_per_s=0.1, row_in=0.4)
+    scale = RowScale(in_per_s=0.1, row_in=0.4)
     assert scale.fits("7", 3.0)
     assert not scale.fits("1234", 3.0)
-    assert not RowScale(inches_per_s=10.0, row_in=0.02).fits("7", 3.0)
+    assert not RowScale(in_per_s=10.0, row_in=0.02).fits("7", 3.0)
 
 
 def test_start_up_has_a_shade_of_its_own_also_where_it_is_narrow() -> None:
@@ -224,11 +224,11 @@ def test_start_up_has_a_shade_of_its_own_also_where_it_is_narrow() -> None:
         boxes = figure.axes[0].collections
         return {tuple(face) for collection in boxes for face in np.asarray(collection.get_facecolor())}
 
-    trials = {to_rgba(trial_colour(0)), to_rgba(trial_colour(1))}
+    trials = {to_rgba(trial_color(0)), to_rgba(trial_color(1))}
     (narrow,) = shades(0.01, 0.01) - trials - {to_rgba(IDLE)}
     (wide,) = shades(5.0, 5.0) - trials - {to_rgba(IDLE)}
     assert narrow == wide
-    assert narrow not in {to_rgba(trial_colour(i)) for i in range(7)}
+    assert narrow not in {to_rgba(trial_color(i)) for i in range(7)}
 
 
 def test_failed_trials_and_start_up_appear_in_the_legend_when_there_are_any() -> None:
@@ -320,7 +320,7 @@ def dots(figure: Figure) -> list[int]:
 
 def test_rungs_show_who_came_and_who_went_on() -> None:
     figure = rungs(halving(5))
-    assert {"5 trials\n3 went on", "3 trials", "epoch", "1", "3"} <= set(texts(figure))
+    assert {"5 trials\n3 continued", "3 trials", "epoch", "1", "3"} <= set(texts(figure))
     assert dots(figure) == [2, 3, 3], "the beaten, the better, and those at the end"
     (lines,) = [c for c in figure.axes[0].collections if type(c).__name__ == "LineCollection"]
     assert [tuple(np.asarray(path.vertices)[:, 1]) for path in lines.get_paths()] == [
@@ -355,7 +355,7 @@ def test_the_star_stands_at_the_best_report_or_where_its_trial_came_last_before(
     at_first = [low, *[replace(point, iter=point.iter + 1) for point in search.reports]]
     assert star_of(replace(search, reports=at_first)) == (0, 0.1, "the best")
     later = [*search.reports[:3], between, *[replace(point, iter=3) for point in search.reports[3:]]]
-    assert star_of(replace(search, reports=later)) == (0, 0.5, "the best trial, whose best report came at 2")
+    assert star_of(replace(search, reports=later)) == (0, 0.5, "the best trial, whose best report was at 2")
 
 
 def test_the_best_trial_may_have_come_to_no_rung() -> None:

@@ -1,4 +1,4 @@
-"""Who arrived at which rung and who went on, told from reports and stays alone; and many curves told as a few."""
+"""Arrivals at rungs, times since the first objective, and the bins of many learning curves."""
 
 import math
 from collections.abc import Sequence
@@ -8,9 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fanwise.plot.crowds import best_curves, crowd_of
-from fanwise.plot.data import Curve, ReportPoint, SearchData, Span, best_of_trials, curves_by_trial, from_first_ready
-from fanwise.plot.rung_figure import levels_of, rungs_of
+from fanwise.plot.curves import best_curves, bin_reports
+from fanwise.plot.data import (
+    Curve,
+    ReportPoint,
+    SearchData,
+    Span,
+    best_of_trials,
+    curves_by_trial,
+    from_first_objective,
+)
+from fanwise.plot.rung_levels import levels_of, rungs_of
 
 # Trial, time, resource, value, answer.
 Told = tuple[int, float, float, float, str]
@@ -23,9 +31,13 @@ def search_of(told: Sequence[Told], spans: Sequence[Span] = (), *, stop_s: float
 
 
 def shape(search: SearchData) -> list[tuple[float, list[int], list[int]]]:
-    """Each rung's level, who arrived, and who went on."""
+    """Return (level, trials that arrived, trials that continued) of each rung."""
     return [
-        (rung.level, [a.point.trial_id for a in rung.arrivals], [a.point.trial_id for a in rung.arrivals if a.went_on])
+        (
+            rung.level,
+            [a.point.trial_id for a in rung.arrivals],
+            [a.point.trial_id for a in rung.arrivals if a.has_continued],
+        )
         for rung in rungs_of(search)
     ]
 
@@ -47,7 +59,7 @@ def test_rungs_are_where_trials_were_stopped_or_paused_and_the_end() -> None:
     assert shape(search_of(HALVING)) == [(1, [0, 1, 2], [0, 2]), (3, [2, 0], [0]), (5, [0], [])]
 
 
-def test_a_paused_trial_went_on_as_soon_as_it_has_a_worker_again() -> None:
+def test_a_paused_trial_has_continued_once_it_has_a_worker_again() -> None:
     told = HALVING[:3]
     assert shape(search_of(told)) == [(1, [0, 1, 2], [])]
     spans = [Span(0, 1, 0.0, 0.5, 2.0, 2.0, "Paused"), Span(0, 1, 3.0, None, None, None, "InProgress")]
@@ -96,7 +108,7 @@ def test_time_is_counted_from_the_first_ready_worker() -> None:
     spans = [Span(0, 0, 0.5, 3.0, 9.0, 9.5, "Completed", 6.0), Span(1, 1, 0.5, None, None, None, "InProgress")]
     points = [ReportPoint(0, 4.0, 1, 0.5, 7.0, "STOP")]
     search = SearchData("s", "error", "max", 2, True, points, spans, 3.0, 8.0, 10.0, "epoch")
-    assert from_first_ready(search) == SearchData(
+    assert from_first_objective(search) == SearchData(
         "s",
         "error",
         "max",
@@ -113,38 +125,38 @@ def test_time_is_counted_from_the_first_ready_worker() -> None:
 
 def test_before_any_worker_is_ready_time_is_that_of_the_search() -> None:
     search = search_of(HALVING)
-    assert from_first_ready(search) is search
+    assert from_first_objective(search) is search
 
 
-# -- crowds ------------------------------------------------------------------------------------------------------------
+# -- bins --------------------------------------------------------------------------------------------------------------
 
 
 def test_the_best_curves_are_those_with_the_best_values() -> None:
     curves = [Curve(0, [1.0], [0.5]), Curve(1, [1.0, 2.0], [0.1, 0.9]), Curve(2, [1.0], [0.5]), Curve(3, [1.0], [0.9])]
-    assert [c.trial_id for c in best_curves(curves, "min", 3)] == [1, 0, 2]
-    assert [c.trial_id for c in best_curves(curves, "max", 2)] == [1, 3]
+    assert [c.trial_id for c in best_curves(curves, 1.0, 3)] == [1, 0, 2]
+    assert [c.trial_id for c in best_curves(curves, -1.0, 2)] == [1, 3]
 
 
-def test_a_crowd_is_the_median_and_the_middle_of_each_time() -> None:
+def test_bins_have_median_and_percentiles() -> None:
     early = [Curve(i, [0.0], [float(i)]) for i in range(11)]
     late = [Curve(20, [10.0], [5.0])]
-    crowd = crowd_of([*early, *late], 5)
-    assert crowd.times_s == [1.0, 9.0], "a bin without reports is left out"
-    assert (crowd.median, crowd.low, crowd.high) == ([5.0, 5.0], [1.0, 5.0], [9.0, 5.0])
+    bins = bin_reports([*early, *late], 5)
+    assert bins.times_s == [1.0, 9.0], "a bin without reports is left out"
+    assert (bins.median, bins.low, bins.high) == ([5.0, 5.0], [1.0, 5.0], [9.0, 5.0])
 
 
-def test_a_crowd_of_nobody_and_of_one_moment() -> None:
-    assert crowd_of([], 10).times_s == []
-    assert crowd_of([Curve(0, [3.0], [0.5])], 10).median == [0.5]
+def test_bins_without_reports_and_with_one_report() -> None:
+    assert bin_reports([], 10).times_s == []
+    assert bin_reports([Curve(0, [3.0], [0.5])], 10).median == [0.5]
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.floats(0, 50), st.floats(-1e6, 1e6)), min_size=1))
-def test_a_crowd_lies_within_what_was_reported(told: list[tuple[int, float, float]]) -> None:
+def test_bins_lie_within_the_reported_values(told: list[tuple[int, float, float]]) -> None:
     points = [ReportPoint(trial, t_s, 1, value) for trial, t_s, value in told]
     search = SearchData("s", "error", "min", 1, True, points, [], None, None, 50.0)
-    crowd = crowd_of(curves_by_trial(search), 7)
+    bins = bin_reports(curves_by_trial(search), 7)
     values = [value for _, _, value in told]
-    for low, median, high in zip(crowd.low, crowd.median, crowd.high, strict=True):
+    for low, median, high in zip(bins.low, bins.median, bins.high, strict=True):
         assert min(values) <= low <= median <= high <= max(values)
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fanwise.plot.axis_scales import number, plain, sample_steps, thin, time_unit, value_scale
+from fanwise.plot.scales import number, plain, sample_steps, thin, time_unit, value_scale
 
 
 def test_ordinary_values_all_lie_within_a_linear_axis() -> None:
@@ -68,11 +68,11 @@ def test_the_best_value_is_always_shown(values: list[float], mode: str) -> None:
 
 def test_shares_follow_the_axis_also_where_it_is_logarithmic() -> None:
     linear = value_scale([0.0, 10.0], "min")
-    assert linear.share(5.0) == pytest.approx(0.5)
+    assert linear.position(5.0) == pytest.approx(0.5)
     log = value_scale([0.001, 0.01, 0.1, 1.0], "min")
     assert log.log
-    assert log.share(0.1) - log.share(0.01) == pytest.approx(log.share(1.0) - log.share(0.1))
-    assert log.share(0.0) == -1.0
+    assert log.position(0.1) - log.position(0.01) == pytest.approx(log.position(1.0) - log.position(0.1))
+    assert log.position(0.0) == -1.0
 
 
 def test_a_value_weighs_as_long_as_it_holds() -> None:

@@ -287,7 +287,7 @@ def test_search_data_has_reports_and_spans(experiment: Experiment) -> None:
 
     data = experiment.search_data()
     assert (data.name, data.metric, data.mode, data.n_workers, data.asynchronous) == ("lenet", "error", "min", 2, False)
-    assert (data.first_ready_s, data.stop_s, data.last_s) == (1.0, 9.0, 10.0)
+    assert (data.first_objective_s, data.stop_s, data.last_s) == (1.0, 9.0, 10.0)
     points = [(p.trial_id, p.t_s, p.iter, p.value) for p in data.reports if math.isfinite(p.value)]
     assert points == [(0, 2.0, 1, 0.5), (0, 4.0, 2, 0.3), (1, 6.0, 1, 0.2), (2, 9.0, 2, 0.25)]
     assert len(data.reports) == 5
@@ -302,7 +302,7 @@ def test_search_data_has_reports_and_spans(experiment: Experiment) -> None:
 @pytest.mark.parametrize("objective_s", [1.25, None])
 @pytest.mark.parametrize("stop_s", [9.0, None])
 def test_utilization_equals_that_of_the_figure(tmp_path: Path, objective_s: float | None, stop_s: float | None) -> None:
-    from fanwise.plot.data import worker_timeline
+    from fanwise.plot.worker_intervals import worker_timeline
 
     with searching(tmp_path / "e") as search:
         for trial_id in range(4):
@@ -323,7 +323,7 @@ def test_utilization_equals_that_of_the_figure(tmp_path: Path, objective_s: floa
 
 
 def test_timeline_has_workers_that_were_added_during_the_search(tmp_path: Path) -> None:
-    from fanwise.plot.data import worker_timeline
+    from fanwise.plot.worker_intervals import worker_timeline
 
     with searching(tmp_path / "e", n_workers=1) as search:
         search.start(0.0, 0, {})

@@ -165,7 +165,11 @@ def test_error_names_missing_and_surplus_arguments(changes: Options, message: st
         ({"stop_grace_s": float("nan")}, ValueError, "stop_grace_s must be finite and at least 0 seconds, got nan"),
         ({"print_update_interval": float("nan")}, ValueError, "must be above 0 seconds, got nan"),
         ({"devices_per_trial": True}, TypeError, "devices_per_trial must be a number, got True"),
-        ({"devices_per_trial": float("nan")}, ValueError, "devices_per_trial must be a number of at least 0, got nan"),
+        (
+            {"devices_per_trial": float("nan")},
+            ValueError,
+            "devices_per_trial must be a finite number of at least 0, got nan",
+        ),
         ({"random_seed": "7"}, TypeError, "random_seed must be an int or None, got '7' of type str"),
         ({"pool": 4}, TypeError, "pool must be a Pool or None, got 4"),
         ({"name": 4}, TypeError, "name must be a str or None, got 4"),

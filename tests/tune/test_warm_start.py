@@ -265,9 +265,12 @@ def test_another_mode_is_an_error() -> None:
 @pytest.mark.parametrize(
     ("options", "what"),
     [
-        ({"metric": "error"}, "no report of 'error', which this search needs; it has 'loss', 'epoch', 'size'"),
-        ({"metric": "loss", "resource_attr": "step"}, "no report of 'step', which the scheduler's resource_attr needs"),
-        ({"metric": "loss", "constraints": ["watts <= 3"]}, "no report of 'watts', which this search needs"),
+        ({"metric": "error"}, "no report of 'error', which is required; it has 'loss', 'epoch', 'size'"),
+        (
+            {"metric": "loss", "resource_attr": "step"},
+            "'step', which is the resource_attr of the scheduler",
+        ),
+        ({"metric": "loss", "constraints": ["watts <= 3"]}, "no report of 'watts', which is required"),
     ],
 )
 def test_missing_metric_is_an_error(options: Any, what: str) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from ..plot.data import WorkerInterval
+from ..plot.worker_intervals import WorkerInterval
 
 
 def chosen(losses: Mapping[int, float], running: Collection[int], most: int) -> list[int]:

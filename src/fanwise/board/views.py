@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from ..plot.axis_scales import value_scale
-from ..plot.data import Timeline, worker_timeline
-from ..plot.rung_figure import rungs_of
+from ..plot.rung_levels import rungs_of
+from ..plot.scales import value_scale
+from ..plot.worker_intervals import Timeline, worker_timeline
 from ..tune.constraints import format_violations, violated_constraints
 from ..tune.display.table import method_line
 from ..tune.experiment import Experiment
@@ -219,9 +219,9 @@ def rungs(look: Look) -> Json:
             {
                 "level": found[place].level,
                 "arrived": len(found[place].arrivals),
-                "went_on": found[place].n_went_on,
+                "continued": found[place].num_continued,
                 "dots": [
-                    [one.point.trial_id, _finite(one.point.value), one.went_on]
+                    [one.point.trial_id, _finite(one.point.value), one.has_continued]
                     for one in _sample(found[place].arrivals, _MOST_DOTS_A_RUNG)
                 ],
             }

@@ -38,9 +38,9 @@ def modes(incomplete: str) -> list[str]:
 
 def kinds_of_picture(incomplete: str) -> list[str]:
     """What `--format` takes."""
-    from ..plot.canvas import FIGURE_KINDS
+    from ..plot.canvas import FORMATS
 
-    return _beginning(FIGURE_KINDS, incomplete)
+    return _beginning(FORMATS, incomplete)
 
 
 def _beginning(names: Iterable[str], incomplete: str) -> list[str]:

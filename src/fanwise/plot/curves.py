@@ -1,81 +1,177 @@
-"""Learning curves: a line for each trial over wall-clock time, the best on top, numbers where there is room.
+"""The figure of the learning curves: a line per trial over wall-clock time, with the best trial on top.
 
-Of a thousand trials a few are drawn, over a band that says what all were like.
+Of many trials only the best are drawn, over the median and the middle 80 % of the reports of all.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .axes import TIME_ROOM
-from .axis_scales import TimeUnit, ValueScale, thin
-from .canvas import INK, MUTED, trial_colour, trial_marker
-from .crowds import Crowd
-from .data import Curve, ReportPoint
+from ..base.text import counted
+from .canvas import (
+    INK,
+    MUTED,
+    TIME_MARGIN,
+    WIDTH_IN,
+    clean_axes,
+    draw_star,
+    finish_time_axis,
+    hide_lines,
+    label_trials,
+    new_figure,
+    note_hidden_reports,
+    title,
+    trial_color,
+    trial_marker,
+    use_scale,
+)
+from .data import (
+    Curve,
+    ReportPoint,
+    SearchData,
+    best_of_trials,
+    best_point,
+    curves_by_trial,
+    from_first_objective,
+    typical_values,
+)
+from .scales import TimeUnit, ValueScale, plain, thin, time_unit, value_scale
+from .timeline import draw_rows, row_scale
+from .worker_intervals import worker_timeline
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
-_MAX_POINTS_A_TRIAL = 1000
-_MAX_NUMBERED = 60
-# Room of a number at the end of a curve, as shares of the axes; figures have one size, so constants do.
-_NUMBER_WIDTH, _NUMBER_HEIGHT, _NUMBER_GAP = 0.024, 0.042, 0.007
+_MAX_CURVES = 100
+_BEST_CURVES, _BINS = 10, 60  # if there are more
+_MAX_STRIP_WORKERS = 8
+_MAX_POINTS_PER_TRIAL = 1000
+_MAX_LABELED = 60
+# Size of a trial number as shares of the axes, and its distance from the curve.
+_LABEL_ROOM, _LABEL_GAP = (0.024, 0.042), 0.007
 
 
-def draw_curves(axes: "Axes", curves: Sequence[Curve], best: ReportPoint | None, unit: TimeUnit) -> None:
-    """Draw all curves; the more there are, the thinner."""
+@dataclass(frozen=True, slots=True)
+class ReportBins:
+    """Median, 10th and 90th percentile of the reports in intervals of time. Intervals without reports are left out."""
+
+    times_s: list[float]
+    median: list[float]
+    low: list[float]
+    high: list[float]
+
+
+def learning_curves(search: SearchData) -> "Figure":
+    """Draw all reports of all trials over wall-clock time, with the worker timeline in a strip below.
+
+    The best trial is drawn on top. The more trials, the thinner the lines. Of more than 100 trials only the ten best
+    are drawn, over the median and the middle 80 % of the reports of all trials, without the strip.
+    """
+    search = from_first_objective(search)
+    curves = curves_by_trial(search)
+    unit = time_unit(search.last_s)
+    is_dense = len(curves) > _MAX_CURVES
+    has_strip = bool(search.spans) and search.n_workers <= _MAX_STRIP_WORKERS and not is_dense
+    row_in = max(0.16, min(0.3, 1.2 / search.n_workers))
+    strip_in = search.n_workers * row_in
+    figure = new_figure(WIDTH_IN, 5.0 + (strip_in + 0.1 if has_strip else 0.0))
+    if has_strip:
+        axes, lowest = figure.subplots(2, 1, sharex=True, height_ratios=[4.2, strip_in])
+        draw_rows(lowest, search, worker_timeline(search), unit=unit, scale=row_scale([search], row_in))
+        lowest.set_ylabel("worker")
+        lowest.grid(False)
+        hide_lines(lowest, "top", "right", "left")
+    else:
+        axes = lowest = figure.subplots()
+    scale = value_scale((value for curve in curves for value in curve.values), search.mode, typical_values(search))
+    use_scale(axes, scale)
+    best = best_point(search)
+    if is_dense:
+        _draw_bins(axes, bin_reports(curves, _BINS), counted(len(curves), "trial"), unit)
+        results = best_of_trials(search)
+        curves = [curve for curve in curves if curve.trial_id in results] or curves
+        curves = best_curves(curves, search.sign, _BEST_CURVES)
+    _draw_curves(axes, curves, best, unit)
+    if len(curves) <= _MAX_LABELED and search.last_s > 0:
+        _label_curves(axes, curves, best, unit=unit, last_s=search.last_s, scale=scale)
+    note_hidden_reports(axes, search, scale)
+    axes.set_title(title(search), loc="left")
+    axes.set_ylabel(plain(search.metric))
+    finish_time_axis(lowest, [search], unit)
+    clean_axes(axes)
+    return figure
+
+
+def best_curves(curves: Sequence[Curve], sign: float, number: int) -> list[Curve]:
+    """Return the curves with the best values, best first. Of equal curves, the earlier trial is first."""
+    return sorted(curves, key=lambda c: (min(sign * value for value in c.values), c.trial_id))[:number]
+
+
+def bin_reports(curves: Sequence[Curve], n_bins: int) -> ReportBins:
+    """Return quantiles of the reports of all curves, in `n_bins` equal intervals of time."""
+    times_s = [t_s for curve in curves for t_s in curve.times_s]
+    result = ReportBins([], [], [], [])
+    if not times_s:
+        return result
+    begin_s, end_s = min(times_s), max(times_s)
+    width_s = (end_s - begin_s) / n_bins or 1.0
+    bins: dict[int, list[float]] = {}
+    for curve in curves:
+        for t_s, value in zip(curve.times_s, curve.values, strict=True):
+            bins.setdefault(min(int((t_s - begin_s) / width_s), n_bins - 1), []).append(value)
+    for number in sorted(bins):
+        values = sorted(bins[number])
+        result.times_s.append(begin_s + (number + 0.5) * width_s)
+        result.median.append(values[len(values) // 2])
+        result.low.append(values[int(0.1 * (len(values) - 1))])
+        result.high.append(values[-1 - int(0.1 * (len(values) - 1))])
+    return result
+
+
+def _draw_curves(axes: "Axes", curves: Sequence[Curve], best: ReportPoint | None, unit: TimeUnit) -> None:
     from matplotlib.collections import LineCollection
 
-    lines, colours = [], []
-    marked: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    lines, colors = [], []
+    points_by_look: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for curve in curves:
         points = _points(curve, unit)
         lines.append(points)
-        colours.append(trial_colour(curve.trial_id))
-        marked.setdefault((colours[-1], trial_marker(curve.trial_id)), []).extend(points)
-    n_points = sum(map(len, lines))
-    crowded = max(len(curves) / 30, n_points / 400, 1.0)
-    width, alpha, size = max(0.6, 1.6 / crowded), max(0.5, 0.95 / crowded**0.5), max(1.5, 5.0 / crowded**0.5)
-    axes.add_collection(LineCollection(lines, colors=colours, linewidths=width, alpha=alpha, zorder=2))
-    for (colour, marker), points in marked.items():
+        colors.append(trial_color(curve.trial_id))
+        points_by_look.setdefault((colors[-1], trial_marker(curve.trial_id)), []).extend(points)
+    density = max(len(curves) / 30, sum(map(len, lines)) / 400, 1.0)
+    width, alpha, size = max(0.6, 1.6 / density), max(0.5, 0.95 / density**0.5), max(1.5, 5.0 / density**0.5)
+    axes.add_collection(LineCollection(lines, colors=colors, linewidths=width, alpha=alpha, zorder=2))
+    for (color, marker), points in points_by_look.items():
         xs, ys = zip(*points, strict=True)
-        axes.plot(xs, ys, marker, color=colour, markersize=size, alpha=alpha, markeredgewidth=0, zorder=2.1)
+        axes.plot(xs, ys, marker, color=color, markersize=size, alpha=alpha, markeredgewidth=0, zorder=2.1)
     for curve in curves:
         if best is not None and curve.trial_id == best.trial_id:
             _draw_best(axes, curve, best, unit)
 
 
 def _points(curve: Curve, unit: TimeUnit) -> list[tuple[float, float]]:
-    kept = thin(len(curve.times_s), _MAX_POINTS_A_TRIAL)
-    return [(curve.times_s[i] / unit.seconds, curve.values[i]) for i in kept]
+    indices = thin(len(curve.times_s), _MAX_POINTS_PER_TRIAL)
+    return [(curve.times_s[i] / unit.seconds, curve.values[i]) for i in indices]
 
 
 def _draw_best(axes: "Axes", curve: Curve, best: ReportPoint, unit: TimeUnit) -> None:
     xs, ys = zip(*_points(curve, unit), strict=True)
-    colour = trial_colour(best.trial_id)
+    color = trial_color(best.trial_id)
     axes.plot(xs, ys, color=INK, linewidth=4.0, zorder=3)
-    axes.plot(xs, ys, trial_marker(best.trial_id), linestyle="-", color=colour, linewidth=2.0, markersize=5, zorder=3.1)
-    axes.plot(
-        [best.t_s / unit.seconds],
-        [best.value],
-        "*",
-        color=colour,
-        markeredgecolor=INK,
-        markersize=15,
-        zorder=3.2,
-        clip_on=False,  # whole also where the best value lies on the edge
-    )
+    axes.plot(xs, ys, trial_marker(best.trial_id), linestyle="-", color=color, linewidth=2.0, markersize=5, zorder=3.1)
+    draw_star(axes, best.t_s / unit.seconds, best.value, color)
 
 
-def draw_crowd(axes: "Axes", crowd: Crowd, whose: str, unit: TimeUnit) -> None:
-    """What the reports of all trials were like, behind the few curves that are drawn."""
-    times = [t_s / unit.seconds for t_s in crowd.times_s]
-    label = f"middle 80 % of the reports of all {whose}"
-    axes.fill_between(times, crowd.low, crowd.high, color="#dedede", linewidth=0, zorder=1, label=label)
-    axes.plot(times, crowd.median, color=MUTED, linewidth=1.8, zorder=1.1, label="their median")
+def _draw_bins(axes: "Axes", bins: ReportBins, trials: str, unit: TimeUnit) -> None:
+    times = [t_s / unit.seconds for t_s in bins.times_s]
+    label = f"middle 80 % of the reports of all {trials}"
+    axes.fill_between(times, bins.low, bins.high, color="#dedede", linewidth=0, zorder=1, label=label)
+    axes.plot(times, bins.median, color=MUTED, linewidth=1.8, zorder=1.1, label="their median")
     axes.figure.legend(loc="outside lower center", ncols=2, frameon=False)
 
 
-def number_curves(
+def _label_curves(
     axes: "Axes",
     curves: Sequence[Curve],
     best: ReportPoint | None,
@@ -84,29 +180,11 @@ def number_curves(
     last_s: float,
     scale: ValueScale,
 ) -> None:
-    """Write trial numbers at the ends of the curves, the best one first, and none over another."""
-    from matplotlib.patheffects import withStroke
-
-    if len(curves) > _MAX_NUMBERED or last_s <= 0:
-        return
-    taken: list[tuple[float, float]] = []
-    for curve in sorted(curves, key=lambda c: best is None or c.trial_id != best.trial_id):
-        x, y = curve.times_s[-1] / (TIME_ROOM * last_s) + _NUMBER_GAP, scale.share(curve.values[-1])
-        if not 0.0 <= y <= 1.0 or x + _NUMBER_WIDTH / 2 > 1.0:
-            continue
-        if all(abs(x - other_x) > _NUMBER_WIDTH or abs(y - other_y) > _NUMBER_HEIGHT for other_x, other_y in taken):
-            taken.append((x, y))
-            is_best = best is not None and curve.trial_id == best.trial_id
-            axes.annotate(
-                str(curve.trial_id),
-                (curve.times_s[-1] / unit.seconds, curve.values[-1]),
-                xytext=(9 if is_best else 5, 0),
-                textcoords="offset points",
-                va="center",
-                fontsize=8,
-                fontweight="bold" if is_best else "normal",
-                color=INK,
-                path_effects=[withStroke(linewidth=2.5, foreground="white")],
-                zorder=4,
-                in_layout=False,
-            )
+    """Write the trial numbers at the ends of the curves, the best trial first."""
+    best_trial = None if best is None else best.trial_id
+    points = []
+    for curve in sorted(curves, key=lambda c: c.trial_id != best_trial):
+        x, y = curve.times_s[-1] / (TIME_MARGIN * last_s) + _LABEL_GAP, scale.position(curve.values[-1])
+        if 0.0 <= y <= 1.0 and x + _LABEL_ROOM[0] / 2 <= 1.0:
+            points.append((curve.trial_id, (curve.times_s[-1] / unit.seconds, curve.values[-1]), (x, y)))
+    label_trials(axes, points, _LABEL_ROOM, bold_trial=best_trial)

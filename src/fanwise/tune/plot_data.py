@@ -70,7 +70,7 @@ def search_data_without_reports(history: SearchState) -> SearchData:
             Span(a.slot, trial.trial_id, a.started_s, a.ready_s, a.ended_s, a.free_s, a.status, a.objective_s)
             for trial, a in history.attempts()
         ],
-        first_ready_s=history.utilization.first_ready_s,
+        first_objective_s=history.utilization.first_objective_s,
         stop_s=history.utilization.stop_s,
         last_s=history.last_s,
         windows=windows,

@@ -39,14 +39,17 @@ syne_tune.stopping_criterion syne_tune.tuner
 
 
 class Reporter:
-    """Callable that reports metrics in an objective. Blocks like `fanwise.tune.report` and raises the same errors."""
+    """Callable that reports metrics in an objective, as `fanwise.tune.report` does."""
 
     def __call__(self, **metrics: Any) -> None:
         report(**metrics)
 
 
 class _Objective:
-    """Wraps the user's function. Each trial calls `install` first if `syne_tune` was loaded when this was created."""
+    """Wraps the user's function.
+
+    If the program has loaded `syne_tune`, each trial calls `install` first, because it may run in a fresh process.
+    """
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.needs_install = "syne_tune" in sys.modules
@@ -71,8 +74,9 @@ def RandomSearch(config_space: Mapping[str, Any], **options: Any) -> tuple[Sched
 def ASHA(config_space: Mapping[str, Any], *, type: str = "stopping", **options: Any) -> tuple[Scheduler, Space]:
     """Return (scheduler, space) for asynchronous successive halving, to pass as `scheduler` to `Tuner`.
 
-    Takes the options of `fanwise.tune.ASHA`, but `type="stopping"` is the rule of Syne Tune, which `fanwise.tune.ASHA`
-    calls "quantile": a trial continues if its metric equals or beats the 1/eta quantile of the values at its rung.
+    Takes the options of `fanwise.tune.ASHA`, with one difference: `type="stopping"` is Syne Tune's rule, which
+    `fanwise.tune.ASHA` calls "quantile". A trial continues if its metric equals or beats the 1/eta quantile of
+    its rung.
     """
     scheduler = _ASHA(type="quantile" if type == "stopping" else type, **options)  # type: ignore[arg-type]
     return _with_space(scheduler, config_space)
@@ -114,7 +118,7 @@ class LoadedExperiment:
         """Draw the best value so far over wall-clock time, and show it. Later pyplot calls draw on another figure."""
         from matplotlib import pyplot
 
-        from ..plot.figures import draw_incumbent_figure
+        from ..plot.incumbents import draw_incumbent_figure
 
         draw_incumbent_figure(figure := pyplot.figure(layout="constrained"), [self._experiment.search_data()])
         if pyplot.get_backend().lower() != "agg":
@@ -142,7 +146,7 @@ def install() -> None:
 
 
 def main() -> None:
-    """Run the program named in the arguments like `python program.py ...`. Usage errors exit with status 2."""
+    """Run the program given on the command line, as `python program.py ...` would. Usage errors exit with status 2."""
     parser = argparse.ArgumentParser(
         prog="python -m fanwise.tune.syne_tune",
         description="Run a Syne Tune program with fanwise in place of syne_tune.",

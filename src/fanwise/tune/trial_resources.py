@@ -24,7 +24,7 @@ def resolve_devices(
 ) -> tuple[int | float, int]:
     """Return `devices_per_trial` and `n_workers`, with defaults in place of None. Raises TypeError, ValueError.
 
-    `is_shared`: other searches may use the machines, so that the machines must not be divided.
+    `is_shared`: other searches may use the machines, so they are not divided.
     """
     if n_workers is not None:
         checked_int("n_workers", n_workers, 1)
@@ -32,16 +32,16 @@ def resolve_devices(
         if not is_number(devices_per_trial):
             raise TypeError(f"devices_per_trial must be a number, got {devices_per_trial!r}")
         if not 0 <= devices_per_trial < math.inf:
-            raise ValueError(f"devices_per_trial must be a number of at least 0, got {devices_per_trial!r}")
+            raise ValueError(f"devices_per_trial must be a finite number of at least 0, got {devices_per_trial!r}")
     else:
-        devices_per_trial = 1 if n_workers is None or is_shared else devices_per_worker(capacity, n_workers)
+        devices_per_trial = 1 if n_workers is None or is_shared else default_devices_per_trial(capacity, n_workers)
     if n_workers is None:
         n_workers = max_workers(capacity, trial_resources(capacity, devices_per_trial))
     return devices_per_trial, n_workers
 
 
-def devices_per_worker(capacity: Capacity, n_workers: int) -> int | float:
-    """Return `devices_per_trial` such that the machines are divided among the workers."""
+def default_devices_per_trial(capacity: Capacity, n_workers: int) -> int | float:
+    """Return the `devices_per_trial` that divides the machines evenly among the workers."""
     if capacity.gpus:
         return 1 if n_workers <= capacity.gpus else 1 / math.ceil(n_workers / capacity.gpus)
     for cpus in range(max(machine.cpus for machine in capacity.machines), 1, -1):
@@ -51,7 +51,10 @@ def devices_per_worker(capacity: Capacity, n_workers: int) -> int | float:
 
 
 def trial_resources(capacity: Capacity, devices_per_trial: int | float) -> Resources:
-    """Return the resources of one trial on these machines. Raises ValueError for a share of a GPU if there is none."""
+    """Return the resources of one trial on these machines.
+
+    Raises ValueError if `devices_per_trial` is a fraction and no machine has a GPU.
+    """
     devices = devices_per_trial
     if capacity.gpus and devices:
         gpus = int(devices) if devices == int(devices) else float(devices)

@@ -34,7 +34,7 @@ from .search_settings import SearchSettings, as_space
 from .searchers.searcher import Mode, Searcher
 from .space import Space, object_categories, space_from_json
 from .stopping import StoppingCriterion
-from .trial_resources import devices_per_worker, resolve_devices
+from .trial_resources import default_devices_per_trial, resolve_devices
 from .values import checked_bool, checked_int
 from .warm_start import WarmStart, read_warm_start
 
@@ -253,7 +253,7 @@ class Tuner:
         with Pool(**cluster) if cluster else nullcontext(pool) as open_pool:
             capacity = _capacity_of(open_pool)
         if settings.divides_machine and pool is None and n_workers != meta["n_workers"]:
-            settings = replace(settings, devices_per_trial=devices_per_worker(capacity, n_workers))
+            settings = replace(settings, devices_per_trial=default_devices_per_trial(capacity, n_workers))
         tuner = cls.__new__(cls)
         tuner._init(
             SearchRun(

@@ -1,12 +1,12 @@
 """Warm start of a search with trials of earlier experiments and data frames.
 
-An experiment provides its trials and their valid reports. A data frame has one row per report, with columns <name> or
-config_<name>, the metrics, and optionally trial_id and st_status.
+An experiment provides its trials and their valid reports. A data frame has one row per report. It has a column for each
+hyperparameter (<hyperparameter> or config_<hyperparameter>) and metric, and optionally trial_id and st_status.
 
-An earlier trial is used if it has a report with all required values, and a value in the domain of every hyperparameter
-of the new space. Other names in its configuration are dropped. The used trials become `EarlierTrial` events, the first
-rows of the new record, so resume and replay do not need the earlier experiments. Only the searcher receives the events,
-because schedulers compare the trials of one search.
+An earlier trial is used if at least one report has all required values, and its configuration has a valid value for
+every hyperparameter of the new space. Other names in its configuration are dropped. The trials that are used become
+`EarlierTrial` events at the beginning of the new record, so resume and replay do not need the earlier experiments. Only
+the searcher receives the events, because schedulers compare the trials of one search.
 """
 
 import math
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 WarmStartSource: TypeAlias = Union[str, "os.PathLike[str]", Experiment, "pd.DataFrame"]
 WarmStart: TypeAlias = WarmStartSource | Sequence[WarmStartSource]
-# JSON object with the name of a source, the numbers of its used trials and reports, and remarks on ignored data.
+# JSON object with the name of a source, how many of its trials and reports are used, and remarks on ignored data.
 Summary: TypeAlias = dict[str, Any]
 
 _EXAMPLE = 'right:  warm_start="earlier-experiment", a path, an Experiment, a DataFrame, or a list of these'
@@ -186,7 +186,7 @@ def _usable_trials(source: _Source, settings: SearchSettings) -> tuple[list[Earl
 
 
 def _required_values(source: _Source, settings: SearchSettings) -> list[str]:
-    """Return the names of the values that every report must have. Raise ValueError as `read_warm_start`."""
+    """Return the names of the values that every report must have. Raises ValueError, see `read_warm_start`."""
     scheduler = settings.scheduler
     for objective in scheduler.objectives:
         mode = source.modes.get(objective.metric, objective.mode)
@@ -201,9 +201,9 @@ def _required_values(source: _Source, settings: SearchSettings) -> list[str]:
     reported_names = dict.fromkeys(name for trial in source.trials for values in trial.reports for name in values)
     for name in required:
         if name not in reported_names:
-            user = "the scheduler's resource_attr" if name == scheduler.resource_attr else "this search"
+            required_by = "the resource_attr of the scheduler" if name == scheduler.resource_attr else "required"
             raise ValueError(
-                f"{source.name} has no report of {name!r}, which {user} needs; it has "
+                f"{source.name} has no report of {name!r}, which is {required_by}; it has "
                 f"{', '.join(map(repr, reported_names)) or 'no values'}."
             )
     return required

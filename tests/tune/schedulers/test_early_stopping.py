@@ -91,7 +91,7 @@ def test_more_brackets_than_there_are_levels_are_refused() -> None:
     with pytest.raises(ValueError) as caught:
         scheduler.check(SPACE)
     assert str(caught.value) == (
-        "brackets=4, but there are 2 rung levels below the maximum 9 (1, 3), so at most 3 brackets"
+        "brackets=4 must be at most 3, because the number of rung levels below the maximum 9 is 2 (1, 3)"
     )
     ASHA(metric="loss", max_t=9, brackets=3).check(SPACE)
 

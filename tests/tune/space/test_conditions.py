@@ -210,10 +210,10 @@ def test_a_space_with_conditions_and_priors_survives_its_json_form_and_its_repr(
         ({"epochs": 10}, ValueError, "'x' depends on 'epochs', which is a constant of the space; known: "),
         ({"lr": 0.1}, ValueError, r"'x' depends on 'lr', which is real-valued"),
         ({"optimizer": "sdg"}, ValueError, r"'x' depends on 'optimizer' = 'sdg', which is not in choice\("),
-        ({"optimizer": []}, ValueError, "'x': when lists no value for 'optimizer', so it would never exist"),
+        ({"optimizer": []}, ValueError, "'x': `when` lists no value for 'optimizer', so 'x' would never exist"),
         ({"x": 1}, ValueError, "'x' depends on itself"),
-        ({}, ValueError, "'x': when is empty; omit it"),
-        ("sgd", TypeError, "'x': when must map parents to values, got 'sgd' of type str"),
+        ({}, ValueError, "'x': `when` is empty; omit it"),
+        ("sgd", TypeError, "'x': `when` must map parents to values, got 'sgd' of type str"),
         ({"y": 1}, ValueError, "depend on each other in a cycle: x -> y -> x"),
     ],
 )

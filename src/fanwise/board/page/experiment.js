@@ -182,7 +182,7 @@ async function rungs() {
   const data = await ask(api(name, "/rungs"));
   write($("rungs-note"), data.rungs.length ? `Each dot is a trial at its first report there; the filled ones went on.` :
     "No trial has been stopped or paused at a level.");
-  renew($("rungs-rows"), ...data.rungs.map((one) => el("tr", {}, ...[one.level, one.arrived, one.went_on].map((cell) =>
+  renew($("rungs-rows"), ...data.rungs.map((one) => el("tr", {}, ...[one.level, one.arrived, one.continued].map((cell) =>
     el("td", { class: "number" }, number(cell))))));
   $("rungs").hidden = data.rungs.length === 0;
   if (!data.rungs.length) return;

@@ -1,7 +1,8 @@
 """Output of a running search: a live table in a terminal or notebook, plain lines elsewhere.
 
-The thread that waits for the search (`watch`) calls `show` a few times a second, with the lines of text since the last
-call and a snapshot. This is not the hub's thread, which runs the search, so drawing does not delay decisions.
+The thread that waits for the search (`watch`) calls `show` a few times a second, with a snapshot and the lines of text
+that are new since the last call. This is not the hub's thread, which runs the search, so drawing does not delay
+decisions.
 """
 
 import logging
@@ -70,7 +71,8 @@ class Screen:
         try:
             write(self._output)
         except (OSError, ValueError) as error:
-            # ValueError: the stream is closed. UnicodeEncodeError, a subclass: the stream cannot encode the text.
+            # A closed stream raises ValueError itself, and a stream that cannot encode the text raises its subclass
+            # UnicodeEncodeError. Any other ValueError is a bug.
             if type(error) is ValueError and not getattr(sys.stdout, "closed", False):
                 raise
             _log.warning("the search continues, but can no longer be shown: %s", error)
@@ -134,7 +136,7 @@ class LogOutput:
 
 @final
 class LiveOutput:
-    """Redraws a table in place after pauses of 0.5 to 2 s, longer if drawing is slow. Prints a summary at the end."""
+    """Redraws a table in place every 0.5 s, or up to every 2 s if drawing is slow. Prints a summary at the end."""
 
     def __init__(self) -> None:
         from rich.live import Live

@@ -47,7 +47,10 @@ class Interrupts:
 
 @contextmanager
 def counting_interrupts() -> Iterator[Interrupts]:
-    """Count Ctrl-C during the block, unless this is not the main thread, or SIGINT is ignored or handled by C code."""
+    """Count Ctrl-C during the block.
+
+    Counts nothing outside the main thread, or if SIGINT is ignored or handled by C code.
+    """
     interrupts = Interrupts()
     previous_handler = signal.getsignal(signal.SIGINT)
     is_main = threading.current_thread() is threading.main_thread()
@@ -66,8 +69,8 @@ def watch(
 ) -> None:
     """Display the search and forward Ctrl-C to it. Block until the search is over.
 
-    Return early if the search does not end within `end_timeout_s` after a failure or the second Ctrl-C. Then call
-    `abandon_unless_finished`.
+    Return early if the search does not end within `end_timeout_s` after a failure or the second Ctrl-C. The caller must
+    therefore call `abandon_unless_finished`.
 
     Raises:
         ClosedError: the pool was closed during the search.

@@ -23,18 +23,23 @@ class Utilization:
         self._busy_s = 0.0  # in objectives that have ended
         # (trial, attempt) -> start of the objective that is running
         self._objective_start_s: dict[tuple[int, int], float] = {}
-        self.first_ready_s: float | None = None  # start of the first objective
+        self.first_objective_s: float | None = None  # start of the first objective
 
     def on_ready(self, trial_id: int, attempt: int, now_s: float) -> None:
+        """Handle the start of an objective."""
         self._objective_start_s[trial_id, attempt] = now_s
         self._update_window(now_s)
         if self._window_begin_s is None:
             self._window_begin_s = now_s
-        if self.first_ready_s is None:
-            self.first_ready_s = now_s
+        if self.first_objective_s is None:
+            self.first_objective_s = now_s
 
     def on_end(self, trial_id: int, attempt: int, now_s: float, objective_s: float | None) -> float:
-        """Handle the end of an attempt. Return `objective_s`, or else the seconds since `on_ready`, or else 0."""
+        """Handle the end of an attempt, and return the seconds in its objective.
+
+        `objective_s` is the time that the trial measured. If it is None, the time since `on_ready` is used. Returns 0
+        if the objective never started.
+        """
         ready_s = self._objective_start_s.pop((trial_id, attempt), None)
         if ready_s is None:
             return 0.0
@@ -83,7 +88,7 @@ class Utilization:
         return [*self._windows, (self._window_begin_s, end_s, self._window_workers)]
 
     def share(self, now_s: float) -> float | None:
-        """Return the utilization, between 0 and 1, or None before the first objective started."""
+        """Return the utilization, between 0 and 1, or None before the first objective has started."""
         until_s = now_s if self.stop_s is None else self.stop_s
         capacity_s = sum(window_workers * (end_s - begin_s) for begin_s, end_s, window_workers in self.windows(now_s))
         busy_s = self._busy_s + sum(max(0.0, until_s - ready_s) for ready_s in self._objective_start_s.values())

@@ -43,7 +43,7 @@ from ..schedulers.scheduler import Scheduler
 from ..search_settings import SearchSettings
 from ..space import object_categories
 from ..stopping import limits_of
-from ..trial_resources import devices_per_worker, trial_resources
+from ..trial_resources import default_devices_per_trial, trial_resources
 from ..values import checked_bool, is_number
 from ..warm_start import Summary, summary_line
 from .board_process import check_board_is_installed, serving_board
@@ -229,7 +229,7 @@ class SearchRun:
         settings = self.settings
         make_event, reply = command_for(command, args, state=search.state, space=settings.space, seed=settings.seed)
         if command == "workers" and settings.divides_machine:  # must precede the event, which may start trials
-            devices_per_trial = devices_per_worker(self.capacity, int(args[0]))  # type: ignore[call-overload]  # checked above
+            devices_per_trial = default_devices_per_trial(self.capacity, int(args[0]))  # type: ignore[call-overload]
             search.set_resources(trial_resources(self.capacity, devices_per_trial))
         search.apply_command(make_event, lambda: answer(reply))
 

@@ -1,17 +1,19 @@
 """Asynchronous successive halving (ASHA; Li et al., arXiv 1810.05934), for one objective and for several.
 
+    eta           the reduction_factor
     rung levels   grace_period, grace_period * eta, ... below the maximum; bracket s omits the first s of them
     "promotion"   a trial pauses at each level; a free worker resumes the best paused trial in the top 1/eta of a rung,
                   from the highest rung down, or starts a new trial (Algorithm 2)
     "stopping"    a trial at a level is stopped unless it is in the top 1/eta of the trials that reached the level so
-                  far; the first trial continues, and ties continue until 1/eta of the trials have continued
+                  far; the first trial continues; a trial that ties with the last of the top continues, too, while fewer
+                  than 1/eta of the trials have continued
     "quantile"    a trial continues if it equals or beats the 1/eta quantile of all results at its level, including its
                   own (the rule of Syne Tune)
 
-Stopping needs no checkpoints. Promotion only pauses trials, so a trial can still be promoted when more trials have
-reached its level. A report that passes several levels counts for the highest one. With several brackets, the scheduler
-is asynchronous Hyperband (section 3.3). A new trial gets bracket s with a probability proportional to the number of
-trials that Hyperband starts in bracket s.
+Stopping needs no checkpoints. With "promotion", trials are paused and never stopped, so a trial can be promoted later,
+when more trials have reached its level. A report that passes several levels counts for the highest one. With several
+brackets, the scheduler is asynchronous Hyperband (section 3.3). A new trial gets bracket s with a probability
+proportional to the number of trials that Hyperband starts in bracket s.
 """
 
 # level_index: index of a level in `AsynchronousHalving._levels`
@@ -49,10 +51,10 @@ class _Entry(NamedTuple):
 
 @dataclass(slots=True)
 class _Trial:
-    """A trial that may still report. `target`: resource of the next decision. Until then, the trial continues."""
+    """A trial that may still report. It continues until its resource is `next_decision_at`."""
 
     bracket: int
-    target: float
+    next_decision_at: float
     entries: list[_Entry] = field(default_factory=list)
 
 
@@ -91,13 +93,13 @@ class AsynchronousHalving(RungScheduler):
             if self._num_brackets > 1:  # the bracket depends only on the seed and the trial id
                 u = KeyedRandom(f"{self._seed}/bracket/{observation.trial_id}").random()
                 bracket = bisect_right(self._bracket_bounds, u)
-            trial = self._trials[observation.trial_id] = _Trial(bracket, self._target(bracket))
-        if observation.resource < trial.target:
+            trial = self._trials[observation.trial_id] = _Trial(bracket, self._resource_of(level_index=bracket))
+        if observation.resource < trial.next_decision_at:
             return CONTINUE
         if observation.resource >= self._maximum:
             return self._decide_at_maximum(observation.resource)
         level_index = bisect_right(self._levels, observation.resource) - 1
-        trial.target = self._target(level_index + 1)
+        trial.next_decision_at = self._resource_of(level_index + 1)
         key = (observation.infeasibility, *observation.losses, self._num_entries, observation.trial_id)
         self._num_entries += 1
         decision = self._rungs[trial.bracket, level_index].enter(key)
@@ -111,7 +113,8 @@ class AsynchronousHalving(RungScheduler):
         while trial.entries and trial.entries[-1].iter > to_iter:
             entry = trial.entries.pop()
             self._rungs[trial.bracket, entry.level_index].remove(entry.key, has_continued=entry.has_continued)
-        trial.target = self._target(trial.entries[-1].level_index + 1 if trial.entries else trial.bracket)
+        next_level_index = trial.entries[-1].level_index + 1 if trial.entries else trial.bracket
+        trial.next_decision_at = self._resource_of(next_level_index)
 
     def on_end(self, trial_id: int, status: Status) -> None:
         trial = self._trials.pop(trial_id, None)
@@ -120,7 +123,7 @@ class AsynchronousHalving(RungScheduler):
             if isinstance(rung, PromotionRung):
                 rung.withdraw(trial.entries[-1].key)
 
-    def _target(self, level_index: int) -> float:
+    def _resource_of(self, level_index: int) -> float:
         """Return the resource of a level, or the maximum after the last level."""
         return self._levels[level_index] if level_index < len(self._levels) else self._maximum
 
@@ -162,8 +165,8 @@ class ASHA(AsynchronousHalving):
         *levels, maximum = self.levels(space)
         if self._num_brackets > len(levels) + 1:
             raise ValueError(
-                f"brackets={self._num_brackets}, but there are {len(levels)} rung levels below the maximum {maximum!r} "
-                f"({', '.join(map(str, levels)) or 'none'}), so at most {len(levels) + 1} brackets"
+                f"brackets={self._num_brackets} must be at most {len(levels) + 1}, because the number of rung levels "
+                f"below the maximum {maximum!r} is {len(levels)} ({', '.join(map(str, levels)) or 'none'})"
             )
 
     def levels(self, space: Space) -> tuple[float, ...]:
@@ -182,10 +185,10 @@ class MOASHA(AsynchronousHalving):
     """Multi-objective asynchronous successive halving (Schmucker et al., arXiv 2106.12639).
 
     When n trials have reached a level, the best floor(n / reduction_factor) of them, at least one, are the top. A trial
-    that reaches a level is stopped unless it is in the top, or ties with a trial in the top and fewer trials have
-    continued than the top contains. The top is selected by non-dominated sorting, and within a front by an epsilon-net,
-    so that it approximates the whole Pareto front. A decision takes O(n log n) time for two objectives, and at most
-    O(n^2) for more.
+    that reaches a level continues if it is in the top. It also continues if it ties with a trial in the top and fewer
+    trials have continued than the top contains. Otherwise it is stopped. The top is selected by non-dominated sorting,
+    and within a front by an epsilon-net, so that it approximates the whole Pareto front. A decision takes O(n log n)
+    time for two objectives, and at most O(n^2) for more.
 
     Args:
         searcher, mode, constraints, resource_attr, points_to_evaluate, random_seed: see `Scheduler`.

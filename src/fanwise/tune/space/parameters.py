@@ -12,8 +12,7 @@ A prior is a distribution around a center, a value that is expected to be good. 
 normal distribution on the scale of the domain, truncated to the domain. Its standard deviation is (1 - confidence)
 times the width of the domain (PriorBand, Mallik et al. 2023, arXiv 2306.12370, as implemented in NePS). On a choice,
 the center has probability `confidence`, and the other categories share the rest. The normal distribution is
-approximated by a histogram with 256 bins of integer weight, so that draws are bit-identical on every machine and
-monotone in u.
+approximated by a histogram with 256 bins of integer weight, so that draws are bit-identical on every machine.
 """
 
 import functools
@@ -127,8 +126,9 @@ def parameter(
             `Space.sample` ignores it.
         confidence: "low" (0.5), "medium" (0.75), "high" (0.9), or a number between 0 and 1, exclusive.
 
-    Raises TypeError if the confidence is neither a number nor a str, ValueError if the confidence is invalid, the prior
-    is not in the domain, or a constant has a prior.
+    Raises:
+        TypeError: the confidence is neither a number nor a str.
+        ValueError: the confidence is invalid, the prior is not in the domain, or a constant has a prior.
 
     >>> from random import Random
     >>> from fanwise.tune import Space, choice, uniform
@@ -153,16 +153,18 @@ def normalize_condition(
 ) -> When:
     """Validate the `when` of a hyperparameter and convert its values to plain Python.
 
-    Raises TypeError if `when` is not a mapping, ValueError if a parent is unknown, constant, real-valued or the
-    hyperparameter itself, or the values of a parent are missing or outside its domain.
+    Raises:
+        TypeError: `when` is not a mapping.
+        ValueError: a parent is unknown, constant, real-valued or the hyperparameter itself, or no values or values
+            outside its domain are given for it.
     """
     if not isinstance(when, Mapping):
         raise TypeError(
-            f"{name!r}: when must map parents to values, got {when!r} of type {type(when).__name__}; "
+            f"{name!r}: `when` must map parents to values, got {when!r} of type {type(when).__name__}; "
             f'write when={{"optimizer": "sgd"}}'
         )
     if not when:
-        raise ValueError(f"{name!r}: when is empty; omit it if the hyperparameter always exists")
+        raise ValueError(f"{name!r}: `when` is empty; omit it if the hyperparameter always exists")
     normalized: dict[str, tuple[Value, ...]] = {}
     for parent, allowed in when.items():
         if parent == name:
@@ -179,7 +181,7 @@ def normalize_condition(
         is_list = isinstance(allowed, list | tuple | range) and not domain.contains(allowed)
         values = list(allowed) if is_list else [allowed]  # type: ignore[call-overload]  # a list
         if not values:
-            raise ValueError(f"{name!r}: when lists no value for {parent!r}, so it would never exist")
+            raise ValueError(f"{name!r}: `when` lists no value for {parent!r}, so {name!r} would never exist")
         for value in values:
             if not domain.contains(value):
                 raise ValueError(f"{name!r} depends on {parent!r} = {value!r}, which is not in {domain!r}")
@@ -228,7 +230,7 @@ def format_condition(when: When) -> str:
     return " and ".join(parts)
 
 
-def required_parents(names: Iterable[str], conditions: Mapping[str, When]) -> dict[str, list[Value]]:
+def required_ancestors(names: Iterable[str], conditions: Mapping[str, When]) -> dict[str, list[Value]]:
     """Return {ancestor: values that it may have} for the ancestors of `names`, such that all `names` exist.
 
     Raises ValueError if two of the names cannot exist together.

@@ -29,7 +29,7 @@ from .parameters import (
     normalize_condition,
     parameter,
     parents_first,
-    required_parents,
+    required_ancestors,
 )
 
 
@@ -198,7 +198,7 @@ class Space:
         given_values = self._plain_values(partial, [])
         units = {name: rng.random() for name in self._domains}
         values = {name: domain.from_unit(units[name]) for name, domain in self._domains.items()}
-        for name, allowed in required_parents(partial, self._conditions).items():
+        for name, allowed in required_ancestors(partial, self._conditions).items():
             if name not in given_values and not is_one_of(values[name], allowed):
                 values[name] = allowed[int(units[name] * len(allowed))]
         return self._make_config({**values, **given_values})
@@ -276,7 +276,7 @@ class Space:
         """
         problems = []
         for name in config:
-            for parent, values in required_parents([name], self._conditions).items():
+            for parent, values in required_ancestors([name], self._conditions).items():
                 if parent in plain and not is_one_of(plain[parent], values):
                     condition = format_condition({parent: tuple(values)})
                     problems.append(
@@ -285,7 +285,7 @@ class Space:
                     )
                     break
         if not problems:
-            required_parents(config, self._conditions)
+            required_ancestors(config, self._conditions)
         return problems
 
     def _make_config(self, values: Mapping[str, object]) -> dict[str, object]:

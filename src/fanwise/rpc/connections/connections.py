@@ -557,7 +557,7 @@ class Connections:
             links = [link for links in self._links_of_incarnation.values() for link in links]
         self._routes.close(lambda: WorkerLostError(why), for_good=False)
         for link in links:
-            link.lose(why)
+            link.close(why)  # with a goodbye, so that the peer knows the reason
 
     def close(self) -> None:
         """Close all links, refuse new ones and fail all pending calls."""

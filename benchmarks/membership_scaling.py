@@ -139,7 +139,7 @@ def coordinator(size: Size, payload: dict[str, object]) -> str:
         "us a worker",
         "bytes a worker",
         "all begin, s",
-        "whole view, bytes",
+        "all members, bytes",
         "to all, GiB",
     ]
     return table(header, rows)

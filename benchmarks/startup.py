@@ -64,10 +64,10 @@ def note(cls, method, stage):
         return original(self, *args, **kwargs)
     setattr(cls, method, noted)
 note(interpreters.Interpreters, "_launch_supervisor", "launched")
-note(interpreters.Interpreters, "_supervisor_linked", "supervisor")
-note(interpreters.Interpreters, "_linked", "warm process")
-note(interpreters.Interpreters, "_prepared", "imported")
-note(worker_set.WorkerSet, "_started", "forked")
+note(interpreters.Interpreters, "_on_supervisor_link", "supervisor")
+note(interpreters.Interpreters, "_on_interpreter_link", "warm process")
+note(interpreters.Interpreters, "_on_prepared", "imported")
+note(worker_set.WorkerSet, "_on_started", "forked")
 
 first_s, stages = [], {}
 for number in range(2):

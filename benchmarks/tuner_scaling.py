@@ -24,11 +24,10 @@ from pathlib import Path
 
 from measuring import finish, machine, peak_mib, say, scratch_folder, table
 
-from fanwise.pool import Resources
 from fanwise.pool.cluster.placement import JobPlacement
 from fanwise.pool.contract import Capacity, Ending, Job, JobEvents, JobRequest, JobState, Outcome, Output, Ready, Reply
 from fanwise.pool.functions import pack
-from fanwise.pool.leases import Machine
+from fanwise.pool.leases import Machine, Resources
 from fanwise.pool.specs import Packed
 from fanwise.tune import FIFO, Scheduler, StoppingCriterion
 from fanwise.tune.core import events

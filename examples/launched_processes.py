@@ -13,8 +13,7 @@ from torch import nn
 
 import fanwise as fw
 from fanwise import rpc
-from fanwise.parallel import Run
-from fanwise.pool import from_environment
+from fanwise.parallel import Run, from_environment
 
 SAMPLES, FEATURES = 64, 8
 here = from_environment()

@@ -46,7 +46,7 @@ def test_importing_rpc_loads_no_more_than_is_needed_to_spawn_workers_and_walks_o
         "import gc, sys, torch\n"
         "gc.enable(); gc.unfreeze(); [gc.collect(1) for _ in range(11)]; before = gc.get_stats()[2]['collections']\n"
         "import fanwise.rpc as rpc\n"
-        "parts = ('rpc.agent', 'links.link', 'rpc.autograd', 'rpc.streams', 'rpc.allow_list', 'rpc.devices')\n"
+        "parts = ('rpc.agent', 'links.link', 'rpc.autograd', 'rpc.streams', 'rpc.allowed', 'rpc.devices')\n"
         "print([name for name in parts if f'fanwise.{name}' in sys.modules])\n"
         "names = dict(vars(rpc))\n"
         "rpc.RRef, rpc.rpc_sync, rpc.functions, rpc.autograd, rpc.TensorPipeRpcBackendOptions\n"

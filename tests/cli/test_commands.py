@@ -179,7 +179,7 @@ def test_an_experiment_is_shown_with_its_table(searched: Finished, place: Place)
     # At its end the search looked at the clock a moment later than its last event.
     shown, seen = (re.sub(r"[\d.]+s wallclock-time", "", text) for text in (table, searched.out))
     assert shown in seen, "the same table as at the end of the search"
-    assert f"kept in {place.home}/good" in done.out
+    assert f"folder: {place.home}/good" in done.out
     assert done.out.startswith("experiment good: finished (max_num_trials_started=4")
     assert re.search(r"^worker utilization: [\d.]+ % \(start-up [\d.]+ %, idle [\d.]+ %\)$", done.out, re.M)
 
@@ -192,7 +192,7 @@ def test_a_search_that_was_broken_off_is_told_from_one_that_runs(place: Place) -
     listed = place.fanwise("tune", "ls").out
     assert re.search(r"^half +running +0 ", running, re.M)
     assert re.search(r"^half +broken-off +0 ", listed, re.M)
-    assert place.fanwise("tune", "show", "half").out.startswith("experiment e: broken off: its tuner ended before it")
+    assert place.fanwise("tune", "show", "half").out.startswith("experiment e: broken off: its tuner was killed")
     shutil.rmtree(place.home / "half")
 
 
@@ -221,10 +221,10 @@ def test_after_ctrl_c_everything_is_kept_and_shown_and_the_status_is_130(command
     assert "Ctrl-C: stopping the trials; all results are kept. Ctrl-C again kills them." in done.out
     assert "Resource summary" in done.out and "the search ended: interrupted" in done.out
     if command == "tune":
-        assert done.out.endswith("more of it: fanwise tune show stopped\n")
+        assert done.out.endswith("details: fanwise tune show stopped\n")
         assert place.fanwise("tune", "show", "stopped").out.startswith("experiment stopped: finished (interrupted)\n")
     else:
-        assert "picture              early/workers.png" in done.out
+        assert "figure               early/workers.png" in done.out
         loaded = set(done.out[done.out.index("\nloaded ") :].split())
         assert "fanwise.cli.demo" in loaded
         assert loaded & {"torch", "fanwise.cli.demo_objective"} == set(), "workers load these, not the command"
@@ -302,7 +302,7 @@ def test_failures_are_shown_with_traceback_and_output(failed: Finished, typed: T
     assert failed.status == 1
     done = typed("tune", "show", "bad")
     assert r"trial 0 failed (exception): RuntimeError: \x1b]0;title\x07boom" in done.out
-    assert "all of a failure: fanwise tune show bad --trial 0" in done.out
+    assert "details of a failure: fanwise tune show bad --trial 0" in done.out
     trial = typed("tune", "show", "bad", "--trial", "0")
     assert (done.status, trial.status) == (0, 0)
     assert trial.out.count("raise RuntimeError") == 1, "the traceback once"
@@ -434,7 +434,7 @@ RUN = ("tune", "run", "train.py:train", "--space", "space.yaml", "--metric", "lo
         (("tune", "export", "good"), 2, "Missing option '--out'"),
         (("tune", "export", "none", "--out", "none.csv"), 1, "There is no experiment 'none'"),
         ((*RUN, "--mode", "foo"), 2, "--mode must be min or max, got 'foo'"),
-        (RUN[:-2], 2, "say when the search ends: --seconds or --trials"),
+        (RUN[:-2], 2, "--seconds or --trials is required"),
         (("tune", "run", "none.py:f", *RUN[3:-2]), 2, "there is no file 'none.py'"),
         ((*RUN[:-2], "--space", "none.yaml"), 2, "the space file 'none.yaml' cannot be read"),
         ((*RUN, "--seconds", "-1"), 2, "--seconds must be above 0, got -1"),
@@ -459,7 +459,7 @@ RUN = ("tune", "run", "train.py:train", "--space", "space.yaml", "--metric", "lo
             2,
             "ASHA needs one metric, got ['loss', 'cost']. For several metrics, use MOASHA",
         ),
-        ((*RUN, "--searcher", "tpe", "--scheduler", "bohb"), 2, "bohb has a searcher of its own: leave out --searcher"),
+        ((*RUN, "--searcher", "tpe", "--scheduler", "bohb"), 2, "bohb has its own searcher: omit --searcher"),
         ((*RUN, "--searcher", "optuna:GridSampler"), 2, "missing 1 required positional argument: 'search_space'"),
         (("tune", "export", "good", "--out", "x.xyz"), 2, "the file must end in .csv, .json, .parquet, .sqlite"),
         (("demo", "--data", "cifar"), 2, "--data must be one of digits, fashion-mnist, got 'cifar'"),
@@ -484,7 +484,7 @@ RUN = ("tune", "run", "train.py:train", "--space", "space.yaml", "--metric", "lo
         ),
         ((*RUN, "--option", "max_t"), 2, "--option must be key=value, e.g. learning_rate=0.1, got 'max_t'"),
         ((*RUN, "--option", "max_tt=3", "--scheduler", "asha"), 2, "have no option 'max_tt'; did you mean 'max_t'?"),
-        ((*RUN, "--option", "metric=x"), 2, "say --metric instead of --option metric=..."),
+        ((*RUN, "--option", "metric=x"), 2, "use --metric instead of --option metric=..."),
         ((*RUN, "--option", "max_t=1", "--option", "max_t=2"), 2, "--option 'max_t' is given twice"),
         ((*RUN, "--scheduler", "pbt"), 2, "pbt needs --option perturbation_interval=..."),
         ((*RUN, "--scheduler", "asha", "--option", "max_t=0"), 2, "max_t"),
@@ -513,7 +513,7 @@ RUN = ("tune", "run", "train.py:train", "--space", "space.yaml", "--metric", "lo
         (("tune", "resume", "good", "--trials", "9", "--seconds", "0.01"), 2, "To resume it, give --seconds above "),
         (("tune", "run", "train.py", *RUN[3:]), 2, "the objective must be FILE:FUNCTION, e.g. train.py:train"),
         (("dmeo",), 2, "No such command 'dmeo'. Did you mean 'demo'?"),
-        (("board", "--home", "none"), 1, "--home 'none' must be a folder of experiments; there is none"),
+        (("board", "--home", "none"), 1, "--home 'none' is not a folder"),
         (("board", "--host", "203.0.113.9", "--port", "0"), 1, "That is no address of this machine"),
         (("secret", "--file", "no/such"), 1, "the secret cannot be written to 'no/such': No such file or directory."),
     ],
@@ -544,8 +544,7 @@ def test_what_the_system_refuses_is_told_with_the_place_and_what_to_do(typed: Ty
     typed.monkeypatch.setattr("fanwise.cli.showing.load_experiment", refuses)
     said = typed("tune", "show", "good").err
     assert said == (
-        "error: /home/other/fanwise: Permission denied. This user may not read or write there. FANWISE_HOME names "
-        "another folder for experiments.\n"
+        "error: /home/other/fanwise: Permission denied. Set FANWISE_HOME to use another folder for experiments.\n"
     )
 
 
@@ -589,4 +588,4 @@ def test_an_error_not_meant_for_people_says_how_to_see_more(typed: Typed, monkey
     monkeypatch.setattr("fanwise.cli.devices.find_machine", broken)
     done = typed("devices")
     assert done.status == 1
-    assert done.err == "error: 'x'\n(KeyError; `fanwise --debug ...` shows where it comes from)\n"
+    assert done.err == "error: 'x'\n(KeyError; `fanwise --debug ...` shows the traceback)\n"

@@ -57,7 +57,7 @@ def test_an_empty_line_is_completed_and_no_help_is_printed(home: Path) -> None:
 def test_each_option_knows_what_it_takes() -> None:
     assert completing.searchers("gr") == ["grid"]
     assert completing.modes("") == ["min", "max"]
-    assert completing.kinds_of_picture("s") == ["svg"]
+    assert completing.formats("s") == ["svg"]
 
 
 def test_a_folder_that_cannot_be_read_offers_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,16 +27,16 @@ def test_the_demo_searches_says_what_it_found_and_draws_it(torch_loaded: LoadedI
     )
     assert re.search(r"^validation error     [01]\.\d{4} \(trial \d+, epoch \d+\)$", out, re.M)
     shares = r"[\d.]+ % \(start-up [\d.]+ %, idle [\d.]+ %\)"
-    assert re.search(rf"^worker utilization   {shares} of 1 worker, from the first", out, re.M)
+    assert re.search(rf"^worker utilization   {shares} of 1 worker, since the first", out, re.M)
     assert re.search(r"^start-up             \d+\.\d s until the first worker was ready$", out, re.M)
-    pictures = re.findall(r"^picture              (\S+)$", out, re.M)
+    pictures = re.findall(r"^figure               (\S+)$", out, re.M)
     names = ["incumbent", "learning-curves", "workers"]
     assert pictures == [f"pictures/{name}.png" for name in names]
     for picture in pictures:
         image = matplotlib.image.imread(tmp_path / picture)
         assert image.shape[1] > 800 and image[..., :3].std() > 0.02
     name = re.findall(r"^experiment (\S+): ", out, re.M)[0]
-    assert f"\nnext: all of it again, in words     fanwise tune show {name}\n" in out
+    assert f"\nnext: show the results again        fanwise tune show {name}\n" in out
     assert "fanwise tune run train.py:train --space space.yaml" in out.splitlines()[-2]
     results = re.findall(r"^results              (\S+)$", out, re.M)
     assert [Path(folder, "events.jsonl").is_file() for folder in results] == [True]

@@ -28,7 +28,7 @@ def usual_home(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_interpreter_is_one_that_is_tested() -> None:
     assert doctor.python((3, 12)).state == "ok"
     assert doctor.python((3, 14)).state == "note"
-    assert doctor.python((3, 10)) == Finding("Python", "wrong", doctor.python().text, "take CPython 3.11 to 3.13")
+    assert doctor.python((3, 10)) == Finding("Python", "wrong", doctor.python().text, "use CPython 3.11 to 3.13")
     assert doctor.python((3, 12), "pypy").state == "wrong"
 
 
@@ -37,24 +37,24 @@ def test_the_interpreter_is_one_that_is_tested() -> None:
     [
         ("print('loading'); print('{\"version\": \"9\"}')", {"version": "9"}),
         ("raise ImportError('libcudart.so.13: no such file')", "ImportError: libcudart.so.13: no such file"),
-        ("import os; os.kill(os.getpid(), 11)", "its process ended with status -11"),
-        ("import threading; threading.Event().wait()", "it was not loaded within 1 s"),
+        ("import os; os.kill(os.getpid(), 11)", "the process ended with status -11"),
+        ("import threading; threading.Event().wait()", "it was not imported within 1 s"),
     ],
 )
 def test_a_torch_that_fails_to_load_is_a_finding(program: str, found: object) -> None:
     within_s = 1.0 if "wait" in program else 30.0
-    assert doctor.ask_torch(program, within_s) == found
+    assert doctor.torch_info(program, within_s) == found
 
 
 def test_torch_is_told_with_its_cuda_or_how_to_get_it() -> None:
-    assert doctor.torch_of(CPU_TORCH) == Finding("torch", "ok", "2.13.0, without CUDA")
-    assert doctor.torch_of(CUDA_TORCH).text == "2.13.0, CUDA 13.0"
-    assert doctor.torch_of("ImportError: x").state == "wrong"
-    assert doctor.torch_of(None).advice == "pip install 'fanwise[torch]'"
+    assert doctor.check_torch(CPU_TORCH) == Finding("torch", "ok", "2.13.0, without CUDA")
+    assert doctor.check_torch(CUDA_TORCH).text == "2.13.0, CUDA 13.0"
+    assert doctor.check_torch("ImportError: x").state == "wrong"
+    assert doctor.check_torch(None).advice == "pip install 'fanwise[torch]'"
 
 
 def states(found: object, names: list[str]) -> list[tuple[str, str]]:
-    return [(one.what, one.state) for one in doctor.gpus_of(found, names)]  # type: ignore[arg-type]
+    return [(one.subject, one.state) for one in doctor.check_gpus(found, names)]  # type: ignore[arg-type]
 
 
 def test_gpus_that_torch_does_not_use_are_wrong() -> None:
@@ -64,7 +64,7 @@ def test_gpus_that_torch_does_not_use_are_wrong() -> None:
     assert states(CPU_TORCH, two) == [("GPUs", "wrong"), ("NCCL", "wrong")]
     assert states({**CUDA_TORCH, "gpus": 0, "why": "driver too old"}, two) == [("GPUs", "wrong"), ("NCCL", "ok")]
     assert states(None, two) == [("GPUs", "ok")]
-    (found, _) = doctor.gpus_of({**CUDA_TORCH, "gpus": 1, "why": "driver too old"}, two)
+    (found, _) = doctor.check_gpus({**CUDA_TORCH, "gpus": 1, "why": "driver too old"}, two)
     assert "torch sees 1 (driver too old)" in found.text
 
 
@@ -73,17 +73,17 @@ def test_whether_gpus_can_be_shared_under_mps_is_told(tmp_path: Path, monkeypatc
     program = tmp_path / "nvidia-cuda-mps-control"
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CUDA_MPS_PIPE_DIRECTORY", raising=False)
-    assert list(doctor.mps_of([])) == []
-    assert [(one.state, "is not on PATH" in one.text) for one in doctor.mps_of([gpu])] == [("note", True)]
+    assert list(doctor.check_mps([])) == []
+    assert [(one.state, "is not on PATH" in one.text) for one in doctor.check_mps([gpu])] == [("note", True)]
     program.touch(mode=0o755)
-    assert [one.state for one in doctor.mps_of([gpu])] == ["ok"]
-    assert [(one.state, "compute capability 3.7" in one.text) for one in doctor.mps_of([old])] == [("note", True)]
+    assert [one.state for one in doctor.check_mps([gpu])] == ["ok"]
+    assert [(one.state, "compute capability 3.7" in one.text) for one in doctor.check_mps([old])] == [("note", True)]
     monkeypatch.setattr("fanwise.cli.devices.find_machine", lambda: Machine(4, 1 << 30, (gpu,)))
     assert device_lines()[-1] == "MPS     can be used"
     program.unlink()
     assert device_lines()[-1].startswith("MPS     cannot be used: nvidia-cuda-mps-control is not on PATH")
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
-    assert "use the MPS daemon that is running" in next(doctor.mps_of([gpu])).text
+    assert "use the MPS daemon that is running" in next(doctor.check_mps([gpu])).text
 
 
 def test_small_limits_are_noted() -> None:
@@ -97,16 +97,16 @@ def test_small_limits_are_noted() -> None:
 def test_a_home_is_tried_out_and_left_as_it_was(tmp_path: Path) -> None:
     assert doctor.home(tmp_path).state == "ok" and list(tmp_path.iterdir()) == []
     later = doctor.home(tmp_path / "later" / "home")
-    assert later.state == "ok" and "which the first search makes" in later.text and list(tmp_path.iterdir()) == []
+    assert later.state == "ok" and "which the first search creates" in later.text and list(tmp_path.iterdir()) == []
     (tmp_path / "file").touch()
     assert doctor.home(tmp_path / "file").state == "wrong"
     assert doctor.home(tmp_path / "file" / "home").state == "wrong"
-    assert doctor.home(Path("/proc/none")).text.startswith("/proc/none cannot be made in /proc: ")
+    assert doctor.home(Path("/proc/none")).text.startswith("/proc/none cannot be created in /proc: ")
 
 
 def test_a_home_that_is_a_url_is_one_finding_and_not_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FANWISE_HOME", "s3://bucket/home")
-    found = doctor.chosen_home()
+    found = doctor.check_home()
     assert found.state == "wrong" and found.text.startswith("FANWISE_HOME='s3://bucket/home'")
 
 
@@ -116,7 +116,7 @@ def test_a_home_that_is_small_or_without_locks_is_noted(tmp_path: Path, monkeypa
             patch.setattr(doctor, name, value)
             return doctor.home(tmp_path)
 
-    assert noted("_free", lambda place: 1 << 20).advice == "make room, or set FANWISE_HOME to a larger disk"
+    assert noted("_free", lambda place: 1 << 20).advice == "free some space, or set FANWISE_HOME to a larger disk"
     assert noted("hold", lambda folder: None).text == f"{tmp_path} has no locks"
 
 
@@ -154,14 +154,14 @@ def test_the_command_looks_at_this_machine(
     if not json_wanted:
         home.touch()
     monkeypatch.setenv("FANWISE_HOME", str(home))
-    monkeypatch.setattr(doctor, "ask_torch", lambda: CPU_TORCH)  # the test of its own loads it
+    monkeypatch.setattr(doctor, "torch_info", lambda: CPU_TORCH)  # the test of its own loads it
     monkeypatch.setattr(sys, "argv", ["fanwise", "doctor", *(["--json"] if json_wanted else [])])
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)  # typer sets its own
     with pytest.raises(SystemExit) as ended:
         main()
     said = capsys.readouterr().out
     if json_wanted:
-        found = {one["what"]: one["state"] for one in json.loads(said)}
+        found = {one["subject"]: one["state"] for one in json.loads(said)}
         assert found["home"] == found["workers"] == found["sockets"] == "ok"
     else:
-        assert ended.value.code == 1 and f"wrong  home           {home} ($FANWISE_HOME): {home} is no folder" in said
+        assert ended.value.code == 1 and f"wrong  home           {home} ($FANWISE_HOME): {home} is not a folder" in said

@@ -73,5 +73,5 @@ def test_a_topic_that_is_not_there_is_wrong_usage_and_names_the_nearest(run: Run
     done = run("worker-lots")
     assert (done.status, done.out) == (2, "")
     assert done.err == (
-        "error: no topic 'worker-lots'; did you mean 'worker-lost'?\n`fanwise explain` lists them all.\n"
+        "error: no topic 'worker-lots'; did you mean 'worker-lost'?\n`fanwise explain` lists all topics.\n"
     )

@@ -71,7 +71,7 @@ def test_a_missing_function_is_told_with_the_nearest_and_all(tmp_path: Path) -> 
         ),
         ("x = 1\n\n1 / 0\n", "train.py cannot be loaded: ZeroDivisionError: division by zero (in line 3)"),
         ("def g():\n    1 / 0\ng()\n", "division by zero (in line 2)"),
-        ("raise SystemExit(3)\n", "ended with exit code 3 while it was loaded. Put what it does as a program below"),
+        ("raise SystemExit(3)\n", "ended with exit code 3 while it was loaded. Put the code of the program below"),
     ],
 )
 def test_a_file_that_fails_is_told_with_the_place(text: str, said: str, tmp_path: Path) -> None:
@@ -128,8 +128,8 @@ def test_a_module_without_a_package_is_loaded_too(tmp_path: Path, monkeypatch: p
     [
         ("vision_project.inner.train:trian", "train has no function 'trian'; did you mean 'train'? Its functions: 'tr"),
         ("vision_project.inner.trian:train", "there is no file and no module 'vision_project.inner.trian'; did you me"),
-        ("vision_project.iner.train:train", "'vision_project.iner.train'.\nModules are looked for in the working f"),
-        ("no_such_package.train:f", "there is no file and no module 'no_such_package.train'.\nModules"),
+        ("vision_project.iner.train:train", "'vision_project.iner.train'.\nThe working folder and the installed"),
+        ("no_such_package.train:f", "there is no file and no module 'no_such_package.train'.\nThe working folder"),
         ("vision_project.inner.train.deeper:f", "there is no file and no module 'vision_project.inner.train.deeper'"),
         ("vision_project.inner.broken:f", "vision_project.inner.broken cannot be loaded: ZeroDivisionError: division "),
         ("vision_project.inner.broken:f", "(in line 2)"),

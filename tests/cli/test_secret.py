@@ -51,7 +51,7 @@ def test_a_file_that_is_there_is_left_as_it_is(run: Run, tmp_path: Path) -> None
     path.write_text("in use")
     done = run("--file", "secret")
     assert (done.status, done.out) == (1, "")
-    assert done.err.startswith("error: secret is there already and was left as it is")
+    assert done.err.startswith("error: secret exists and was not changed")
     assert path.read_text() == "in use"
 
 

@@ -97,8 +97,8 @@ def test_it_is_said_who_chose_and_where_the_searcher_was_too_slow_to(place: Plac
         search.start(0.0, 1, {"x": 0.6}, slot=1, fallback=True)
     told = place.typed("show", "e").out.splitlines()
     assert told[1] == "searcher \\x1b[31mTPESearcher, scheduler ASHA"
-    assert "drawn at random, as the searcher took too long: 1 trial" in told
-    too_late = "drawn at random, as the searcher took too long"
+    assert "drawn at random, because the searcher took too long: 1 trial" in told
+    too_late = "drawn at random, because the searcher took too long"
     assert too_late in place.typed("show", "e", "--trial", "1").out.splitlines()
     assert too_late not in place.typed("show", "e", "--trial", "0").out
 
@@ -152,11 +152,11 @@ def test_a_trial_is_shown_with_its_attempts_reports_threads_and_places(place: Pl
     assert "loss: best 0.25 at report 2 of 2; the best of all trials" in told
     first, again = (line for line in told if line.startswith("attempt "))
     assert first.startswith(
-        "attempt 0: from scratch, on worker 0, started at 0.00 s, objective began at 0.25 s and took"
+        "attempt 0: from scratch, on worker 0, started at 0.00 s, objective started at 0.25 s and took"
     )
-    assert first.endswith("failed; its reports after 1 are void")
-    assert again.startswith("attempt 1: from its checkpoint of report 1, on worker 0, started at 3.00 s")
-    assert "  it left a thread running: 'saver' in save, train.py:7" in told
+    assert first.endswith("failed; reports after 1 do not count")
+    assert again.startswith("attempt 1: from the checkpoint of report 1, on worker 0, started at 3.00 s")
+    assert "  left a thread running: 'saver' in save, train.py:7" in told
     assert [line for line in told if line.startswith("  report")] == [
         "  report 1 at 1.00 s: loss=0.5",
         "  report 2 at 4.00 s: loss=0.25  STOP",
@@ -276,7 +276,7 @@ def test_where_nobody_answers_nothing_is_deleted(place: Place) -> None:
         pass
     place.monkeypatch.setattr("sys.stdin", _typed(""))
     done = place.typed("rm", "e")
-    assert done.status == 2 and "nobody answered, so it was not deleted; --yes deletes without asking" in done.err
+    assert done.status == 2 and "there was no answer, so nothing was deleted; --yes deletes without asking" in done.err
     assert (place.home / "e").exists()
 
 

@@ -157,7 +157,7 @@ def test_powers_of_ten_are_numbers_without_a_point_too(tmp_path: Path) -> None:
         ("x: {uniform: [1]}", "missing 1 required positional argument: 'upper'"),
         ("x: {uniform: {low: 1, upper: 2}}", "'low'"),
         ("x: {randint: [one, 2]}", "/space.yaml: x: randint: lower must be an int, got 'one' of type str"),
-        ("x: 1\nx: 2", "'x' is there twice"),
+        ("x: 1\nx: 2", "'x' is given twice"),
         ("x: {when: {y: 1}}", "/space.yaml: x must name one domain, got none"),
         ("x: {uniform: [0, 1], confidance: high}", "/space.yaml: x must name one domain, got uniform, confidance"),
         ("x: {uniform: [0, 1], when: {y: 1}}", "/space.yaml: 'x' depends on 'y', which is not in the space"),

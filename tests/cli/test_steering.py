@@ -153,7 +153,7 @@ def test_a_killed_search_says_what_became_of_its_trials_and_goes_on_when_it_is_r
     assert (place.home / "killed" / SOCKET_NAME).exists(), "nobody was there to remove it"
     shown = place.typed("tune", "show", "killed").out
     assert "2 trials lost when the tuner was killed, 0 finished" in shown and "trials running" not in shown
-    assert "go on with it: fanwise tune resume killed" in shown
+    assert "resume it: fanwise tune resume killed" in shown
     assert place.typed("tune", "show", "killed", "--trial", "0").out.startswith("trial 0 of killed: Lost\n")
     (listed,) = json.loads(place.typed("tune", "ls", "--json").out)
     assert (listed["state"], listed["num_trials"], listed["num_running"], listed["num_lost"]) == ("broken-off", 2, 0, 2)
@@ -179,7 +179,7 @@ def test_ctrl_c_ends_the_watching_and_not_the_search_which_another_sees_until_it
             within(60.0, lambda: "watching w" in said.read_text(), "it is watched")
             watch.send_signal(signal.SIGINT)
             assert watch.wait(30.0) == 130
-        assert said.read_text().endswith("no longer watched; the search goes on: fanwise tune watch w\n")
+        assert said.read_text().endswith("the search continues; watch it again: fanwise tune watch w\n")
         assert search.poll() is None
         before = place.num_reports("w")
         within(30.0, lambda: place.num_reports("w") > before, "the search goes on")
@@ -205,4 +205,4 @@ def test_a_watched_search_whose_tuner_is_killed_is_told_so(place: Place) -> None
             search.kill()
             assert watch.wait(30.0) == 0
     assert "2 trials lost when the tuner was killed" in said.read_text()
-    assert said.read_text().endswith("its tuner was killed or has crashed. Go on: fanwise tune resume w\n")
+    assert said.read_text().endswith("its tuner was killed or has crashed. Resume it: fanwise tune resume w\n")

@@ -517,3 +517,23 @@ def test_a_note_is_the_last_line_of_the_traceback_and_the_error_is_as_it_was() -
     error = unpack_error(noted)
     assert isinstance(error, KeyError) and error.args == ("x",)
     assert error.__notes__[-1].endswith("KeyError: 'x'\n(on node b)")
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("a\nb"), WorkerLostError("worker w1 died."), NotSendableError("no"), OSError()]
+)
+def test_without_a_loader_builtin_errors_and_our_own_keep_type_and_text(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packed = pack_error(error)
+    monkeypatch.setattr(pickle, "loads", None)
+    back = unpack_error(packed, None)
+    assert type(back) is type(error) and str(back) == str(error)
+
+
+@pytest.mark.parametrize(
+    "error", [NeedsTwo(7, "layer 3"), SystemExit(3), UnicodeDecodeError("utf-8", b"x", 0, 1, "bad")]
+)
+def test_without_a_loader_other_errors_are_told_as_text(error: BaseException) -> None:
+    back = unpack_error(pack_error(error), None)
+    assert type(back) is RemoteError and f"{type(error).__name__}: {error}" in str(back)

@@ -73,15 +73,6 @@ def test_the_next_pool_forks_from_the_same_warm_process() -> None:
     assert len(pids) == 1
 
 
-def test_each_pool_counts_for_itself() -> None:
-    stats = []
-    for _ in range(2):
-        with Pool(cpus=1) as pool:
-            pool.submit(int).result(within_s=60)
-        stats.append(pool)
-    assert [pool.stats().started_by_fork for pool in stats] == [1, 1]
-
-
 def test_modules_are_imported_once_for_two_pools_and_again_when_their_source_is_edited(module: Path) -> None:
     for _ in range(2):
         with Pool(cpus=1) as pool:
@@ -141,7 +132,7 @@ def test_modules_are_imported_before_there_is_a_pool(module: Path) -> None:
 def test_nothing_is_started_ahead_inside_a_job() -> None:
     def start() -> bool:
         start_ahead(int)
-        return backend._kept is None
+        return backend._cached is None
 
     with Pool(cpus=1) as pool:
         assert pool.submit(start).result(within_s=60)
@@ -160,7 +151,7 @@ def test_a_pool_that_is_closed_while_jobs_run_ends_all_its_processes(gate: Gate)
 def test_a_pool_that_is_closed_while_something_uses_its_loop_ends_the_loop() -> None:
     with Pool(cpus=1) as pool:
         pool.submit(int).result(within_s=60)
-        hub = pool.hub
+        hub = pool._hub
         hub.at_turn_end(lambda: None)
     assert hub.is_closed
 

@@ -3,9 +3,9 @@
 import pytest
 
 from fanwise.base.errors import LeaseError
-from fanwise.pool import Capacity, Machine, Resources
+from fanwise.pool import Capacity, Machine
 from fanwise.pool.contract import GO_ON, Reply
-from fanwise.pool.leases import Gpu, Ledger
+from fanwise.pool.leases import Gpu, Ledger, Resources
 
 GPUS = tuple(Gpu(number, f"GPU-{number}", "test", 0, str(number)) for number in range(3))
 

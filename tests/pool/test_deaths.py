@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fanwise.pool.deaths import Death, explain, is_gpu_out_of_memory, last_lines, signal_name
-from fanwise.pool.output import tail
+from fanwise.pool.outcomes import Death, explain, is_gpu_out_of_memory, signal_name
+from fanwise.pool.output import last_lines, tail
 
 GPU_OUT_OF_MEMORY = (
     "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.11 GiB",
@@ -51,9 +51,9 @@ def test_other_errors_are_no_lack_of_memory_on_a_gpu(text: str) -> None:
     ("code", "hint"),
     [
         (0, "Something called sys.exit or os._exit."),
-        (1, "Something called sys.exit(1), or an exception went uncaught outside the function."),
+        (1, "Something called sys.exit(1), or an exception outside the function was not caught."),
         (3, "Something called sys.exit or os._exit."),
-        (137, "A shell reports a program that SIGKILL ended in this way."),
+        (137, "A shell reports SIGKILL of a program by this code."),
         (255, "Something called sys.exit or os._exit."),
     ],
 )
@@ -66,7 +66,7 @@ def test_exit_codes_are_told(code: int, hint: str) -> None:
     [
         (signal.SIGSEGV, "A crash in native code"),
         (signal.SIGBUS, "/dev/shm is full"),
-        (signal.SIGABRT, "Native code gave up"),
+        (signal.SIGABRT, "Native code aborted"),
         (signal.SIGTERM, "fanwise did not send it"),
         (signal.SIGKILL, "the kernel counted no kill for lack of memory"),
     ],
@@ -92,7 +92,7 @@ def test_a_kill_while_memory_ran_out_is_out_of_memory() -> None:
     assert "the kernel ran out of memory and killed one process meanwhile" in explain(-9, ooms=1).text
     assert "killed 3 processes meanwhile" in explain(-9, ooms=3).text
     assert explain(-11, ooms=1).kind == "signal"
-    assert explain(-9, asked="terminate", ooms=1).kind == "out-of-memory"
+    assert explain(-9, stop_request="terminate", ooms=1).kind == "out-of-memory"
 
 
 def test_native_code_without_memory_is_out_of_memory() -> None:
@@ -104,17 +104,17 @@ def test_native_code_without_memory_is_out_of_memory() -> None:
 @pytest.mark.parametrize(
     ("status", "asked", "text"),
     [
-        (-15, "terminate", "ended by SIGTERM, as it was told to."),
-        (-15, "kill", "ended by SIGTERM, as it was told to."),
-        (-9, "kill", "ended by SIGKILL: told to end, it had not ended when its time was up."),
-        (0, "terminate", "ended with exit code 0 after it was told to end."),
+        (-15, "terminate", "ended by SIGTERM after a stop."),
+        (-15, "kill", "ended by SIGTERM after a stop."),
+        (-9, "kill", "ended by SIGKILL, because it did not end in time after a stop."),
+        (0, "terminate", "ended with exit code 0 after a stop."),
     ],
 )
 def test_what_was_asked_for_is_not_blamed_on_others(
     status: int, asked: Literal["terminate", "kill"], text: str
 ) -> None:
     kind = "exit" if status == 0 else "signal"
-    assert explain(status, asked=asked, ooms=2) == Death(kind, text)  # type: ignore[arg-type]
+    assert explain(status, stop_request=asked, ooms=2) == Death(kind, text)  # type: ignore[arg-type]
 
 
 def test_the_last_output_is_shown_below() -> None:

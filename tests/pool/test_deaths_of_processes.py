@@ -232,4 +232,4 @@ def test_processes_that_do_not_leave_by_themselves_are_killed(pool: Pool) -> Non
     assert kept_by_a_thread.result(within_s=30) == "done"
     assert isinstance(cut_off, JobHandle)
     outcome = cut_off.outcome(within_s=30)
-    assert (outcome.kind, outcome.text) == ("lost", "it had closed its link to the pool, so it was ended")
+    assert (outcome.kind, outcome.text) == ("lost", "it had closed its link to the pool, so it was killed")

@@ -268,13 +268,13 @@ def test_visible_devices_are_read_as_cuda_reads_them(root: Path, value: str | No
 def test_an_entry_that_fits_nothing_ends_the_list_and_is_noted(
     root: Path, value: str, expected: list[str], entry: str
 ) -> None:
-    note = f"CUDA_VISIBLE_DEVICES={value}: no GPU fits {entry!r}, so the list ends before it, as CUDA ends it."
+    note = f"CUDA_VISIBLE_DEVICES={value}: there is no GPU {entry!r}, so CUDA ignores it and all later entries."
     assert visible(CARDS, value, root) == (expected, (note,))
 
 
 @pytest.mark.parametrize("value", ["0,1,0", "GPU-aa11,GPU-aa"])
 def test_a_gpu_named_twice_empties_the_list(root: Path, value: str) -> None:
-    note = f"CUDA_VISIBLE_DEVICES={value} names a GPU twice, and CUDA shows none then."
+    note = f"CUDA_VISIBLE_DEVICES={value} names a GPU twice, so CUDA shows no GPU."
     assert visible(CARDS, value, root) == ([], (note,))
 
 

@@ -252,15 +252,6 @@ def test_processes_that_a_function_left_are_gone_with_its_job_in_a_new_interpret
         assert len(pids) == 4 and [pid for pid in pids if is_alive(pid)] == []
 
 
-def test_the_processes_of_a_nested_job_are_gone_with_it(pool: Pool, caplog: pytest.LogCaptureFixture) -> None:
-    def outer() -> list[int]:
-        return [pid for left in (leaves_a_process, leaves_a_subprocess) for pid in Pool().submit(left).result()]
-
-    pids = pool.submit(outer).result(within_s=60)
-    assert len(pids) == 2 and [pid for pid in pids if is_alive(pid)] == []
-    assert caplog.text == ""
-
-
 def test_a_process_that_ignores_sigterm_is_killed_and_named(pool: Pool, caplog: pytest.LogCaptureFixture) -> None:
     def leaves() -> list[int]:
         shell = "trap '' TERM; echo ready; while :; do sleep 0.1; done"

@@ -20,8 +20,7 @@ from gates import Gate
 from job_functions import began, local_engine, submitted
 
 from fanwise.pool import JobHandle, Pool, interpreters
-from fanwise.pool.marks import MARK, mark_of
-from fanwise.pool.processes import all_pids, boot_s, kill_marked, started_s
+from fanwise.pool.processes import TAG, all_pids, boot_s, kill_lineage, started_s, tag_of
 from fanwise.testing import within
 from fanwise.testing.processes import MARKER, running_processes
 
@@ -167,11 +166,11 @@ def test_orphans_that_end_by_themselves_are_reaped(pool: Pool, gate: Gate) -> No
 def test_every_process_of_a_pool_carries_the_line_it_comes_from(pool: Pool, gate: Gate) -> None:
     def job() -> tuple[str, str]:
         child = subprocess.Popen(["cat", str(gate.path)], stdout=subprocess.PIPE)
-        line = within(10, lambda: mark_of(child.pid), "it has its environment")  # a moment after Popen returns
+        line = within(10, lambda: tag_of(child.pid), "it has its environment")  # a moment after Popen returns
         child.kill()
         child.wait()
         assert line.endswith(f"/{os.getpid()}")
-        return line, mark_of(os.getpid())
+        return line, tag_of(os.getpid())
 
     of_a_child, of_a_fork = pool.submit(job).result(within_s=30)
     supervisor, warm, _ = of_a_child.split("/")[-3:]
@@ -181,7 +180,7 @@ def test_every_process_of_a_pool_carries_the_line_it_comes_from(pool: Pool, gate
         f"{supervisor}/1"
     )  # all that nothing was executed in
     guard = local_engine(pool).worker_set._interpreters._guard
-    assert guard is not None and of_a_fork == f"{mark_of(guard.pid)}/1"
+    assert guard is not None and of_a_fork == f"{tag_of(guard.pid)}/1"
 
 
 def test_a_fork_that_left_a_spare_is_gone_with_it_also_while_an_older_process_lives(
@@ -230,9 +229,9 @@ if __name__ == "__main__":
     pool = Pool(cpus=2, seed=1)
     handles = [pool.submit(job, {folder!r}) for _ in range(4)]
     assert all(handle.wait_began(60) for handle in handles[:2])
-    interpreters = pool.engine.worker_set._interpreters
+    interpreters = pool._engine.worker_set._interpreters
     supervisor = interpreters._supervisor_link.peer.pid
-    print(interpreters._guard.pid, supervisor, pool.engine.worker_set._warm.pid, pool._life.folder, flush=True)
+    print(interpreters._guard.pid, supervisor, pool._engine.worker_set._warm.pid, pool._life.folder, flush=True)
     for line in sys.stdin:
         if line == "outcomes\\n":
             print([handle.outcome(60).kind for handle in handles[:2]], flush=True)
@@ -450,12 +449,12 @@ def late_end(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[threading.Event,
     """When the owner is about to end what a dead supervisor left, it sets the first event and waits for the second."""
     waits, goes_on = threading.Event(), threading.Event()
 
-    def kill_marked_late(line: str) -> None:
+    def kill_lineage_late(line: str) -> None:
         waits.set()
         goes_on.wait()
-        kill_marked(line)
+        kill_lineage(line)
 
-    monkeypatch.setattr(interpreters, "kill_marked", kill_marked_late)
+    monkeypatch.setattr(interpreters, "kill_lineage", kill_lineage_late)
     yield waits, goes_on
     goes_on.set()
 
@@ -489,7 +488,7 @@ def test_a_pool_that_is_closed_while_the_end_of_its_supervisor_is_waited_for_wai
     assert guard is not None
     guard.kill()
     assert waits.wait(30)
-    hub, closing = pool.hub, threading.Thread(target=pool.close)
+    hub, closing = pool._hub, threading.Thread(target=pool.close)
     closing.start()
     within(30, lambda: hub.is_closed, "the hub is closed")
     assert closing.is_alive(), "it waits for the end"
@@ -509,7 +508,7 @@ def test_a_supervisor_that_is_killed_while_it_starts_is_replaced() -> None:
             done.set()
 
         handle = pool.submit(abs, -1)
-        pool.hub.call_soon(kill_supervisor)
+        pool._hub.call_soon(kill_supervisor)
         assert done.wait(10)
         assert handle.result(within_s=60) == 1
 
@@ -522,11 +521,11 @@ def test_who_was_started_while_the_processes_were_listed_is_ended_too() -> None:
     def listed() -> list[int]:
         pids = all_pids()
         if not started:
-            started.append(subprocess.Popen(["sleep", "600"], env={**os.environ, MARK: line}))
+            started.append(subprocess.Popen(["sleep", "600"], env={**os.environ, TAG: line}))
         return pids
 
     try:
-        kill_marked(line, listed=listed)
+        kill_lineage(line, list_pids=listed)
         assert started[0].wait(GONE_WITHIN_S) == -signal.SIGKILL
     finally:
         started[0].kill()

@@ -1,10 +1,8 @@
 """A pool from the user's side: what travels, where it runs, in which order, and what is left when it is closed."""
 
 import atexit
-import functools
 import os
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,55 +11,9 @@ import pytest
 from gates import Gate
 from job_functions import submitted
 
-from fanwise.base.errors import ClosedError, DeadlineExceeded, LeaseError, NotSendableError
+from fanwise.base.errors import ClosedError, DeadlineExceeded, LeaseError
 from fanwise.pool import JobHandle, Pool, Reply, current
 from fanwise.testing import within
-
-
-class Scaler:
-    def __init__(self, factor: int) -> None:
-        self.factor = factor
-
-    def times(self, value: int) -> int:
-        return self.factor * value
-
-
-def closure(offset: int) -> Callable[[int], int]:
-    return lambda value: value + offset
-
-
-def with_default(value: int, offset: int = 5) -> int:
-    return value + offset
-
-
-def over_array(array: "np.ndarray[Any, Any]") -> Callable[[int], int]:
-    return lambda index: int(array[index])
-
-
-def local_class() -> Callable[[int], int]:
-    class Doubled:
-        def __call__(self, value: int) -> int:
-            return 2 * value
-
-    return Doubled()
-
-
-@pytest.mark.parametrize(
-    ("function", "expected"),
-    [
-        (lambda value: value * value, 9),
-        (closure(10), 13),
-        (with_default, 8),
-        (functools.partial(with_default, offset=7), 10),
-        (Scaler(4).times, 12),
-        (local_class(), 6),
-        (over_array(np.arange(100_000) * 2), 6),
-        (abs, 3),
-    ],
-    ids=["lambda", "closure", "default", "partial", "bound method", "local class", "array in the closure", "built-in"],
-)
-def test_functions_travel_by_value(pool: Pool, function: Callable[[int], int], expected: int) -> None:
-    assert pool.submit(function, 3).result(within_s=30) == expected
 
 
 def test_each_job_has_a_process_of_its_own(pool: Pool) -> None:
@@ -108,33 +60,6 @@ def test_an_error_of_a_class_that_went_along_by_value_is_caught_as_that_class(po
     with pytest.raises(TooHotError, match=r"101\.5 degrees") as caught:
         pool.submit(boil, 101.5).result(within_s=30)
     assert caught.value.args[1] == 101.5
-
-
-def test_what_cannot_travel_is_named_at_the_submit(pool: Pool) -> None:
-    lock = threading.Lock()
-
-    def train(rate: float) -> None:
-        with lock:
-            pass
-
-    with pytest.raises(NotSendableError, match=r"train -> closure variable 'lock' -> a _thread.lock"):
-        pool.submit(train, 0.1)
-    with pytest.raises(NotSendableError, match=r"argument 1 of print -> a _thread.lock"):
-        pool.submit(print, lock)
-
-
-def test_a_result_instead_of_a_function_is_refused_with_the_right_line(pool: Pool) -> None:
-    with pytest.raises(TypeError, match=r"right:  pool.submit\(train, 3\)"):
-        pool.submit(3)  # type: ignore[arg-type]  # the mistake under test
-
-
-def test_needs_that_can_never_be_met_are_refused_at_the_submit(pool: Pool) -> None:
-    with pytest.raises(LeaseError, match=r"3 CPUs asked for, this pool has 2"):
-        pool.needs(cpus=3).submit(int)
-    with pytest.raises(ValueError, match="retries must be at least 0"):
-        pool.needs(retries=-1)
-    with pytest.raises(ValueError, match="cpus must be at least 1"):
-        Pool(cpus=0)
 
 
 def test_a_pool_leases_the_gpus_that_it_was_given_and_no_others() -> None:
@@ -232,31 +157,6 @@ def test_reports_reach_the_submitter_and_its_decision_the_job(pool: Pool) -> Non
     assert pool.submit(climb).result(within_s=30) == ["CONTINUE"] * 3
 
 
-def test_a_refused_report_raises_in_the_job(pool: Pool) -> None:
-    def careless() -> str:
-        try:
-            current().report(1)
-        except ValueError as error:
-            return str(error)
-        return "accepted"
-
-    def refuse(values: object) -> str:
-        raise ValueError(f"not a dict: {values}")
-
-    assert pool.needs(on_report=refuse).submit(careless).result(within_s=30) == "not a dict: 1"
-
-
-def test_a_decision_that_there_is_not_is_refused_in_the_job(pool: Pool) -> None:
-    def climb() -> str:
-        try:
-            return current().report(1).decision
-        except ValueError as error:
-            return str(error)
-
-    heard = pool.needs(on_report=lambda values: "stop").submit(climb).result(within_s=30)
-    assert heard == "the answer to a report is CONTINUE, STOP or PAUSE, got 'stop'"
-
-
 def test_reports_of_two_threads_do_not_mix(pool: Pool) -> None:
     def talk() -> list[bool]:
         heard: list[bool] = []
@@ -302,7 +202,7 @@ def test_a_done_callback_that_fails_is_logged_and_the_others_are_called(
 
 def test_a_result_that_is_not_there_in_time_is_a_deadline_and_the_job_goes_on(pool: Pool, gate: Gate) -> None:
     handle = submitted(pool.submit(gate.wait))
-    with pytest.raises(DeadlineExceeded, match=rf"job {handle.id} 'Gate.wait' has not ended within 0.01 s; it goes on"):
+    with pytest.raises(DeadlineExceeded, match=rf"job {handle.id} 'Gate.wait' has not ended within 0.01 s"):
         handle.result(within_s=0.01)
     gate.open()
     assert handle.result(within_s=30) is None
@@ -323,7 +223,7 @@ def test_a_fork_inside_a_job_sends_nothing_and_ends_with_the_function(pool: Pool
         pid = os.fork()
         if pid == 0:
             words = []
-            for use in (current, lambda: job.report(1), lambda: job.submit(int), lambda: Pool().submit(int)):
+            for use in (current, lambda: job.report(1), lambda: Pool().submit(int)):
                 try:
                     use()
                 except ClosedError as error:
@@ -339,7 +239,7 @@ def test_a_fork_inside_a_job_sends_nothing_and_ends_with_the_function(pool: Pool
 
     heard: list[object] = []
     handle = submitted(pool.needs(on_report=hear).submit(fork))
-    assert handle.result(within_s=30) == (0, "4")
+    assert handle.result(within_s=30) == (0, "3")
     assert heard == []
     assert (tmp_path / "exits").read_text() == f"{handle.pid} "  # the child did not do the job's own cleaning up
 
@@ -350,7 +250,7 @@ def test_a_fork_of_the_users_process_cannot_use_the_pool(pool: Pool, gate: Gate)
     pid = os.fork()
     if pid == 0:
         words = []
-        for use in (lambda: pool.submit(int), lambda: handle.result(), lambda: handle.stop(), lambda: pool.engine):
+        for use in (lambda: pool.submit(int), lambda: handle.result(), lambda: handle.stop(), lambda: pool._engine):
             try:
                 use()
             except ClosedError as error:

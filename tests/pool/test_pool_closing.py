@@ -14,9 +14,10 @@ from gates import Gate
 from job_functions import local_engine, submitted
 
 from fanwise.base.errors import ClosedError, WorkerLostError
-from fanwise.pool import JobHandle, Pool, Resources
+from fanwise.pool import JobHandle, Pool
 from fanwise.pool.contract import JobRequest
 from fanwise.pool.functions import pack
+from fanwise.pool.leases import Resources
 from fanwise.testing import within
 
 
@@ -49,7 +50,7 @@ def test_close_ends_running_and_queued_jobs_and_may_be_called_twice(gate: Gate) 
         assert handle.done()
         assert handle.outcome(0).kind == "stopped"
         assert "was ended because its pool was closed" in handle.outcome(0).text
-    for use in (lambda: pool.submit(int), lambda: pool.engine, lambda: pool.hub):
+    for use in (lambda: pool.submit(int), lambda: pool._engine, lambda: pool._hub):
         with pytest.raises(ClosedError, match="this pool is closed"):
             use()
     running.stop()
@@ -118,12 +119,12 @@ def test_nothing_is_kept_of_50_finished_jobs() -> None:
         handles = [submitted(pool.submit(closure(number), 1)) for number in range(50)]
         assert [handle.result(within_s=60) for handle in handles] == [number + 1 for number in range(50)]
         engine = local_engine(pool)
-        within(30, lambda: engine.ledger.leases == {} and len(engine._workers) == 0, "all leases are back")
-        assert (engine._jobs, len(engine._backlog), engine._tree.jobs, engine._unsettled) == ({}, 0, {}, set())
+        within(30, lambda: engine.ledger.leases == {} and len(engine._workers._workers) == 0, "all leases are back")
+        assert (engine._jobs, len(engine._backlog._queues), engine._tree.jobs, engine._unsettled) == ({}, 0, {}, set())
         workers, interpreters = engine.worker_set, engine.worker_set._interpreters
-        assert (workers._starts, workers._where, len(interpreters._all)) == ({}, {}, 1)
+        assert (workers._starts, workers._processes, len(interpreters._all)) == ({}, {}, 1)
         warm = workers._warm
-        assert warm is not None and (warm.pids, warm.asking, warm.unanswered, warm.when_linked) == ({}, {}, 0, [])
+        assert warm is not None and (warm.pids, warm.loading, warm.unanswered, warm.when_linked) == ({}, {}, 0, [])
         assert len(warm.prepared) <= 32
         within(30, lambda: len(interpreters._links) == 2, "only the links of supervisor and warm process are left")
         assert pool.stats().jobs_finished == 50
@@ -146,10 +147,10 @@ def test_a_submitter_that_fails_when_told_does_not_stop_the_pool(pool: Pool, cap
 
     told: list[str] = []
     engine = local_engine(pool)
-    pool.hub.call_soon(lambda: void(engine.submit(JobRequest(pack(int), Resources()), Bad())))
+    pool._hub.call_soon(lambda: void(engine.submit(JobRequest(pack(int), Resources()), Bad())))
     within(30, lambda: told == ["on_ready", "on_ended", "on_free"], "it was told of everything")
     assert pool.submit(abs, -3).result(within_s=30) == 3
-    assert caplog.text.count("failed when it was told of it") == 3
+    assert caplog.text.count("an event handler of a job failed") == 3
 
 
 def test_no_process_can_be_started_is_told_by_the_first_job(monkeypatch: pytest.MonkeyPatch) -> None:

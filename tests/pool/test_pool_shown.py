@@ -3,9 +3,7 @@
 import os
 import re
 import signal
-from typing import Any
 
-import pytest
 from gates import Gate
 from job_functions import began, submitted
 
@@ -35,20 +33,6 @@ def test_a_job_that_failed_shows_why_in_one_line(pool: Pool) -> None:
     killed = submitted(pool.submit(os.kill, 0, signal.SIGKILL))
     killed.outcome(30)
     assert re.fullmatch(r"<JobHandle \d+ 'kill': signal \(ended by SIGKILL\. .{10,80}\.\.\.\), pid \d+>", repr(killed))
-
-
-def test_a_job_that_was_told_to_stop_shows_that_it_is_ending(pool: Pool, gate: Gate) -> None:
-    def deaf() -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        gate.wait()
-        gate.wait()
-
-    handle = began(pool.submit(deaf))
-    gate.open()
-    handle.stop(grace_s=60)
-    within(10, lambda: ": ending, pid" in repr(handle), "it is shown as ending")
-    handle.kill()
-    handle.outcome(30)
 
 
 def test_a_pool_shows_what_it_has_and_what_its_jobs_do(gate: Gate) -> None:
@@ -86,22 +70,3 @@ def test_a_pool_and_a_job_inside_a_job_show_where_they_are(pool: Pool) -> None:
     assert shown == f"<Pool: 1 CPU, no GPUs, inside job {handle.id} 'inside'>"
     assert re.fullmatch(r"<NestedHandle \d+ 'int': not ended as far as is known>", before)
     assert re.fullmatch(r"<NestedHandle \d+ 'int': ended>", after)
-
-
-@pytest.mark.parametrize("callback_fails_by", [SystemExit, KeyboardInterrupt, RuntimeError])
-def test_what_a_callback_raises_stops_no_other_job(pool: Pool, callback_fails_by: type[BaseException]) -> None:
-    def fail(*_: object) -> Any:  # Any: it never returns
-        raise callback_fails_by
-
-    def reports() -> str:
-        from fanwise.pool import current
-
-        try:
-            return current().report(1).decision
-        except BaseException as error:
-            return type(error).__name__
-
-    handles = [submitted(pool.needs(on_report=fail).submit(reports)) for _ in range(4)]
-    for handle in handles:
-        handle.add_done_callback(fail)
-    assert [handle.result(30) for handle in handles] == [callback_fails_by.__name__] * 4

@@ -98,7 +98,7 @@ def test_tensors_travel_as_arguments_and_through_nested_jobs(torch_pool: Pool) -
         return tensor * 2
 
     def parent(tensor: "torch.Tensor") -> "torch.Tensor":
-        result: torch.Tensor = current().submit(double, tensor).result(30)
+        result: torch.Tensor = Pool().submit(double, tensor).result(30)
         return result
 
     assert torch.equal(torch_pool.submit(parent, torch.arange(5000)).result(within_s=60), torch.arange(5000) * 2)

@@ -17,7 +17,8 @@ from typing import Any
 import cloudpickle
 import pytest
 
-from fanwise.pool.preload import changed, modules_needed, sources_of, travels_by_value
+from fanwise.pool.preload import modules_needed, travels_by_value
+from fanwise.pool.sources import Sources, sources_of
 
 
 @pytest.fixture
@@ -261,7 +262,7 @@ def test_modules_registered_by_value_travel_by_value(write: Callable[[str, str],
 def test_only_the_users_own_files_are_watched(write: Callable[[str, str], Path]) -> None:
     path = write("watched", "x = 1")
     module = importlib.import_module("watched")
-    loaded = sources_of()
+    loaded = sources_of(list(sys.modules))
     assert loaded[path] == (path.stat().st_mtime_ns, path.stat().st_size)
     assert Path(json.__file__) not in loaded
     assert Path(pytest.__file__) not in loaded
@@ -288,14 +289,15 @@ def test_edited_replaced_and_removed_files_are_seen(write: Callable[[str, str], 
     paths = [write(f"watched{number}", "x = 1") for number in range(4)]
     for number in range(4):
         importlib.import_module(f"watched{number}")
-    snapshot = sources_of([f"watched{number}" for number in range(4)])
-    assert changed(snapshot) == []
+    sources = Sources()
+    assert sources.remember() and not sources.remember()
+    assert sources.edited() == []
     stamp = paths[0].stat()
     paths[0].write_text("x = 22")
     os.utime(paths[0], ns=(stamp.st_atime_ns, stamp.st_mtime_ns))  # the size alone tells
     os.utime(paths[1], ns=(stamp.st_atime_ns, stamp.st_mtime_ns + 1_000_000))
     paths[2].unlink()
-    assert changed(snapshot) == paths[:3]
+    assert sorted(sources.edited()) == paths[:3]
 
 
 def test_a_file_that_is_gone_is_not_watched(write: Callable[[str, str], Path]) -> None:

@@ -47,17 +47,6 @@ def test_the_same_process_runs_job_after_job(own: Pool) -> None:
     assert own.stats().started_by_fork == before.started_by_fork + 1
 
 
-def test_two_at_a_time_are_two_processes_and_no_more(own: Pool) -> None:
-    handles = [own.needs(reuse=True).submit(os.getpid) for _ in range(20)]
-    assert len({handle.result(within_s=60) for handle in handles}) <= 2
-
-
-def test_jobs_without_reuse_never_get_a_used_process(own: Pool) -> None:
-    kept = pid_of(own.needs(reuse=True))
-    assert pid_of(own.needs()) != kept
-    assert pid_of(own.needs(reuse=True)) == kept
-
-
 def test_each_job_has_its_own_seed_output_and_surroundings(
     own: Pool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -127,12 +116,6 @@ def test_a_process_is_replaced_when_its_memory_stays_above_its_baseline(own: Poo
     assert pid_of(reuse) != first
 
 
-def test_another_need_gets_another_process(own: Pool) -> None:
-    one = pid_of(own.needs(reuse=True, memory=512 * MiB))
-    assert pid_of(own.needs(reuse=True)) != one
-    assert pid_of(own.needs(reuse=True, memory=512 * MiB)) == one
-
-
 def test_idle_processes_give_way_to_jobs_that_need_their_lease(own: Pool) -> None:
     kept = {pid_of(own.needs(reuse=True)), pid_of(own.needs(reuse=True, memory=512 * MiB))}
     assert own.needs(cpus=2).submit(abs, -3).result(within_s=30) == 3
@@ -152,7 +135,7 @@ def test_a_job_that_is_handed_to_a_dying_process_runs_in_another(own: Pool) -> N
         kept = pid_of(own.needs(reuse=True))
         os.kill(kept, signal.SIGSTOP)  # it will not read what it is given
         handle = own.needs(reuse=True).submit(os.getpid)
-        within(10, lambda: not local_engine(own)._backlog, "the job was handed over")
+        within(10, lambda: not local_engine(own)._backlog._queues, "the job was handed over")
         os.kill(kept, signal.SIGKILL)
         assert handle.result(within_s=30) != kept
 
@@ -162,19 +145,10 @@ def test_a_job_that_is_killed_while_it_is_handed_over_is_told_and_the_next_one_r
     os.kill(kept, signal.SIGSTOP)
     handle = own.needs(reuse=True).submit(os.getpid)
     assert isinstance(handle, JobHandle)
-    within(10, lambda: not local_engine(own)._backlog, "the job was handed over")
+    within(10, lambda: not local_engine(own)._backlog._queues, "the job was handed over")
     handle.kill()
     assert handle.outcome(within_s=30).text == f"job {handle.id} was stopped before it began"
     assert pid_of(own.needs(reuse=True)) != kept
-
-
-def test_a_process_may_be_reused_for_another_function(own: Pool) -> None:
-    def made(number: int) -> Callable[[], tuple[int, int]]:
-        return lambda: (number, os.getpid())
-
-    results = [own.needs(reuse=True).submit(made(number)).result(within_s=60) for number in range(5)]
-    assert [number for number, _ in results] == list(range(5))
-    assert len({pid for _, pid in results}) == 1
 
 
 def test_a_reused_process_with_old_code_lets_a_new_one_run_the_job(
@@ -215,7 +189,7 @@ def test_the_nested_jobs_of_a_reused_process_end_before_its_next_job(own: Pool, 
         signal.pause()
 
     def parent() -> None:
-        current().submit(child)
+        Pool().submit(child)
         while not (tmp_path / "child").exists() or not (tmp_path / "child").read_text():
             current().report("until the child runs")
 
@@ -234,7 +208,7 @@ def test_a_reused_process_gets_its_next_job_only_when_the_jobs_of_its_last_one_a
         signal.pause()
 
     def parent() -> None:
-        current().submit(deaf)
+        Pool().submit(deaf)
         while not (tmp_path / "deaf").exists():
             current().report("until the child does not listen")
 

@@ -2,10 +2,9 @@
 
 from dataclasses import dataclass, field
 
-import pytest
-from hypothesis import Phase, settings
+from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from fanwise.pool.tree import End, Finished, JobTree, Order
 
@@ -170,29 +169,3 @@ class TreeMachine(RuleBasedStateMachine):
 
 TestTree = TreeMachine.TestCase
 TestTree.settings = settings(max_examples=80, stateful_step_count=40)
-
-
-class RepeatsEnds(JobTree):
-    """Broken: tells to end what it has told before."""
-
-    def outcome(self, job: int) -> list[Order]:
-        for child in self.jobs[job].children if job in self.jobs else ():
-            self.jobs[child].ending = False
-        return super().outcome(job)
-
-
-class FinishesEarly(JobTree):
-    """Broken: a job that is gone is finished, though its outcome may still lie in the socket."""
-
-    def reaped(self, job: int) -> list[Order]:
-        if job in self.jobs:
-            self.jobs[job].over = True
-        return super().reaped(job)
-
-
-@pytest.mark.parametrize("broken", [RepeatsEnds, FinishesEarly])
-def test_the_model_catches_a_broken_tree(broken: type[JobTree]) -> None:
-    machine = type("Broken", (TreeMachine,), {"make": broken})
-    quick = settings(max_examples=300, stateful_step_count=40, database=None, derandomize=True, phases=[Phase.generate])
-    with pytest.raises(AssertionError):
-        run_state_machine_as_test(machine, settings=quick)

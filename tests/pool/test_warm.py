@@ -186,7 +186,7 @@ def test_a_crash_at_import_is_one_clear_error_and_is_not_tried_for_ever(folder: 
             assert "It was importing what 'crash' needs" in died.text
             with pytest.raises(WorkerLostError, match="SIGSEGV"):
                 ran(handle).result(0)
-        assert local_engine(pool).worker_set._interpreters._numbers <= 2
+        assert local_engine(pool).worker_set._interpreters._last_number <= 2
         path.write_text("")
         assert outcome(pool.submit(crash)).kind == "returned"
 
@@ -279,7 +279,7 @@ def test_a_job_whose_warm_process_is_killed_every_time_is_given_up(folder: Path)
     with Pool(cpus=1, seed=1) as pool:
         died = outcome(pool.submit(use))
         assert (died.kind, "the warm process ended by SIGKILL" in died.text) == ("lost", True)
-        assert local_engine(pool).worker_set._interpreters._numbers == 3
+        assert local_engine(pool).worker_set._interpreters._last_number == 3
 
 
 def test_a_job_that_never_began_is_started_again_when_the_warm_process_dies_in_between() -> None:

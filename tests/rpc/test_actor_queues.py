@@ -11,10 +11,10 @@ from fanwise.links.hub import Hub
 from fanwise.links.link import Request
 from fanwise.links.peers import Ending
 from fanwise.links.runner_threads import RunnerThreads
-from fanwise.rpc.actors.address import ADDRESS_BYTES, Address, pack_address, unpack_address
 from fanwise.rpc.actors.queues import Queues
+from fanwise.rpc.messages.ids import GlobalId
 from fanwise.rpc.messages.messages import Message, addressed, compose, loads
-from fanwise.rpc.references.orders import GlobalId
+from fanwise.rpc.messages.metadata import ADDRESS_BYTES, Address, pack_address, unpack_address
 
 # Any throughout: what stands for a link, a hub and runners.
 
@@ -299,4 +299,4 @@ def test_addresses_come_back_as_they_were_and_others_are_refused() -> None:
             unpack_address(memoryview(wrong))
     assert len(data) == ADDRESS_BYTES
     with pytest.raises(WireError, match="is not a call"):
-        loads(b"\7" + data + b"\4N.", [])
+        loads(b"\5" + data + b"\4N.", [])

@@ -13,7 +13,7 @@ from rpc_workers import LIMIT_S, Worker, Workers, all_do, leave, num_owned
 from torch.futures import Future
 
 import fanwise.rpc as rpc
-from fanwise.base.errors import DeadlineExceeded, NotSendableError, OwnerLostError, WireError, WorkerLostError
+from fanwise.base.errors import DeadlineExceeded, NotSendableError, OwnerLostError, WorkerLostError
 from fanwise.rpc import agent as agents
 from fanwise.rpc.functions import async_execution
 from fanwise.testing import within
@@ -464,23 +464,6 @@ def test_what_is_no_actor_is_refused(real_workers: Workers) -> None:
     ):
         with pytest.raises(error, match=re.escape(text)):
             one.do(rpc.remote, "w0", **kwargs)
-    end(workers)
-
-
-def test_with_an_allow_list_the_class_and_its_methods_must_be_allowed(real_workers: Workers) -> None:
-    open_one = real_workers.begin(0, 3)
-    strict, closed = real_workers.begin(1, 3, allow=[Log, value_of]), real_workers.begin(2, 3, allow=[value_of])
-    workers = [open_one, strict, closed]
-    for worker in workers:
-        worker.result()
-    open_one.do(make, "w1", serial=True)
-    assert open_one.do(call, "add", 1) == 1
-    with pytest.raises(WireError, match=r"_begin is not on the allow-list"):
-        open_one.do(call, "_begin", 1)
-    open_one.do(forget)
-    open_one.do(make, "w2", serial=True)
-    with pytest.raises(WireError, match=r"Log is not on the allow-list"):
-        open_one.do(call, "add", 1)
     end(workers)
 
 

@@ -3,7 +3,6 @@
 import collections
 import functools
 import gc
-import operator
 import pickle
 import re
 import threading
@@ -17,13 +16,11 @@ from rpc_workers import LIMIT_S, Workers, all_do, leave
 from torch.futures import Future
 
 import fanwise.rpc as rpc
-from fanwise.base.errors import DeadlineExceeded, NotSendableError, RemoteError, WireError, WorkerLostError
+from fanwise.base.errors import DeadlineExceeded, NotSendableError, WorkerLostError
 from fanwise.rpc import agent as agents
 from fanwise.rpc import autograd, starting, torch_compat
 from fanwise.rpc.functions import async_execution
 from fanwise.rpc.gathering import Gatherer
-from fanwise.rpc.nn import RemoteModule
-from fanwise.rpc.optim import DistributedOptimizer
 from fanwise.testing import within
 
 # Any throughout: what functions of users take and return.
@@ -403,100 +400,6 @@ def test_arguments_that_are_no_tuple_are_refused_before_they_are_taken_apart(rea
     assert one.do(rpc.rpc_sync, "w0", where, [1, 2]) == ("w0", (1, 2))
 
 
-# -- the allow-list ---------------------------------------------------------------------------------------------------
-
-
-def test_a_worker_with_a_list_runs_only_what_is_on_it(real_workers: Workers) -> None:
-    one, two = real_workers.begin(0, 2), real_workers.begin(1, 2, allow=[f"{__name__}.where", torch.add])
-    one.result(), two.result()
-    assert one.do(call, "w1", where, 1, {"a": [torch.ones(1).item()]}) == ("w1", (1, {"a": [1.0]}))
-    assert one.do(call, "w1", torch.add, torch.ones(1), 2).item() == 3
-    with pytest.raises(WireError, match=r"call is not on the allow-list of this worker"):
-        one.do(call, "w1", call, "w0", where)
-    with pytest.raises(WireError, match="is not on the allow-list"):
-        one.do(call_a_lambda, "w1")
-
-
-def test_answers_are_held_to_the_list_too(real_workers: Workers) -> None:
-    one, two = real_workers.begin(0, 2, allow=[where, call]), real_workers.begin(1, 2)
-    one.result(), two.result()
-    assert one.do(call, "w1", where) == ("w1", ())
-    with pytest.raises(WireError, match=r"functools.partial is not on the allow-list"):
-        one.do(call, "w1", make_partial)
-
-
-def make_partial() -> Any:
-    return functools.partial(where)
-
-
-class Tally:
-    """What is allowed of a worker, with all that a reference to it can do."""
-
-    def __init__(self, start: int) -> None:
-        self.value = start
-
-    def add(self, amount: int) -> int:
-        self.value += amount
-        return self.value
-
-    def _private(self) -> int:
-        return self.value
-
-
-def uses_of_a_tally(to: str) -> list[int]:
-    tally = rpc.remote(to, Tally, args=(10,))
-    return [
-        tally.rpc_sync().add(1),
-        tally.rpc_async().add(1).wait(),
-        tally.remote().add(1).to_here(),
-        tally.to_here().value,
-    ]
-
-
-def invoke(to: str, name: str, *args: Any) -> Any:
-    """As a proxy asks it of the owner, with a name that no proxy would let through."""
-    from fanwise.rpc.references.proxy import _invoke
-
-    tally = rpc.remote(to, Tally, args=(10,))
-    return rpc.rpc_sync(to, _invoke, args=(tally, name, args, {}))
-
-
-def module_and_optimizer(to: str) -> float:
-    module = RemoteModule(f"{to}/cpu", torch.nn.Linear, args=(2, 1))
-    with rpc.autograd.context() as context:
-        loss = module(torch.ones(1, 2)).sum()
-        rpc.autograd.backward(context, [loss])
-        params: list[Any] = list(module.remote_parameters())
-        optimizer = DistributedOptimizer(torch.optim.SGD, params, lr=0.1)
-        optimizer.step(context)
-    return float(loss.detach() - module(torch.ones(1, 2)).sum().detach())
-
-
-def test_a_class_on_the_list_can_be_used_by_its_references(real_workers: Workers) -> None:
-    one = real_workers.begin(0, 2)
-    two = real_workers.begin(1, 2, allow=[Tally, torch.nn.Linear, torch.optim.SGD])
-    one.result(), two.result()
-    assert one.do(uses_of_a_tally, "w1") == [11, 12, 13, 13]
-    assert one.do(invoke, "w1", "add", 1) == 11
-    assert one.do(module_and_optimizer, "w1") == pytest.approx(0.1 * 3)
-    for name in ("__getattribute__", "__reduce_ex__", "_private", "__class__"):
-        with pytest.raises(WireError, match=rf"Tally.{name} is not on the allow-list of this worker"):
-            one.do(invoke, "w1", name, "add")
-    with pytest.raises(AttributeError, match="Tally has no method 'value'"):
-        one.do(invoke, "w1", "value")
-
-
-def test_errors_are_held_to_the_list_of_the_caller(real_workers: Workers) -> None:
-    one, two = real_workers.begin(0, 2, allow=[call, Plain]), real_workers.begin(1, 2)
-    one.result(), two.result()
-    with pytest.raises(Plain, match="line one"):
-        one.do(call, "w1", fail, "plain")
-    with pytest.raises(RemoteError, match=r"test_calls.Unlisted: nobody knows"):
-        one.do(call, "w1", fail, "unlisted")
-    with pytest.raises(ZeroDivisionError):
-        one.do(call, "w1", operator.truediv, 1, 0)
-
-
 # -- errors -----------------------------------------------------------------------------------------------------------
 
 
@@ -516,13 +419,7 @@ class Plain(Exception):
     pass
 
 
-class Unlisted(Exception):
-    pass
-
-
 def fail(kind: str) -> None:
-    if kind == "unlisted":
-        raise Unlisted("nobody knows")
     if kind == "lock":
         raise WithLock
     raise TwoArguments(3, "foo") if kind == "two" else Plain("line one\nline two", 7)

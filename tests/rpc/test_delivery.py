@@ -1,7 +1,8 @@
 """Numbered messages between two tables."""
 
+from fanwise.rpc.messages.ids import GlobalId
 from fanwise.rpc.references.delivery import MOST_IN_A_BATCH, Inbox, Outbox
-from fanwise.rpc.references.orders import ChildAccepted, GlobalId
+from fanwise.rpc.references.orders import ChildAccepted
 
 
 def message(number: int) -> ChildAccepted:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fanwise.rpc.devices.device_maps import DeviceMaps, check_here, check_there
+from fanwise.rpc.devices.device_maps import DeviceMaps, check_local, check_targets
 from fanwise.rpc.messages.pickling import is_self_explanatory
 
 CPU = torch.device("cpu")
@@ -18,19 +18,19 @@ ZERO, ONE, TWO = cuda(0, 1, 2)
 
 def test_without_a_map_devices_keep_their_names() -> None:
     maps = DeviceMaps({"c": {ZERO: ONE}}, ())
-    assert [maps.there("b", ONE), maps.here("b", ONE), maps.there("b", CPU)] == [ONE, ONE, CPU]
+    assert [maps.map_call("b", ONE), maps.map_reply("b", ONE), maps.map_call("b", CPU)] == [ONE, ONE, CPU]
     assert maps.map_to("b") == {}
 
 
 def test_answers_come_back_the_other_way() -> None:
     maps = DeviceMaps({"b": {ZERO: ONE, ONE: ZERO, CPU: TWO}}, ())
-    assert [maps.there("b", device) for device in (ZERO, ONE, CPU)] == [ONE, ZERO, TWO]
-    assert [maps.here("b", device) for device in (ONE, ZERO, TWO)] == [ZERO, ONE, CPU]
+    assert [maps.map_call("b", device) for device in (ZERO, ONE, CPU)] == [ONE, ZERO, TWO]
+    assert [maps.map_reply("b", device) for device in (ONE, ZERO, TWO)] == [ZERO, ONE, CPU]
 
 
 def test_the_cpu_needs_no_entry() -> None:
     maps = DeviceMaps({"b": {ZERO: ONE}}, ())
-    assert (maps.there("b", CPU), maps.here("b", CPU)) == (CPU, CPU)
+    assert (maps.map_call("b", CPU), maps.map_reply("b", CPU)) == (CPU, CPU)
 
 
 def test_a_device_without_an_entry_cannot_be_sent() -> None:
@@ -38,21 +38,21 @@ def test_a_device_without_an_entry_cannot_be_sent() -> None:
     with pytest.raises(
         RuntimeError, match=r"no entry for cuda:1 in the device map to worker b: \{'cuda:0': 'cuda:1'\}"
     ) as there:
-        maps.there("b", ONE)
+        maps.map_call("b", ONE)
     with pytest.raises(RuntimeError, match="no entry for cuda:0 in the device map to this worker") as here:
-        maps.here("b", ZERO)
+        maps.map_reply("b", ZERO)
     assert is_self_explanatory(there.value) and is_self_explanatory(here.value)  # raised as it is, as torch does
 
 
 def test_right_maps_pass() -> None:
-    check_here("a", DeviceMaps({"b": {ZERO: TWO, CPU: CPU}}, ()), ["a", "b"], 1)
-    check_here("a", DeviceMaps({"b": {ONE: ZERO}}, [ONE]), ["a", "b"], 2)
-    check_there("a", "b", {ZERO: TWO}, (3, []))
-    check_there("a", "b", {ZERO: TWO, CPU: CPU}, (3, ["cuda:2"]))
+    check_local("a", DeviceMaps({"b": {ZERO: TWO, CPU: CPU}}, ()), ["a", "b"], 1)
+    check_local("a", DeviceMaps({"b": {ONE: ZERO}}, [ONE]), ["a", "b"], 2)
+    check_targets("a", "b", {ZERO: TWO}, (3, []))
+    check_targets("a", "b", {ZERO: TWO, CPU: CPU}, (3, ["cuda:2"]))
 
 
 def test_a_callee_may_yet_come_to_a_dynamic_group() -> None:
-    check_here("a", DeviceMaps({"later": {ZERO: ZERO}}, ()), None, 1)
+    check_local("a", DeviceMaps({"later": {ZERO: ZERO}}, ()), None, 1)
 
 
 @pytest.mark.parametrize(
@@ -68,11 +68,11 @@ def test_a_callee_may_yet_come_to_a_dynamic_group() -> None:
 )
 def test_a_wrong_map_is_said_in_torchs_words(maps: DeviceMaps, text: str) -> None:
     with pytest.raises(ValueError, match=text):
-        check_here("a", maps, ["a", "b"], 2)
+        check_local("a", maps, ["a", "b"], 2)
 
 
 def test_wrong_targets_are_said_in_torchs_words() -> None:
     with pytest.raises(ValueError, match="Node a has target devices with invalid indices in its device map for b"):
-        check_there("a", "b", {ZERO: TWO}, (2, []))
+        check_targets("a", "b", {ZERO: TWO}, (2, []))
     with pytest.raises(ValueError, match="Node a has unexpected target devices in its device map for b"):
-        check_there("a", "b", {ZERO: TWO}, (3, ["cuda:1"]))
+        check_targets("a", "b", {ZERO: TWO}, (3, ["cuda:1"]))

@@ -11,9 +11,9 @@ from rpc_workers import LIMIT_S, Worker, Workers
 import fanwise.rpc as rpc
 from fanwise.base.errors import DeadlineExceeded
 from fanwise.rpc import agent as agents
-from fanwise.rpc.references.orders import Batch, ForkRequest, GlobalId, Release
+from fanwise.rpc.messages.ids import GlobalId, WorkerKey
+from fanwise.rpc.references.orders import Batch, ForkRequest, Release
 from fanwise.rpc.references.rref import value_on_owner
-from fanwise.rpc.worker_info import WorkerKey
 from fanwise.testing import within
 
 # Any: functions of users.

@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fanwise.base.errors import WireError
+from fanwise.rpc.messages.ids import Fork, GlobalId, WorkerKey
 from fanwise.rpc.messages.metadata import Metadata, creation_in, pack, unpack
-from fanwise.rpc.references.orders import Fork, GlobalId
-from fanwise.rpc.worker_info import WorkerKey
 
 numbers = st.integers(-(2**63), 2**63 - 1)
 ids = st.builds(GlobalId, numbers, numbers, numbers)

@@ -118,7 +118,7 @@ def test_a_tensor_counts_with_all_its_bytes_also_when_it_goes_by_shared_memory(r
 
 def test_what_is_late_open_or_refused_is_seen(real_workers: Workers) -> None:
     w0 = real_workers.begin(0, 2)
-    w1 = real_workers.begin(1, 2, allow=[wait_for_ever, "builtins.max"], num_worker_threads=1)
+    w1 = real_workers.begin(1, 2, allow=[wait_for_ever, max], num_worker_threads=1)
     for worker in (w0, w1):
         worker.result()
     w0.do(call, "w1", max, 1, 2)  # a call that waits for its link until its time is over is never sent

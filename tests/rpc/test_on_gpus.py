@@ -16,10 +16,10 @@ from rpc_workers import LIMIT_S, Worker, Workers
 from fanwise import rpc
 from fanwise.rpc import agent as agents
 from fanwise.rpc import autograd
-from fanwise.rpc.devices.cuda_memory import CudaMemory
+from fanwise.rpc.calling import serializer
 from fanwise.testing import within
 
-BIG = 1 << 18  # float32: 1 MiB, which is lent
+BIG = 1 << 18  # float32: 1 MiB, which is sent as a handle
 CPU_AND_GPU = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda:0", marks=pytest.mark.gpu)])
 
 # Any throughout: what users' functions take and return.
@@ -33,23 +33,37 @@ def join(name: str, rank: int, url: str, device_maps: Any = None, ipc: str = "")
     torch.set_num_threads(1)  # a fork has none of OpenMP's threads
     options = rpc.TensorPipeRpcBackendOptions(init_method=url, rpc_timeout=LIMIT_S, device_maps=device_maps)
     rpc.init_rpc(name, rank=rank, world_size=2, rpc_backend_options=options)
-    assert isinstance(agents.current().lending.memory, CudaMemory)
+    open_handle = serializer._open_handle
+
+    def open_and_count(handle: memoryview) -> torch.Tensor:
+        opened.append(len(handle))
+        return open_handle(handle)
+
+    serializer._open_handle = open_and_count
 
 
-def num_lent() -> int:
+opened: list[int] = []
+
+
+def num_opened() -> int:
+    return len(opened)
+
+
+def num_bytes_allocated(device: str) -> int:
+    """Return the device memory of this process in use."""
     gc.collect()
-    return agents.current().lending.num_lent
+    if device == "cpu":
+        return 0
+    torch.cuda.ipc_collect()  # type: ignore[no-untyped-call]  # torch's
+    return torch.cuda.memory_allocated(device)
 
 
-def all_lent() -> int:
-    """Since the beginning."""
-    return agents.current().lending._loans._lent._last_id
-
-
-def knows_what_it_sees(other: str) -> bool:
-    """Whether this worker can lend to the other one. What is big and goes there makes it ask."""
-    lending = agents.current().lending
-    return lending._sights.get(lending._key_of(agents.current().worker(other).id)) is not None
+def can_share_with(other: str) -> bool:
+    """Return True if this worker knows the devices of `other`, which it asks for when it sends a large tensor."""
+    agent = agents.current()
+    ipc = agent.serializer._cuda_ipc
+    assert ipc is not None
+    return bool(ipc._uuids.get(agent.group.members()[agent.worker(other).id].key))
 
 
 def echo(x: Any) -> Any:
@@ -168,32 +182,32 @@ def two(real_workers: Workers, maps: Any = None, ipc: str = "") -> list[Worker]:
     return workers
 
 
-def all_comes_back(workers: list[Worker]) -> None:
+def all_released(workers: list[Worker], device: str) -> None:
     for worker in workers:
-        within(LIMIT_S, lambda worker=worker: worker.do(num_lent) == 0, "all came back")  # type: ignore[misc]
+        within(LIMIT_S, lambda worker=worker: worker.do(num_bytes_allocated, device) < 2 << 20, "the copies are freed")  # type: ignore[misc]
 
 
 @CPU_AND_GPU
-def test_handles_travel_and_loans_come_back(real_workers: Workers, device: str) -> None:
+def test_large_cuda_tensors_are_sent_as_handles_and_their_copies_are_freed(real_workers: Workers, device: str) -> None:
     workers = two(real_workers)
     workers[0].do(products, "w1", device, 1)
     if device != "cpu":
-        within(LIMIT_S, lambda: workers[0].do(knows_what_it_sees, "w1"), "the caller knows what the callee sees")
-        within(LIMIT_S, lambda: workers[1].do(knows_what_it_sees, "w0"), "the callee knows what the caller sees")
-    before = [worker.do(all_lent) for worker in workers]
+        within(LIMIT_S, lambda: workers[0].do(can_share_with, "w1"), "the caller knows the devices of the callee")
+        within(LIMIT_S, lambda: workers[1].do(can_share_with, "w0"), "the callee knows the devices of the caller")
+    before = [worker.do(num_opened) for worker in workers]
     sums, devices = workers[0].do(products, "w1", device, 20)
     whole = float((torch.arange(float(BIG)) / BIG).double().sum())
     assert sums == pytest.approx([whole * i for i in range(20)]) and devices == {device}
-    lent = [worker.do(all_lent) - number for worker, number in zip(workers, before, strict=True)]
-    assert lent == ([0, 0] if device == "cpu" else [20, 20]), "arguments, and answers"
-    all_comes_back(workers)
+    count = [worker.do(num_opened) - number for worker, number in zip(workers, before, strict=True)]
+    assert count == ([0, 0] if device == "cpu" else [20, 20]), "results, and arguments"
+    all_released(workers, device)
 
 
 @CPU_AND_GPU
 def test_without_handles_all_goes_through_main_memory(real_workers: Workers, device: str) -> None:
     workers = two(real_workers, ipc="0")
     _, devices = workers[0].do(products, "w1", device, 3)
-    assert devices == {device} and workers[0].do(all_lent) == workers[1].do(all_lent) == 0
+    assert devices == {device} and workers[0].do(num_opened) == workers[1].do(num_opened) == 0
     assert workers[0].do(there_and_back, "w1", device) == []
 
 
@@ -201,7 +215,7 @@ def test_without_handles_all_goes_through_main_memory(real_workers: Workers, dev
 def test_values_come_back_as_they_went(real_workers: Workers, device: str) -> None:
     workers = two(real_workers)
     assert workers[0].do(there_and_back, "w1", device) == []
-    all_comes_back(workers)
+    all_released(workers, device)
 
 
 @CPU_AND_GPU
@@ -237,4 +251,4 @@ def test_a_device_that_the_map_leaves_out_is_refused(real_workers: Workers) -> N
 def test_a_map_leads_to_another_gpu_and_back(real_workers: Workers) -> None:
     workers = two(real_workers, maps={"w1": {"cuda:0": "cuda:1"}})
     assert workers[0].do(where_it_arrives, "w1", "cuda:0") == ("cuda:1", "cuda:0", "cpu")
-    all_comes_back(workers)
+    all_released(workers, "cuda:0")

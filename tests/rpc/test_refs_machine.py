@@ -20,9 +20,9 @@ from hypothesis.stateful import (
 from played_refs import PlayedWorker, World
 from sim import Sim
 
-from fanwise.rpc.references.orders import FreeValue, GlobalId
+from fanwise.rpc.messages.ids import GlobalId, WorkerKey
+from fanwise.rpc.references.orders import FreeValue
 from fanwise.rpc.references.table import RefTable
-from fanwise.rpc.worker_info import WorkerKey
 
 SIZE = 3
 WHO = st.integers(0, SIZE - 1)

@@ -9,9 +9,9 @@ import pytest
 from played_refs import PlayedWorker, World
 from sim import Sim
 
-from fanwise.rpc.references.orders import Acknowledge, Batch, Drain, Drained, Fork, FreeValue, GlobalId, Send
+from fanwise.rpc.messages.ids import Fork, GlobalId, WorkerKey
+from fanwise.rpc.references.orders import Acknowledge, Batch, Drain, Drained, FreeValue, Send
 from fanwise.rpc.references.table import RefTable
-from fanwise.rpc.worker_info import WorkerKey
 
 SIZE = 4
 STEPS = 60

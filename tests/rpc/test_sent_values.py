@@ -12,9 +12,9 @@ from torch.nn.utils import parametrizations, parametrize
 
 from fanwise.links.codec import dumps_by_value, loads
 from fanwise.pool.functions import pack, unpack_arguments, unpack_function
+from fanwise.rpc.calling.serializer import Serializer
 from fanwise.rpc.messages.messages import dumps as rpc_dumps
 from fanwise.rpc.messages.messages import loads as rpc_loads
-from fanwise.rpc.messages.serializer import Serializer
 
 Make = Callable[[], Any]  # Any: a value of any type
 

@@ -11,14 +11,13 @@ import torch
 from fanwise.base.errors import NotSendableError, RemoteError, WireError
 from fanwise.links.link import Request
 from fanwise.links.runner_threads import RunnerThreads
-from fanwise.rpc.actors.address import Address
 from fanwise.rpc.calling.cancellation import Scope, current_call
 from fanwise.rpc.calling.coroutines import Coroutines
+from fanwise.rpc.calling.serializer import Serializer
 from fanwise.rpc.calling.server import Server
+from fanwise.rpc.messages.ids import Created, GlobalId
 from fanwise.rpc.messages.messages import Message, metadata_of
-from fanwise.rpc.messages.metadata import Created
-from fanwise.rpc.messages.serializer import Serializer
-from fanwise.rpc.references.orders import GlobalId
+from fanwise.rpc.messages.metadata import Address
 from fanwise.rpc.worker_info import WorkerInfo
 
 ME = WorkerInfo("me", 0)
@@ -84,7 +83,7 @@ def server_with(jobs: Jobs, references: Expecting) -> Server:
     return Server(
         Serializer(),
         cast(RunnerThreads, jobs),
-        references=references,
+        references=references,  # type: ignore[arg-type]  # played
         enqueue_actor_call=enqueue_nothing,
         record_sent=lambda message, link: True,
     )

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from rpc_workers import LIMIT_S, Worker, Workers, leave, num_owned
+from rpc_workers import LIMIT_S, Workers, leave, num_owned
 
 import fanwise.rpc as rpc
 from fanwise.base.errors import (
@@ -18,7 +18,6 @@ from fanwise.base.errors import (
     CancelledError,
     DeadlineExceeded,
     NotSendableError,
-    WireError,
 )
 from fanwise.rpc import agent as agents
 from fanwise.testing import within
@@ -577,28 +576,3 @@ def test_streams_do_not_keep_calls_from_their_places(real_workers: Workers) -> N
     one, two = real_workers.group(2, num_worker_threads=2)
     assert one.do(call_beside_streams, "w1", 5) == 40
     within(LIMIT_S, lambda: two.do(told).count("over") == 5, "all have ended")
-
-
-# -- the allow-list ----------------------------------------------------------------------------------------------------
-
-
-def read_what_is_listed(to: str) -> list[str]:
-    assert list(rpc.stream(to, range_of, (3,))) == [0, 1, 2]
-    with pytest.raises(WireError) as raised:
-        next(rpc.stream(to, count, (3,)))
-    with pytest.raises(WireError):
-        next(rpc.stream(to, bytearray, (3,)))
-    return [str(raised.value)]
-
-
-def range_of(many: int) -> Iterator[int]:
-    yield from range(many)
-
-
-def test_an_allow_list_holds_for_streams(real_workers: Workers) -> None:
-    one: Worker = real_workers.begin(0, 2)
-    two = real_workers.begin(1, 2, allow=[range_of])
-    one.result()
-    two.result()
-    (text,) = one.do(read_what_is_listed, "w1")
-    assert f"{__name__}.count is not on the allow-list" in text

@@ -22,8 +22,9 @@ from fanwise.base.errors import DeadlineExceeded, FanwiseError
 from fanwise.rpc import backend_registry, constants
 from fanwise.rpc.agent import Agent
 from fanwise.rpc.calling import server
-from fanwise.rpc.calling.call import Call, ChainedCall, Invocation
+from fanwise.rpc.calling.call import Call, ChainedCall
 from fanwise.rpc.calling.torch_state import call_in_default_state
+from fanwise.rpc.messages.ids import Invocation
 from fanwise.rpc.options import TensorPipeRpcBackendOptions
 from fanwise.rpc.references.orders import Batch, ChildAccepted, ForkRequest, Release
 from fanwise.rpc.references.rref import value_on_owner

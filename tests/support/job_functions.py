@@ -13,8 +13,8 @@ def submitted(handle: JobHandle | NestedHandle) -> JobHandle:
 
 def local_engine(pool: Pool) -> LocalEngine:
     """The engine of a pool of this machine, for tests that look into its books."""
-    assert isinstance(pool.engine, LocalEngine), f"no pool of this machine: {pool!r}"
-    return pool.engine
+    assert isinstance(pool._engine, LocalEngine), f"no pool of this machine: {pool!r}"
+    return pool._engine
 
 
 def began(handle: JobHandle | NestedHandle, within_s: float = 30.0) -> JobHandle:

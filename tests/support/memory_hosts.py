@@ -18,13 +18,13 @@ from fanwise.links.transports.unix import memory_links
 from fanwise.pool import Machine
 from fanwise.pool.backend import Backend
 from fanwise.pool.cluster.engine import ClusterEngine
-from fanwise.pool.cluster.host import Host
-from fanwise.pool.cluster.hosts import HostFacts
+from fanwise.pool.cluster.host import Host, HostFacts
 from fanwise.pool.contract import Engine, Job, JobRequest, Outcome, Ready, Reply, Report
+from fanwise.pool.engine import LocalEngine
 from fanwise.pool.functions import pack
 from fanwise.pool.leases import Gpu, Resources
-from fanwise.pool.lifetime import Lifetime, Local
-from fanwise.pool.runtime_environment import look
+from fanwise.pool.lifetime import Lifetime
+from fanwise.pool.runtime_environment import capture_environment
 from fanwise.testing.within import within
 
 
@@ -61,12 +61,17 @@ class MemoryHosts:
         self._number += 1
         key = f"host-{self._number}"
         machine = Machine(cpus, 1 << 30, self._gpus, (key,))
-        life = Lifetime(lambda backend: Local(backend, seed=0, machine=machine))
+        life = Lifetime(lambda backend: LocalEngine(backend, seed=0, machine=machine))
         engine = life.start()
         assert life.hub is not None, "comes with the engine"
         near, far = memory_links(self._hub, life.hub)
         self.engine.on_link(near)
-        host = Host(far, engine, HostFacts(key, key, "127.0.0.1", socket.gethostname(), os.getpid(), machine), look())
+        host = Host(
+            far,
+            engine,
+            HostFacts(key, key, "127.0.0.1", socket.gethostname(), os.getpid(), machine),
+            capture_environment(),
+        )
         near.open()
         far.open()
         self.lives[key], self._links[key] = life, far.lose

@@ -20,11 +20,11 @@ from torch.futures import Future
 from fanwise.base.errors import DeadlineExceeded, NotSendableError, WorkerLostError
 from fanwise.rpc import agent as agents
 from fanwise.rpc import current as process
-from fanwise.rpc.calling.call import Invocation
 from fanwise.rpc.calling.futures import result_of
+from fanwise.rpc.calling.serializer import Serializer
 from fanwise.rpc.calling.server import DelayedReply
 from fanwise.rpc.membership.members import Member
-from fanwise.rpc.messages.serializer import Serializer
+from fanwise.rpc.messages.ids import Invocation
 from fanwise.rpc.references.references import References
 from fanwise.rpc.references.rref import RRef, done_with
 from fanwise.rpc.worker_info import WorkerInfo

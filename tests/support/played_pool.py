@@ -15,9 +15,10 @@ from typing import Any, cast
 
 from simulated_engine import Say, SimulatedEngine, SimulatedJob, SimulatedReport
 
-from fanwise.pool import Outcome, Reply, Resources
+from fanwise.pool import Outcome, Reply
 from fanwise.pool.contract import JobRequest
 from fanwise.pool.functions import pack
+from fanwise.pool.leases import Resources
 from fanwise.tune import FIFO, Scheduler, Space, StoppingCriterion, uniform
 from fanwise.tune.core import events
 from fanwise.tune.core.search_core import SearchCore

@@ -16,20 +16,9 @@ from functools import partial
 
 from sim import Address, Sim
 
-from fanwise.rpc.references.orders import (
-    Acknowledge,
-    Batch,
-    FailRefs,
-    FailValue,
-    Fork,
-    FreeValue,
-    GlobalId,
-    Order,
-    Refused,
-    Send,
-)
+from fanwise.rpc.messages.ids import Fork, GlobalId, WorkerKey
+from fanwise.rpc.references.orders import Acknowledge, Batch, FailRefs, FailValue, FreeValue, Order, Refused, Send
 from fanwise.rpc.references.table import RefTable
-from fanwise.rpc.worker_info import WorkerKey
 
 
 @dataclass(frozen=True, slots=True)

@@ -365,7 +365,7 @@ class SimulatedEngine:
         if job.ready_s is None:
             self._over(job, Outcome("stopped", f"job {job.id} was stopped before it began"))
         elif how == "kill":
-            self._over(job, Outcome("signal", "ended by SIGKILL: told to end, it had not ended when its time was up."))
+            self._over(job, Outcome("signal", "ended by SIGKILL, because it did not end in time after a stop."))
         else:
             job._stops = True
             self._stop(job)

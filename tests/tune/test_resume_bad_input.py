@@ -117,7 +117,7 @@ def test_program_of_another_user_is_refused(kept: Path) -> None:
 
 
 def test_search_of_a_missing_cluster_resumes_on_a_passed_pool(kept: Path, pool: Pool) -> None:
-    save_cluster(kept, Pool(ray="127.0.0.1:1", bundles=[{"CPU": 2}]).cluster_settings)
+    save_cluster(kept, Pool(ray="127.0.0.1:1", bundles=[{"CPU": 2}])._cluster_settings)
     with pytest.raises(ClusterError, match=r"there is no Ray cluster: tried '127\.0\.0\.1:1'"):
         Tuner.resume(kept, stop=MORE, quiet=True)
     assert len(Tuner.resume(kept, stop=MORE, pool=pool, quiet=True).run().trials) == 6
@@ -168,7 +168,7 @@ def test_resume_leaves_no_pool_on_a_cluster_open(kept: Path, monkeypatch: pytest
     ],
 )
 def test_invalid_cluster_file_is_refused(kept: Path, spoil: Callable[[Path], None], message: str) -> None:
-    save_cluster(kept, Pool(ray="127.0.0.1:1").cluster_settings)
+    save_cluster(kept, Pool(ray="127.0.0.1:1")._cluster_settings)
     spoil(kept / "cluster.json")
     with pytest.raises(RecordError, match=message):
         Tuner.resume(kept)

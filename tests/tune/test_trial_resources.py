@@ -1,7 +1,7 @@
 import pytest
 
-from fanwise.pool import Capacity, Resources
-from fanwise.pool.leases import Gpu, Machine
+from fanwise.pool import Capacity
+from fanwise.pool.leases import Gpu, Machine, Resources
 from fanwise.tune.trial_resources import max_workers, resolve_devices, trial_resources
 
 

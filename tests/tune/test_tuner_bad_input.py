@@ -219,9 +219,9 @@ def test_only_a_valid_tuner_starts_a_process_ahead() -> None:
     stop = StoppingCriterion(max_num_trials_started=1)
     with pytest.raises(ValueError, match="n_workers"):
         Tuner(train, SPACE, FIFO(metric="loss"), stop, n_workers=0)
-    assert backend._kept is None
+    assert backend._cached is None
     Tuner(train, SPACE, FIFO(metric="loss"), stop, n_workers=1)
-    assert backend._kept is not None
+    assert backend._cached is not None
 
 
 def test_generators_and_coroutines_are_refused_as_objectives() -> None:

@@ -168,7 +168,7 @@ def test_finished_trials_leave_nothing_in_the_engine() -> None:
         for table in ("_jobs", "_backlog", "_unsettled"):
             assert not getattr(engine, table), table
         assert len(engine.ledger.leases) <= 2
-        assert len(pool.hub._turn_end) == 0
+        assert len(pool._hub._turn_end) == 0
     assert (experiment.trials["status"] == "Completed").sum() == 50
     assert pool.stats().started_by_reuse >= 40
 

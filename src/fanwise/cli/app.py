@@ -1,7 +1,7 @@
-"""The commands and their options; what they do is in the files beside this one, loaded when a command runs.
+"""The options of the commands, and `main`. The commands are implemented in the other modules of this package.
 
-An error is one readable paragraph on standard error and exit status 1, or 2 for wrong usage; `--debug`, anywhere on the
-line, shows the traceback instead. After Ctrl-C the status is 130, also when the search ended in order and is kept.
+An error is printed as one paragraph on standard error. The exit status is then 1, or 2 for wrong usage. `--debug`,
+anywhere on the command line, shows the traceback instead. After Ctrl-C the status is 130.
 """
 
 import os
@@ -25,9 +25,9 @@ app = typer.Typer(
 )
 app.add_typer(tune, name="tune")
 
-_COMPLETING = "_FANWISE_COMPLETE"  # set by a shell that wants to know how a line may go on
+_COMPLETING = "_FANWISE_COMPLETE"  # set by a shell that requests completions
 
-Seconds = Annotated[float, typer.Option(metavar="SECONDS", help="How long to search.", min=1.0)]
+Seconds = Annotated[float, typer.Option(metavar="SECONDS", help="Duration of the search.", min=1.0)]
 
 
 def _show_version(wanted: bool) -> None:
@@ -41,13 +41,13 @@ def _show_version(wanted: bool) -> None:
 @app.callback()
 def options(
     debug: Annotated[
-        bool, typer.Option("--debug", help="Show the traceback of an error; may stand anywhere on the line.")
+        bool, typer.Option("--debug", help="Show the traceback of errors. May be anywhere on the command line.")
     ] = False,
     version: Annotated[
         bool, typer.Option("--version", help="Show the version and exit.", callback=_show_version, is_eager=True)
     ] = False,
 ) -> None:
-    """`main` takes `--debug` out of the line before this is called."""
+    """Declare the options for `--help`. `main` removes `--debug` before this is called."""
 
 
 @app.command(epilog=STATUS)
@@ -55,18 +55,20 @@ def demo(
     seconds: Seconds = 60.0,
     workers: Annotated[int, typer.Option(metavar="N", help="Trials at a time.", min=1)] = 2,
     data: Annotated[
-        str, typer.Option(metavar="DATA", help="digits (needs no download) or fashion-mnist (downloads 30 MB).")
+        str, typer.Option(metavar="DATA", help="digits (no download) or fashion-mnist (30 MB download).")
     ] = "digits",
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where the pictures go.")] = Path("fanwise-demo"),
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder for the figures.")] = Path("fanwise-demo"),
     ray: Annotated[
         str | None,
-        typer.Option(metavar="ADDRESS", help="Run the trials on a Ray cluster: auto, or its address as 10.0.0.1:6379."),
+        typer.Option(
+            metavar="ADDRESS", help="Run the trials on a Ray cluster: auto, or an address like 10.0.0.1:6379."
+        ),
     ] = None,
 ) -> None:
     """Search LeNet's learning rate and batch size on real images.
 
-    Takes a minute. Shows the trials as they run, then the best configuration and how busy the workers were, and draws
-    pictures of it. Ctrl-C ends it early, with everything kept; a second one kills what still runs.
+    Takes a minute. Shows the trials while they run, then the best configuration and the utilization of the workers, and
+    draws figures. Ctrl-C ends the search early and keeps its results. A second Ctrl-C kills the running trials.
 
     \b
     Example:
@@ -80,30 +82,30 @@ def demo(
 @app.command(epilog=STATUS)
 def board(
     port: Annotated[
-        int, typer.Option(metavar="PORT", help="Where to listen; 0: any that is free.", min=0, max=65535)
+        int, typer.Option(metavar="PORT", help="Port of the board. 0: any free port.", min=0, max=65535)
     ] = 8321,
     host: Annotated[
         str,
         typer.Option(
             metavar="HOST",
-            help="Who can reach it: 127.0.0.1 is this machine alone; 0.0.0.0 is everybody, who then need the token "
-            "that is printed in the address.",
+            help="Address to listen at. 127.0.0.1: only this machine. 0.0.0.0: all machines that reach this one and "
+            "know the token in the printed address.",
         ),
     ] = "127.0.0.1",
     home: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="The folder of the experiments. Default: $FANWISE_HOME, else ~/fanwise."),
+        typer.Option(metavar="FOLDER", help="Folder of the experiments. Default: $FANWISE_HOME, or ~/fanwise."),
     ] = None,
 ) -> None:
-    """Show all experiments as live web pages, and steer what runs.
+    """Show and control all searches on live web pages.
 
-    Curves, workers, rungs, trials with their output, importances. Blocks until Ctrl-C, which ends no search.
+    Shows curves, workers, rungs, trials with their output, and importances. Ctrl-C ends the board, not the searches.
 
     \b
     Examples:
         fanwise board
         fanwise board --port 0 --home ~/fanwise
-        fanwise board --host 0.0.0.0      (to look from your phone)
+        fanwise board --host 0.0.0.0      (for your phone)
     """
     from .board import serve_board
 
@@ -127,13 +129,13 @@ def devices(json: AsJson = False) -> None:
         typer.echo(line)
 
 
-@app.command(epilog="Exit status: 0 when nothing is wrong, 1 when something is, 2 for wrong usage.")
+@app.command(epilog="Exit status: 0 if no problem was found, 1 otherwise, 2 for wrong usage.")
 def doctor(json: AsJson = False) -> None:
-    """Look for what is missing on this machine, and say what to do.
+    """Check this machine for problems, and suggest solutions.
 
-    Python, torch, GPUs, NCCL, shared memory, the folder of the experiments and its file system, Ray, and whether a
-    worker starts. Takes some seconds, and changes nothing. A line begins with ok, with note for what works with less,
-    or with wrong for what will fail.
+    Checks Python, torch, GPUs, NCCL, shared memory, the folder of the experiments and its file system, Ray, and whether
+    a worker starts. Takes a few seconds and changes nothing. Each line begins with ok, note (works with limitations) or
+    wrong (will fail).
 
     \b
     Example:
@@ -142,30 +144,31 @@ def doctor(json: AsJson = False) -> None:
     from .doctor import as_json, findings, lines_of
     from .progress import at_work
 
-    found = []
-    left = findings()
+    results = []
+    remaining = findings()
     while True:
-        with at_work("looking"):
-            finding = next(left, None)
+        with at_work("checking"):
+            finding = next(remaining, None)
         if finding is None:
             break
-        found.append(finding)
+        results.append(finding)
         if not json:
             for line in lines_of(finding):
                 typer.echo(line)
     if json:
-        typer.echo(as_json(found))
-    if any(finding.state == "wrong" for finding in found):
+        typer.echo(as_json(results))
+    if any(finding.state == "wrong" for finding in results):
         raise typer.Exit(1)
 
 
 @app.command(epilog=STATUS)
 def explain(
     topic: Annotated[
-        str | None, typer.Argument(metavar="TOPIC", help="As an error names it, or a guide; without it: the list.")
+        str | None,
+        typer.Argument(metavar="TOPIC", help="Topic of an error message, or a guide. Default: list them."),
     ] = None,
 ) -> None:
-    """Show what an error means and what to do about it, or a guide.
+    """Explain an error and its solution, or show a guide.
 
     \b
     Examples:
@@ -185,13 +188,13 @@ def explain(
 @app.command(epilog=STATUS)
 def secret(
     file: Annotated[
-        Path | None, typer.Option(metavar="PATH", help="Write it to this new file, which only you may read.")
+        Path | None, typer.Option(metavar="PATH", help="Write the secret to this new file, which only you can read.")
     ] = None,
 ) -> None:
-    """Make the secret by which several hosts know each other.
+    """Create a secret for searches on several hosts.
 
-    Give it to all of them, in FANWISE_SECRET or in a file that FANWISE_SECRET_FILE names, and to nobody else: whoever
-    holds it may run code in them.
+    The hosts authenticate each other with it. Set FANWISE_SECRET to it on all hosts, or FANWISE_SECRET_FILE to a file
+    that contains it. A process that knows it can run code on these hosts.
 
     \b
     Example:
@@ -203,7 +206,7 @@ def secret(
 
 
 def main() -> None:
-    """Run the command line; ends the process with 0, 1 after an error, 2 for wrong usage, 130 after Ctrl-C."""
+    """Run the command and exit: status 0, 1 after an error, 2 for wrong usage, 130 after Ctrl-C."""
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     debug = len(arguments) < len(sys.argv) - 1
     if arguments in ([], ["tune"]) and _COMPLETING not in os.environ:
@@ -222,31 +225,31 @@ def main() -> None:
 
 
 def _paragraph(error: Exception) -> str:
-    """What a person reads of an error. Of one that is not meant for people, also its type and where to look."""
+    """Return an error as text for the user. Unexpected errors include their type."""
     from ..base.errors import FanwiseError
 
-    format_message = getattr(error, "format_message", None)  # what all errors of wrong usage have, and no others
+    format_message = getattr(error, "format_message", None)  # exists for usage errors only
     if format_message is not None:
         message = _unknown_option(error) or format_message()
-        return printable(f"error: {message}\nWhat a command takes is shown with --help after its name.")
-    text = printable(f"error: {_of_the_system(error) or error}")
+        return printable(f"error: {message}\nRun the command with --help to see its options.")
+    text = printable(f"error: {_describe_os_error(error) or error}")
     if isinstance(error, FanwiseError | ValueError | TypeError | OSError):
         return text
-    return f"{text}\n({type(error).__name__}; `fanwise --debug ...` shows where it comes from)"
+    return f"{text}\n({type(error).__name__}; `fanwise --debug ...` shows the traceback)"
 
 
-def _of_the_system(error: Exception) -> str | None:
-    """What the system refused, with the place first and what to do; None for what is worded already."""
+def _describe_os_error(error: Exception) -> str | None:
+    """Return a message for an error of the operating system, or None if the error has a message of its own."""
     if not isinstance(error, OSError) or error.filename is None or error.strerror is None:
         return None
     text = f"{error.filename}: {error.strerror}."
     if isinstance(error, PermissionError):
-        text += " This user may not read or write there. FANWISE_HOME names another folder for experiments."
+        text += " Set FANWISE_HOME to use another folder for experiments."
     return text
 
 
 def _unknown_option(error: Exception) -> str | None:
-    """An unknown option and the one that was meant, in the form in which unknown commands are told."""
+    """Return a message with the closest option, in the same form as for unknown commands."""
     option = getattr(error, "option_name", None)
     near = nearest(option, getattr(error, "possibilities", None) or ()) if option else None
     return f"No such option {option!r}. Did you mean {near!r}?" if near else None

@@ -1,4 +1,4 @@
-"""`fanwise board`: the experiments of a folder as web pages, until Ctrl-C."""
+"""The command `fanwise board`."""
 
 import os
 from pathlib import Path
@@ -13,18 +13,18 @@ from ..tune.runtime.board_process import check_board_is_installed
 
 
 def serve_board(*, host: str, port: int, home: Path | None) -> None:
-    """Print the address and serve. Raises NotInstalled, OSError."""
+    """Print the address and serve until Ctrl-C. Raises NotInstalled, OSError, ValueError."""
     folder = experiments_folder() if home is None else home
     if home is not None and not home.is_dir():
-        raise ValueError(f"--home {str(home)!r} must be a folder of experiments; there is none")
+        raise ValueError(f"--home {str(home)!r} is not a folder")
     if folder.is_dir() and not os.access(folder, os.R_OK | os.X_OK):
         raise PermissionError(
-            f"{folder} cannot be read by this user. Take another folder of experiments: --home FOLDER, or FANWISE_HOME."
+            f"{folder} cannot be read by this user. Use another folder of experiments: --home FOLDER, or FANWISE_HOME."
         )
     check_board_is_installed()
     board = open_board(folder, host=host, port=port)
     typer.echo(f"board of {printable_line(str(folder))}: {board.address}")
     if not is_loopback(host):
-        typer.echo("whoever has this address may read and steer the searches; it is not encrypted on its way")
+        typer.echo("everyone who knows this address can read and control the searches; the connection is not encrypted")
     typer.echo("Ctrl-C ends the board, not the searches")
     board.serve()

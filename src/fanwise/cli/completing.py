@@ -1,7 +1,7 @@
-"""What a shell may complete on a line of `fanwise`: names of experiments, and of searchers, schedulers and kinds.
+"""Shell completions of names.
 
-Called by the shell at each press of the key, so it loads as little as it can. What goes wrong completes nothing: a
-traceback would land in the line that somebody is typing.
+The shell calls these functions at each press of the tab key, so they import little. Errors give no completions,
+because a traceback would appear in the command line that the user types.
 """
 
 from collections.abc import Iterable
@@ -11,37 +11,37 @@ from ..base.home import list_experiments
 
 
 def experiments(incomplete: str) -> list[str]:
-    """Those in the folder of experiments whose names begin so."""
+    """Return the experiments whose names begin with `incomplete`."""
     with suppress(OSError, RuntimeError, ValueError):
-        return _beginning(list_experiments(), incomplete)
+        return _matches(list_experiments(), incomplete)
     return []
 
 
 def searchers(incomplete: str) -> list[str]:
-    """What `--searcher` takes by name."""
+    """Return completions of `--searcher`."""
     from ..tune.searchers import SEARCHERS
 
-    return _beginning(SEARCHERS, incomplete)
+    return _matches(SEARCHERS, incomplete)
 
 
 def schedulers(incomplete: str) -> list[str]:
-    """What `--scheduler` takes."""
+    """Return completions of `--scheduler`."""
     from .presets import SCHEDULERS
 
-    return _beginning(SCHEDULERS, incomplete)
+    return _matches(SCHEDULERS, incomplete)
 
 
 def modes(incomplete: str) -> list[str]:
-    """What `--mode` takes."""
-    return _beginning(("min", "max"), incomplete)
+    """Return completions of `--mode`."""
+    return _matches(("min", "max"), incomplete)
 
 
-def kinds_of_picture(incomplete: str) -> list[str]:
-    """What `--format` takes."""
+def formats(incomplete: str) -> list[str]:
+    """Return completions of `--format`."""
     from ..plot.canvas import FORMATS
 
-    return _beginning(FORMATS, incomplete)
+    return _matches(FORMATS, incomplete)
 
 
-def _beginning(names: Iterable[str], incomplete: str) -> list[str]:
+def _matches(names: Iterable[str], incomplete: str) -> list[str]:
     return [name for name in names if name.startswith(incomplete)]

@@ -1,8 +1,7 @@
-"""The objective of the demo: LeNet on small images, one report an epoch.
+"""The objective of the demo: LeNet on small images, with one report per epoch. Imported only in the workers.
 
-Imported in the workers' warm process, never by the command itself, which would wait for torch a second time.
-The pixels are standardised and the optimizer has momentum, because LeNet's sigmoids leave chance level late: as the
-book has it (pixels from 0 to 1, plain SGD), a learning rate of 0.1 and 128 images a batch are still at chance on the
+Pixels are standardized and the optimizer has momentum, because LeNet's sigmoids learn slowly at first. With pixels from
+0 to 1 and plain SGD, as in the book, a learning rate of 0.1 with batches of 128 images is still at chance level on the
 digits after 20 epochs.
 """
 
@@ -15,7 +14,7 @@ MOMENTUM = 0.8
 
 
 def train(learning_rate: float, batch_size: int, max_epochs: int, data: str) -> None:
-    """Train LeNet for `max_epochs`, reporting the validation error, 0 to 1, after each.
+    """Train LeNet for `max_epochs`, and report the validation error (0 to 1) after each epoch.
 
     Args:
         data: "digits" or "fashion-mnist".

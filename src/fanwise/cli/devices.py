@@ -1,4 +1,4 @@
-"""What `fanwise devices` prints."""
+"""The command `fanwise devices`."""
 
 from ..base.plain_json import json_text
 from ..pool.devices import find_machine
@@ -6,7 +6,7 @@ from ..pool.mps import mps_problem
 
 
 def device_lines() -> list[str]:
-    """The CPUs, memory and GPUs of this machine, one a line, and notes."""
+    """Return the CPUs, memory and GPUs of this machine, one per line, and notes."""
     machine = find_machine()
     lines = [f"CPUs    {machine.cpus}", f"memory  {_gib(machine.memory_bytes)}"]
     for gpu in machine.gpus:
@@ -20,7 +20,7 @@ def device_lines() -> list[str]:
 
 
 def devices_json() -> str:
-    """The same for programs."""
+    """Return `device_lines` as JSON."""
     machine = find_machine()
     return json_text(
         {

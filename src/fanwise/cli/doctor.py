@@ -1,9 +1,7 @@
-"""`fanwise doctor`: what is here of what fanwise can use, and what to do about what is missing.
+"""The command `fanwise doctor`: checks of this machine, with advice.
 
-    look at the machine --check, one after another--> Finding: ok, note or wrong, with what to do --> lines, or JSON
-
-"wrong" is what will fail, "note" what works with less. torch is loaded in a process of its own, so that one that
-crashes or hangs when it is loaded is a finding too. Nothing is changed: what is tried out is removed again.
+Each check yields findings with a state: "ok", "note" (works with limitations) or "wrong" (will fail). torch is imported
+in another process, so that a crash or hang of the import is a finding, too. Nothing on the machine is changed.
 """
 
 import importlib.metadata
@@ -37,11 +35,11 @@ State = Literal["ok", "note", "wrong"]
 
 _GIB = 1 << 30
 _OLDEST, _NEWEST = (3, 11), (3, 13)
-_LEAST_SHM_BYTES, _LEAST_FREE_BYTES, _LEAST_FILES = _GIB, _GIB, 4096
-_TORCH_S = 120.0
+_MIN_SHM_BYTES, _MIN_FREE_BYTES, _MIN_FILES = _GIB, _GIB, 4096
+_TORCH_TIMEOUT_S = 120.0
 
-# Asked of a fresh interpreter; what it prints is the last line.
-_ASK_TORCH = """
+# Prints a JSON object in the last line.
+_TORCH_PROGRAM = """
 import json, torch
 import torch.distributed as dist
 found = {"version": torch.__version__, "cuda": torch.version.cuda, "gpus": 0, "why": "", "nccl": None}
@@ -56,7 +54,7 @@ if torch.version.cuda:
 print(json.dumps(found))
 """
 
-# The name of an extra, what it is for, and the distributions that it takes.
+# {extra: (purpose, distributions)}
 _EXTRAS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "forest": ("the searcher forest, and importances", ("scikit-learn",)),
     "rpc": ("remote calls, training, links between hosts", ("torch", "cryptography")),
@@ -69,27 +67,27 @@ _EXTRAS: Mapping[str, tuple[str, tuple[str, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What was found about one thing. `advice`: what to do, where there is something to do."""
+    """The result of a check. `subject`: name of the check. `advice`: how to solve a problem."""
 
-    what: str
+    subject: str
     state: State
     text: str
     advice: str = ""
 
 
 def findings() -> Iterator[Finding]:
-    """All of them, as they are found; takes some seconds, most of them for torch."""
+    """Yield all findings. Takes a few seconds, mostly for the import of torch."""
     yield python()
     yield Finding("fanwise", "ok", f"{VERSION}, in {Path(__file__).resolve().parents[1]}")
     yield from machine()
-    found = ask_torch()
-    yield torch_of(found)
+    info = torch_info()
+    yield check_torch(info)
     gpus = find_machine().gpus
-    yield from gpus_of(found, [gpu.name for gpu in gpus])
-    yield from mps_of(gpus)
+    yield from check_gpus(info, [gpu.name for gpu in gpus])
+    yield from check_mps(gpus)
     yield shared_memory(_free("/dev/shm"))
     yield open_files(*resource.getrlimit(resource.RLIMIT_NOFILE))
-    yield chosen_home()
+    yield check_home()
     yield sockets()
     yield secret(os.environ)
     yield from ray(_version("ray"), os.environ)
@@ -98,91 +96,91 @@ def findings() -> Iterator[Finding]:
 
 
 def python(version: tuple[int, int] = sys.version_info[:2], implementation: str = sys.implementation.name) -> Finding:
-    """The interpreter."""
+    """Check the interpreter."""
     shown = f"{platform.python_version()}, {sys.executable}"
     if version < _OLDEST or implementation != "cpython":
-        return Finding("Python", "wrong", shown, f"take CPython {_dotted(_OLDEST)} to {_dotted(_NEWEST)}")
+        return Finding("Python", "wrong", shown, f"use CPython {_dotted(_OLDEST)} to {_dotted(_NEWEST)}")
     if version > _NEWEST:
         return Finding("Python", "note", shown, f"fanwise is tested with {_dotted(_OLDEST)} to {_dotted(_NEWEST)}")
     return Finding("Python", "ok", shown)
 
 
 def machine() -> Iterator[Finding]:
-    """CPUs and memory that this process may use, and what is odd about them."""
+    """Report the CPUs and memory that this process may use."""
     try:
-        found = find_machine()
+        resources = find_machine()
     except ValueError as error:
         yield Finding("machine", "wrong", str(error), "unset FANWISE_CPUS, or set it to a number of at least 1")
         return
-    yield Finding("machine", "ok", f"{found.cpus} CPUs, {found.memory_bytes / _GIB:.1f} GiB")
-    for note in found.notes:
+    yield Finding("machine", "ok", f"{resources.cpus} CPUs, {resources.memory_bytes / _GIB:.1f} GiB")
+    for note in resources.notes:
         yield Finding("machine", "note", note)
 
 
-def ask_torch(program: str = _ASK_TORCH, within_s: float = _TORCH_S) -> Mapping[str, Any] | str | None:  # Any: JSON
-    """What torch says of itself; a text: why it cannot be loaded; None: there is none."""
+def torch_info(program: str = _TORCH_PROGRAM, within_s: float = _TORCH_TIMEOUT_S) -> Mapping[str, Any] | str | None:
+    """Return facts about torch, the reason as text if it cannot be imported, or None if it is not installed."""
     if _version("torch") is None:
         return None
     try:
         done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, timeout=within_s)
     except subprocess.TimeoutExpired:
-        return f"it was not loaded within {within_s:g} s"
+        return f"it was not imported within {within_s:g} s"
     lines = done.stdout.strip().splitlines()
     if done.returncode == 0 and lines:
-        found: Mapping[str, Any] = json.loads(lines[-1])  # Any: JSON
-        return found
+        info: Mapping[str, Any] = json.loads(lines[-1])
+        return info
     errors = done.stderr.strip().splitlines()
-    return errors[-1] if errors else f"its process ended with status {done.returncode}"
+    return errors[-1] if errors else f"the process ended with status {done.returncode}"
 
 
-def torch_of(found: Mapping[str, Any] | str | None) -> Finding:  # Any: JSON
-    """torch, which training and rpc need."""
-    if found is None:
+def check_torch(info: Mapping[str, Any] | str | None) -> Finding:
+    """Check torch, which training and rpc need."""
+    if info is None:
         return Finding("torch", "note", "not installed; training and rpc need it", "pip install 'fanwise[torch]'")
-    if isinstance(found, str):
-        return Finding("torch", "wrong", f"cannot be loaded: {found}", "pip install --force-reinstall torch")
-    return Finding("torch", "ok", f"{found['version']}, {'CUDA ' + found['cuda'] if found['cuda'] else 'without CUDA'}")
+    if isinstance(info, str):
+        return Finding("torch", "wrong", f"cannot be imported: {info}", "pip install --force-reinstall torch")
+    return Finding("torch", "ok", f"{info['version']}, {'CUDA ' + info['cuda'] if info['cuda'] else 'without CUDA'}")
 
 
-def gpus_of(found: Mapping[str, Any] | str | None, names: list[str]) -> Iterator[Finding]:  # Any: JSON
-    """GPUs as the driver shows them, whether torch can use them, and NCCL."""
+def check_gpus(info: Mapping[str, Any] | str | None, names: list[str]) -> Iterator[Finding]:
+    """Check whether torch can use the GPUs, and NCCL. `names`: of the GPUs that the driver reports."""
     if not names:
         yield Finding("GPUs", "ok", "none; trials and ranks run on CPUs")
         return
     shown = f"{len(names)}: {', '.join(sorted(set(names)))}"
-    if not isinstance(found, Mapping):
+    if not isinstance(info, Mapping):
         yield Finding("GPUs", "ok", shown)
         return
-    if not found["cuda"]:
+    if not info["cuda"]:
         yield Finding(
             "GPUs",
             "wrong",
-            f"{shown}; this torch is built without CUDA and uses none of them",
+            f"{shown}; torch was built without CUDA and cannot use them",
             "install torch with CUDA: https://pytorch.org/get-started",
         )
-    elif found["gpus"] < len(names):
-        why = f" ({found['why']})" if found["why"] else ""
+    elif info["gpus"] < len(names):
+        why = f" ({info['why']})" if info["why"] else ""
         yield Finding(
             "GPUs",
             "wrong",
-            f"{shown}; torch sees {found['gpus']}{why}",
-            "a driver that is older than this torch's CUDA is the usual reason: compare with nvidia-smi",
+            f"{shown}; torch sees {info['gpus']}{why}",
+            "the driver may be too old for the CUDA version of torch: compare with nvidia-smi",
         )
     else:
         yield Finding("GPUs", "ok", shown)
-    if found["nccl"] is not None:
-        yield Finding("NCCL", "ok", found["nccl"])
+    if info["nccl"] is not None:
+        yield Finding("NCCL", "ok", info["nccl"])
     elif len(names) > 1:
         yield Finding(
             "NCCL",
             "wrong",
-            "this torch has none; training on several GPUs with reduce='fast' needs it",
+            "torch has no NCCL; training on several GPUs with reduce='fast' needs it",
             "install torch with CUDA: https://pytorch.org/get-started",
         )
 
 
-def mps_of(gpus: Sequence[Gpu]) -> Iterator[Finding]:
-    """Whether trials that share a GPU can run at the same time."""
+def check_mps(gpus: Sequence[Gpu]) -> Iterator[Finding]:
+    """Check whether trials that share a GPU can run at the same time."""
     if gpus and (problem := mps_problem(gpus)):
         yield Finding("MPS", "note", f"trials that share a GPU take turns: {problem}")
     elif gpus and has_users_daemon(os.environ):
@@ -192,14 +190,14 @@ def mps_of(gpus: Sequence[Gpu]) -> Iterator[Finding]:
 
 
 def shared_memory(free_bytes: int | None) -> Finding:
-    """The memory through which processes of a machine exchange tensors."""
+    """Check the memory through which processes of a machine exchange tensors."""
     try:
         os.close(os.memfd_create("fanwise-doctor", os.MFD_CLOEXEC))
     except OSError as error:
         return Finding(
-            "shared memory", "wrong", f"cannot be made: {error.strerror}", "allow memfd_create in the sandbox"
+            "shared memory", "wrong", f"cannot be created: {error.strerror}", "allow memfd_create in the sandbox"
         )
-    if free_bytes is None or free_bytes < _LEAST_SHM_BYTES:
+    if free_bytes is None or free_bytes < _MIN_SHM_BYTES:
         size = "there is no /dev/shm" if free_bytes is None else f"/dev/shm has {free_bytes / (1 << 20):.0f} MiB free"
         return Finding(
             "shared memory",
@@ -211,73 +209,73 @@ def shared_memory(free_bytes: int | None) -> Finding:
 
 
 def open_files(soft: int, hard: int) -> Finding:
-    """How many files and sockets a process may have open; a tuner takes some for each worker."""
-    if soft == resource.RLIM_INFINITY or soft >= _LEAST_FILES:
-        return Finding("open files", "ok", "no limit" if soft == resource.RLIM_INFINITY else f"{soft:,} a process")
-    most = "unlimited" if hard == resource.RLIM_INFINITY else str(hard)
+    """Check how many open files a process may have. A tuner needs some for each worker."""
+    if soft == resource.RLIM_INFINITY or soft >= _MIN_FILES:
+        return Finding("open files", "ok", "no limit" if soft == resource.RLIM_INFINITY else f"{soft:,} per process")
+    limit = "unlimited" if hard == resource.RLIM_INFINITY else str(hard)
     return Finding(
-        "open files", "note", f"{soft:,} a process; enough for some hundred workers", f"for more: ulimit -n {most}"
+        "open files", "note", f"{soft:,} per process; enough for a few hundred workers", f"for more: ulimit -n {limit}"
     )
 
 
-def chosen_home() -> Finding:
-    """The folder that this user has named, or not."""
+def check_home() -> Finding:
+    """Check the folder of the experiments."""
     try:
         return home(experiments_folder())
     except ValueError as error:  # a URL
-        what, _, advice = str(error).partition("\n")
-        return Finding("home", "wrong", what, advice)
+        message, _, advice = str(error).partition("\n")
+        return Finding("home", "wrong", message, advice)
 
 
 def home(folder: Path) -> Finding:
-    """The folder of the experiments: whether it can be written, locked, and holds what is to come."""
+    """Check whether the folder can be written to, supports locks, and has free space."""
     shown = f"{folder} ($FANWISE_HOME)" if os.environ.get("FANWISE_HOME") else str(folder)
-    other = "set FANWISE_HOME to a folder that you may write to"
-    there = folder
-    while not os.path.lexists(there) and there != there.parent:
-        there = there.parent
-    if not there.is_dir():
-        return Finding("home", "wrong", f"{shown}: {there} is no folder", other)
+    advice = "set FANWISE_HOME to a folder that you can write to"
+    existing = folder
+    while not os.path.lexists(existing) and existing != existing.parent:
+        existing = existing.parent
+    if not existing.is_dir():
+        return Finding("home", "wrong", f"{shown}: {existing} is not a folder", advice)
     try:
-        with tempfile.TemporaryDirectory(dir=there, prefix=".doctor-") as probe:
-            held = hold(Path(probe))
-            release(held)
+        with tempfile.TemporaryDirectory(dir=existing, prefix=".doctor-") as probe:
+            lock_fd = hold(Path(probe))
+            release(lock_fd)
     except OSError as error:
-        cannot = f"cannot be made in {there}" if there != folder else "cannot be written"
-        return Finding("home", "wrong", f"{shown} {cannot}: {error.strerror}", other)
-    if there != folder:
-        shown += ", which the first search makes"
-    if held is None:
-        return Finding("home", "note", f"{shown} has no locks", "two tuners on one experiment would not be noticed")
-    free_bytes = _free(there) or 0
+        problem = f"cannot be created in {existing}" if existing != folder else "cannot be written to"
+        return Finding("home", "wrong", f"{shown} {problem}: {error.strerror}", advice)
+    if existing != folder:
+        shown += ", which the first search creates"
+    if lock_fd is None:
+        return Finding("home", "note", f"{shown} has no locks", "two tuners of one experiment are not detected")
+    free_bytes = _free(existing) or 0
     shown += f"; {free_bytes / _GIB:.1f} GiB free"
-    if free_bytes < _LEAST_FREE_BYTES:
-        return Finding("home", "note", shown, "make room, or set FANWISE_HOME to a larger disk")
+    if free_bytes < _MIN_FREE_BYTES:
+        return Finding("home", "note", shown, "free some space, or set FANWISE_HOME to a larger disk")
     return Finding("home", "ok", shown)
 
 
 def sockets() -> Finding:
-    """The folder for sockets of this user."""
+    """Check the folder for sockets."""
     try:
         return Finding("sockets", "ok", str(runtime_folder()))
     except (FanwiseError, OSError) as error:
-        said = str(error).partition("\n")[0]
-        return Finding("sockets", "wrong", said, "set XDG_RUNTIME_DIR to a folder of yours with mode 0700")
+        message = str(error).partition("\n")[0]
+        return Finding("sockets", "wrong", message, "set XDG_RUNTIME_DIR to a folder that you own, with mode 0700")
 
 
 def secret(environ: Mapping[str, str]) -> Finding:
-    """What several hosts of a group or a run know each other by."""
+    """Check the secret with which several hosts authenticate each other."""
     try:
-        found = read_secret(environ)
+        value = read_secret(environ)
     except (FanwiseError, OSError, ValueError) as error:
-        return Finding("secret", "wrong", str(error).partition("\n")[0], "make one: fanwise secret --file PATH")
-    if found is None:
-        return Finding("secret", "ok", "none; several hosts need one (fanwise secret), this machine alone does not")
-    return Finding("secret", "ok", "there is one, for several hosts")
+        return Finding("secret", "wrong", str(error).partition("\n")[0], "create one: fanwise secret --file PATH")
+    if value is None:
+        return Finding("secret", "ok", "none; needed only for several hosts (fanwise secret)")
+    return Finding("secret", "ok", "set, for several hosts")
 
 
 def ray(version: str | None, environ: Mapping[str, str]) -> Iterator[Finding]:
-    """The engine for several machines."""
+    """Check Ray, which clusters need."""
     if version is None:
         yield Finding("Ray", "ok", "not installed; only clusters need it (pip install 'fanwise[ray]')")
         return
@@ -289,18 +287,21 @@ def ray(version: str | None, environ: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def extras(version_of: Callable[[str], str | None]) -> Finding:
-    """What is installed beside the core, and how to get the rest."""
-    missing = {name: what for name, (what, needs) in _EXTRAS.items() if any(version_of(one) is None for one in needs)}
-    there = [name for name in _EXTRAS if name not in missing]
-    shown = f"{', '.join(there) or 'none'} installed"
+    """Report which extras are installed."""
+    missing = {
+        extra: purpose
+        for extra, (purpose, distributions) in _EXTRAS.items()
+        if any(version_of(name) is None for name in distributions)
+    }
+    shown = f"{', '.join(extra for extra in _EXTRAS if extra not in missing) or 'none'} installed"
     if not missing:
         return Finding("extras", "ok", shown)
-    told = "; ".join(f"{name} ({what})" for name, what in missing.items())
-    return Finding("extras", "note", f"{shown}; missing: {told}", f"pip install 'fanwise[{','.join(missing)}]'")
+    purposes = "; ".join(f"{extra} ({purpose})" for extra, purpose in missing.items())
+    return Finding("extras", "note", f"{shown}; missing: {purposes}", f"pip install 'fanwise[{','.join(missing)}]'")
 
 
 def workers() -> Finding:
-    """A job in a warm worker, as every trial is one."""
+    """Run a job in a worker."""
     began_s = time.monotonic()
     try:
         with Pool(cpus=1) as pool:
@@ -309,27 +310,25 @@ def workers() -> Finding:
             pool.submit(abs, -1).result(within_s=60.0)
             took_s = time.monotonic() - job_s
     except (FanwiseError, OSError) as error:
-        said = printable(str(error)).partition("\n")[0]
-        return Finding("workers", "wrong", f"a job did not run: {said}", "fanwise --debug doctor shows more")
-    return Finding(
-        "workers", "ok", f"the first was ready after {ready_s:.2f} s; a job in it takes {1000 * took_s:.0f} ms"
-    )
+        message = printable(str(error)).partition("\n")[0]
+        return Finding("workers", "wrong", f"a job did not run: {message}", "fanwise --debug doctor shows more")
+    return Finding("workers", "ok", f"the first was ready after {ready_s:.2f} s; a job takes {1000 * took_s:.0f} ms")
 
 
 def lines_of(finding: Finding) -> Iterator[str]:
-    """For people."""
-    yield f"{finding.state:<5}  {finding.what:<13}  {printable_line(finding.text)}"
+    """Yield a finding as lines of text."""
+    yield f"{finding.state:<5}  {finding.subject:<13}  {printable_line(finding.text)}"
     if finding.advice:
         yield f"{'':<5}  {'':<13}  -> {printable_line(finding.advice)}"
 
 
-def as_json(found: list[Finding]) -> str:
-    """For programs."""
-    return json_text([asdict(finding) for finding in found])
+def as_json(results: list[Finding]) -> str:
+    """Return findings as JSON."""
+    return json_text([asdict(finding) for finding in results])
 
 
 def _version(distribution: str) -> str | None:
-    for name in (distribution, f"{distribution}-cpu"):  # as tensorflow-cpu, the same library
+    for name in (distribution, f"{distribution}-cpu"):  # for example tensorflow-cpu
         try:
             return importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
@@ -337,12 +336,12 @@ def _version(distribution: str) -> str | None:
     return None
 
 
-def _free(place: str | Path) -> int | None:
+def _free(path: str | Path) -> int | None:
     try:
-        found = os.statvfs(place)
+        status = os.statvfs(path)
     except OSError:
         return None
-    return found.f_bavail * found.f_frsize
+    return status.f_bavail * status.f_frsize
 
 
 def _dotted(version: tuple[int, int]) -> str:

@@ -1,4 +1,4 @@
-"""`fanwise tune plot`, and the pictures at the end of the demo: what an experiment has to show, as files."""
+"""The command `fanwise tune plot`, and the figures of the demo."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,18 +19,16 @@ if TYPE_CHECKING:
 
 
 def draw(names: Sequence[str | Path], out: Path, kind: str = "png") -> list[Path]:
-    """The figures of an experiment, or of several beside each other, as files in `out`, which is made.
+    """Draw one experiment, or compare several, and return the paths of the files.
 
     Args:
-        names: of one experiment, for all figures that have something to show; or of several, to compare.
+        names: one experiment for all figures, or several for the figures that compare.
+        out: folder for the files. It is created if it does not exist.
         kind: png, svg or pdf.
 
-    Returns:
-        The paths of the files.
-
     Raises:
-        UsageError: no such kind.
-        ValueError: `out` cannot be made, or not be written to.
+        UsageError: there is no such kind.
+        ValueError: `out` cannot be created or written to.
     """
     if kind not in FORMATS:
         raise UsageError(f"--format must be one of {', '.join(FORMATS)}, got {kind!r}")
@@ -44,7 +42,7 @@ def draw(names: Sequence[str | Path], out: Path, kind: str = "png") -> list[Path
 
 
 def _figures_of_one(experiment: Experiment, search: SearchData) -> "dict[str, Figure]":
-    """Those that a comparison does not have, and that have something to show."""
+    """Return the figures that do not compare, without those that would be empty."""
     figures = {"learning-curves": learning_curves(search)}
     if levels_of(search):
         figures["rungs"] = rungs(search)

@@ -1,4 +1,4 @@
-"""What several commands do with an experiment: run it to its end, put it into words, draw it, export it."""
+"""Functions that several commands share."""
 
 import contextlib
 from collections.abc import Iterator, Mapping
@@ -13,17 +13,17 @@ from ..tune.constraints import format_violations
 from ..tune.experiment import Best
 from .usage import UsageError
 
-# Exit status of a program that was ended by Ctrl-C, as shells define it.
+# Exit status after Ctrl-C, as in shells.
 INTERRUPTED_STATUS = 130
 
-# For `--ray`, in the place of a cluster's address.
+# Value of `--ray` for no cluster.
 THIS_MACHINE = "none"
 
-_MOST_POINTS = 10
+_MAX_POINTS = 10
 
 
 def utilization_of(experiment: Experiment) -> str | None:
-    """The utilization in the words of the worker timeline; None before the first objective began."""
+    """Return the utilization as text, or None before the first objective has started."""
     return worker_timeline(experiment.search_data()).utilization_in_words()
 
 
@@ -31,7 +31,7 @@ def run_tuner(tuner: Tuner) -> tuple[Experiment, int]:
     """Run a search until it ends or Ctrl-C is pressed. Return its results and the exit status of the command.
 
     Raises:
-        SearchFailedError: as `Tuner.run`, with the command that shows the reports.
+        SearchFailedError: see `Tuner.run`. The message names the command that shows the reports.
     """
     try:
         return tuner.run(), 0
@@ -44,10 +44,10 @@ def run_tuner(tuner: Tuner) -> tuple[Experiment, int]:
 
 @contextlib.contextmanager
 def pool_on(ray: str | None) -> Iterator[Pool | None]:
-    """What `--ray` asks for, closed afterwards: a pool on a cluster, or of this machine; None: the tuner makes its own.
+    """Yield the pool of `--ray`, or None for the default pool of the tuner. Closes the pool afterwards.
 
     Raises:
-        UsageError: it is no address.
+        UsageError: `ray` is not an address.
         NotInstalled, ClusterError: the cluster cannot be used.
     """
     if ray is None:
@@ -62,37 +62,37 @@ def pool_on(ray: str | None) -> Iterator[Pool | None]:
 
 
 def shown_config(config: Mapping[str, object]) -> str:
-    """A configuration in one line: learning_rate=0.1, batch_size=128."""
+    """Return a configuration in one line, such as "learning_rate=0.1, batch_size=128"."""
     return ", ".join(f"{printable_line(name)}={printable_line(str(value))}" for name, value in config.items())
 
 
 def front_lines(experiment: Experiment) -> Iterator[str]:
-    """The Pareto front, where a search has several objectives; the best in the first one first."""
+    """Yield the Pareto front if there are several objectives, sorted by the first objective."""
     if len(experiment.metadata.get("objectives", ())) < 2:
         return
     front = experiment.pareto()
     if front:
         yield f"Pareto front: {counted(len(front), 'report')}"
-    for point in front[:_MOST_POINTS]:
+    for point in front[:_MAX_POINTS]:
         values = ", ".join(f"{printable_line(name)}={value:.5g}" for name, value in point.values.items())
         yield f"  trial {point.trial_id}, report {point.iter}: {values}"
-    if len(front) > _MOST_POINTS:
-        yield f"  (and {len(front) - _MOST_POINTS} more; all of them: load_experiment({experiment.name!r}).pareto())"
+    if len(front) > _MAX_POINTS:
+        yield f"  (and {len(front) - _MAX_POINTS} more: load_experiment({experiment.name!r}).pareto())"
 
 
 def best_line(best: Best) -> str:
-    """The best configuration, or the nearest to the constraints where none meets them."""
+    """Return the best configuration, or the one closest to the constraints if none meets them, as text."""
     if best.is_feasible:
         return f"best configuration: {shown_config(best.config)}"
     violated = printable_line(format_violations(best.violations))
-    return f"no trial meets all constraints; the nearest: {shown_config(best.config)}; it violates {violated}"
+    return f"no trial meets all constraints; the closest is {shown_config(best.config)}, which violates {violated}"
 
 
 def folder_for_output(out: Path) -> Path:
-    """Make the folder that `--out` names, if it is not there.
+    """Create the folder of `--out` if it does not exist.
 
     Raises:
-        ValueError: it is a file, or the system does not let us make it or write into it.
+        ValueError: the folder cannot be created or written to.
     """
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -105,11 +105,11 @@ def folder_for_output(out: Path) -> Path:
 
 
 def export(name: str, out: Path) -> Path:
-    """Write all reports of an experiment as CSV, JSON, Parquet or SQLite, by the file's ending.
+    """Write all reports of an experiment to a CSV, JSON, Parquet or SQLite file, by its suffix.
 
     Raises:
-        UsageError: the ending is none of them.
-        ValueError: the file cannot be written; nothing is left of it.
+        UsageError: the suffix is unknown.
+        ValueError: the file cannot be written. No file is left.
     """
     experiment = load_experiment(name)
     try:

@@ -1,4 +1,4 @@
-"""`fanwise tune importance`: how much each hyperparameter matters, to people and to programs."""
+"""The command `fanwise tune importance`."""
 
 from collections.abc import Iterator
 
@@ -9,25 +9,31 @@ from ..tune import load_experiment
 
 
 def importance_lines(name: str, metric: str | None) -> Iterator[str]:
-    """A line a hyperparameter, the most important first. ValueError: too few results, or no such objective."""
-    found = load_experiment(name).importances(metric)
-    width = max(len(printable_line(one.name)) for one in found.hyperparameters)
-    for one in found.hyperparameters:
+    """Yield a line per hyperparameter, the most important first.
+
+    Raises ValueError if there are too few results, or no such objective.
+    """
+    importances = load_experiment(name).importances(metric)
+    width = max(len(printable_line(one.name)) for one in importances.hyperparameters)
+    for one in importances.hyperparameters:
         yield f"{printable_line(one.name):<{width}}  {one.mean:6.3f} +- {one.deviation:.3f}"
-    stopped = f", {found.num_stopped:,} of them stopped or paused early" if found.num_stopped else ""
-    whose = f"for {printable_line(found.metric)}, of {counted(len(found.trials), 'trial')}{stopped}"
-    yield f"{whose}; predicted against seen: {correlation_in_words(found.correlation)}"
+    stopped = f", {importances.num_stopped:,} of them stopped or paused early" if importances.num_stopped else ""
+    trials = f"{counted(len(importances.trials), 'trial')}{stopped}"
+    model = correlation_in_words(importances.correlation)
+    yield f"for {printable_line(importances.metric)}, of {trials}; predicted and observed ranks: {model}"
 
 
 def importance_json(name: str, metric: str | None) -> str:
-    """The same for programs. ValueError: as above."""
-    found = load_experiment(name).importances(metric)
+    """Return the importances as JSON. Raises ValueError like `importance_lines`."""
+    importances = load_experiment(name).importances(metric)
     return json_text(
         {
-            "metric": found.metric,
-            "importances": [{"name": o.name, "mean": o.mean, "deviation": o.deviation} for o in found.hyperparameters],
-            "correlation": found.correlation,
-            "num_trials": len(found.trials),
-            "num_stopped": found.num_stopped,
+            "metric": importances.metric,
+            "importances": [
+                {"name": o.name, "mean": o.mean, "deviation": o.deviation} for o in importances.hyperparameters
+            ],
+            "correlation": importances.correlation,
+            "num_trials": len(importances.trials),
+            "num_stopped": importances.num_stopped,
         }
     )

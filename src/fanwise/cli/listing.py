@@ -1,6 +1,6 @@
-"""`fanwise tune ls`: one line an experiment, from the summaries that tuners keep in their records.
+"""The command `fanwise tune ls`.
 
-A record may be foreign, so every text that comes from one goes through `base.text` before it is printed.
+A record may come from someone else, so all its texts are made printable by `base.text`.
 """
 
 import os
@@ -14,24 +14,24 @@ from ..tune.record.overview import Overview, overview_of
 
 
 def list_lines() -> Iterator[str]:
-    """One line an experiment, also for one that cannot be read."""
-    found = list(_found())
-    if not found:
+    """Yield a line per experiment, including those that cannot be read."""
+    overviews = list(_overviews())
+    if not overviews:
         yield f"no experiments in {printable_line(str(experiments_folder()))}; start one with fanwise tune run"
         return
-    width = max(len(printable_line(name)) for name, _ in found)
+    width = max(len(printable_line(name)) for name, _ in overviews)
     yield f"{'name':<{width}}  state       trials  best"
-    for name, overview in found:
-        yield f"{printable_line(name):<{width}}  {_rest_of_line(overview)}"
+    for name, overview in overviews:
+        yield f"{printable_line(name):<{width}}  {_columns_of(overview)}"
 
 
 def list_json() -> str:
-    """The same for programs: a list of objects; one that cannot be read has an `error`."""
-    return json_text([as_json(name, overview) for name, overview in _found()])
+    """Return the experiments as JSON. Those that cannot be read have an `error`."""
+    return json_text([as_json(name, overview) for name, overview in _overviews()])
 
 
 def as_json(name: str, overview: Overview | RecordError) -> dict[str, object]:
-    """An overview as JSON values."""
+    """Return an overview as a JSON object."""
     if isinstance(overview, RecordError):
         return {"name": name, "path": str(experiments_folder() / name), "state": "unreadable", "error": str(overview)}
     best = None
@@ -54,10 +54,10 @@ def as_json(name: str, overview: Overview | RecordError) -> dict[str, object]:
     }
 
 
-def _found() -> Iterator[tuple[str, Overview | RecordError]]:
+def _overviews() -> Iterator[tuple[str, Overview | RecordError]]:
     folder = experiments_folder()
     if os.path.lexists(folder) and not folder.is_dir():
-        raise ValueError(f"{folder} must be the folder of experiments, and is none; FANWISE_HOME names another one")
+        raise ValueError(f"{folder} is not a folder of experiments. Set FANWISE_HOME to another folder")
     for name in list_experiments():
         try:
             yield name, overview_of(experiments_folder() / name)
@@ -65,11 +65,11 @@ def _found() -> Iterator[tuple[str, Overview | RecordError]]:
             yield name, error
 
 
-def _rest_of_line(overview: Overview | RecordError) -> str:
+def _columns_of(overview: Overview | RecordError) -> str:
     if isinstance(overview, RecordError):
         return f"unreadable: {printable_line(overview.message.partition(chr(10))[0])}"
     best = "-"
     if overview.best is not None:
         best = f"{printable_line(overview.metric)}={overview.best[0]:.5g} (trial {overview.best[1]})"
-        best = f"none feasible; nearest {best}" if overview.violated else best
+        best = f"none feasible; closest {best}" if overview.violated else best
     return f"{overview.state:<10}  {overview.num_trials:>6}  {best}"

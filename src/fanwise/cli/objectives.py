@@ -1,11 +1,11 @@
-"""The objective that a command line names, in one of three ways.
+"""The objective that is named on the command line, in one of three forms.
 
-    train.py:train            a file by itself: run under a name that nobody can import; its functions travel by value
+    train.py:train            a single file, run under a name that cannot be imported; its functions are sent by value
     package/train.py:train    a file of a package (`__init__.py` beside it): imported as package.train
-    package.train:train       a module, found as `python -m` finds it: in the working folder, or installed
+    package.train:train       a module in the working folder, or an installed one, as with `python -m`
 
-What is imported keeps its module, so relative imports work, and the workers import it too. The main block of a file
-does not run in any of them. Whatever fails while it is loaded is the user's: told with its place, as a ValueError.
+Imported functions keep their module, so relative imports work, and the workers import the module, too. The main block
+of a file is never run. Errors while the file is loaded are raised as ValueError with their line.
 """
 
 import importlib
@@ -23,15 +23,15 @@ from typing import Any
 from ..base.nearest import did_you_mean, nearest
 from .usage import UsageError
 
-# The module name of a file by itself.
+# Module name of a single file.
 _RUN_NAME = "fanwise_objective_file"
 
 
-def place_and_name(target: str) -> tuple[str, str]:
-    """The file or module, and the function, that FILE:FUNCTION or MODULE:FUNCTION names. Loads nothing.
+def split_target(target: str) -> tuple[str, str]:
+    """Split FILE:FUNCTION or MODULE:FUNCTION. Loads nothing.
 
     Raises:
-        UsageError: it is of another form, or the file is not there.
+        UsageError: the target has another form, or the file does not exist.
     """
     place, separator, name = target.rpartition(":")
     if not separator or not place or not name:
@@ -45,46 +45,50 @@ def place_and_name(target: str) -> tuple[str, str]:
 
 
 def load_function(target: str) -> Callable[..., Any]:  # Any: the user's function
-    """The function that FILE:FUNCTION or MODULE:FUNCTION names.
+    """Load the function of FILE:FUNCTION or MODULE:FUNCTION.
 
     Raises:
-        UsageError: it names neither of them, or no such file, module or function is there; says which there are.
-        ValueError: it fails when it is loaded; says where.
+        UsageError: the target is invalid, or the file, module or function does not exist.
+        ValueError: the file or module raises an error when it is loaded.
     """
-    place, name = place_and_name(target)
+    place, name = split_target(target)
     module_name, names = _load(place)
     function = names.get(name)
     if callable(function):
         return function  # type: ignore[no-any-return]  # callable was just checked
-    own = [key for key, value in names.items() if callable(value) and getattr(value, "__module__", "") == module_name]
-    near = nearest(name, own)
+    functions = [
+        key for key, value in names.items() if callable(value) and getattr(value, "__module__", "") == module_name
+    ]
+    near = nearest(name, functions)
     hint = f"; did you mean {near!r}?" if near else "."
-    raise UsageError(f"{place} has no function {name!r}{hint} Its functions: {', '.join(map(repr, own)) or 'none'}.")
+    raise UsageError(
+        f"{place} has no function {name!r}{hint} Its functions: {', '.join(map(repr, functions)) or 'none'}."
+    )
 
 
-def _load(place: str) -> tuple[str, Mapping[str, Any]]:  # Any: whatever the file defines
-    """The name of the module and all names in it."""
+def _load(place: str) -> tuple[str, Mapping[str, Any]]:
+    """Return the name of the module and its contents."""
     path = Path(place)
     if path.is_file():
         package = _package_of(path)
-        return _file_of_package(path, package) if package else (_RUN_NAME, _file_alone(path))
+        return _file_of_package(path, package) if package else (_RUN_NAME, _single_file(path))
     find_modules_here()
     return place, _module(place, place)
 
 
 def find_modules_here() -> None:
-    """From now on modules of the working folder are found, as `python -m` finds them."""
-    _find_first(os.getcwd())
+    """Make modules of the working folder importable, as `python -m` does."""
+    _insert_path(os.getcwd())
 
 
-def _file_alone(path: Path) -> Mapping[str, Any]:  # Any: whatever the file defines
-    _find_first(str(path.resolve().parent))  # the file may import its neighbours, here and in the workers
-    with _told(str(path), str(path)):
+def _single_file(path: Path) -> Mapping[str, Any]:
+    _insert_path(str(path.resolve().parent))  # the file may import other files of its folder
+    with _errors_with_line(str(path), str(path)):
         return runpy.run_path(str(path), run_name=_RUN_NAME)
 
 
 def _package_of(path: Path) -> list[Path]:
-    """The folders of the package that a file belongs to, the innermost first; empty when it is none's."""
+    """Return the folders of the package that contains the file, innermost first. Empty if there is no package."""
     folders = []
     for folder in path.resolve().parents:
         if not (folder / "__init__.py").is_file():
@@ -94,8 +98,8 @@ def _package_of(path: Path) -> list[Path]:
 
 
 def _file_of_package(path: Path, package: list[Path]) -> tuple[str, Mapping[str, Any]]:  # Any: as above
-    _find_first(str(package[-1].parent))
-    sys.path.append(str(package[0]))  # last, so that a neighbour it imports by its bare name hides no other module
+    _insert_path(str(package[-1].parent))
+    sys.path.append(str(package[0]))  # at the end, so that files of the folder hide no other modules
     parts = [folder.name for folder in reversed(package)]
     name = ".".join(parts if path.name == "__init__.py" else [*parts, path.stem])
     names = _module(name, str(path))
@@ -108,43 +112,43 @@ def _file_of_package(path: Path, package: list[Path]) -> tuple[str, Mapping[str,
 
 
 def _module(name: str, shown: str) -> Mapping[str, Any]:  # Any: as above
-    with _told(shown):  # the packages it is in are imported, and run
+    with _errors_with_line(shown):  # imports the parent packages
         try:
-            found = importlib.util.find_spec(name)
+            spec = importlib.util.find_spec(name)
         except ModuleNotFoundError as error:
             if not f"{name}.".startswith(f"{error.name}."):
                 raise
-            found = None
-    if found is None:
+            spec = None
+    if spec is None:
         raise UsageError(
-            f"there is no file and no module {shown!r}{_modules_beside(name)}\n"
-            f"Modules are looked for in the working folder and among what is installed."
+            f"there is no file and no module {shown!r}{_similar_modules(name)}\n"
+            f"The working folder and the installed packages were searched."
         )
-    with _told(shown, found.origin or ""):
+    with _errors_with_line(shown, spec.origin or ""):
         return vars(importlib.import_module(name))
 
 
-def _modules_beside(name: str) -> str:
-    """The modules of the package that should have had this one; nothing where there is no such package."""
+def _similar_modules(name: str) -> str:
+    """Return a hint with similar modules of the parent package."""
     parent, _, last = name.rpartition(".")
-    beside = getattr(sys.modules.get(parent), "__path__", None)
-    return did_you_mean(last, [module.name for module in pkgutil.iter_modules(beside)]) if beside else "."
+    path = getattr(sys.modules.get(parent), "__path__", None)
+    return did_you_mean(last, [module.name for module in pkgutil.iter_modules(path)]) if path else "."
 
 
-def _find_first(folder: str) -> None:
+def _insert_path(folder: str) -> None:
     if sys.path[:1] != [folder]:
         sys.path.insert(0, folder)
 
 
 @contextmanager
-def _told(shown: str, file: str = "") -> Iterator[None]:
-    """What a module raises while it is loaded, as one message with its place."""
+def _errors_with_line(shown: str, file: str = "") -> Iterator[None]:
+    """Raise errors of the block, which loads a module, as ValueError with the line."""
     try:
         yield
     except SystemExit as error:
         raise ValueError(
             f"{shown} ended with exit code {error.code!r} while it was loaded. "
-            f"Put what it does as a program below `if __name__ == '__main__':`."
+            f"Put the code of the program below `if __name__ == '__main__':`."
         ) from error
     except Exception as error:
         hint = ""
@@ -155,6 +159,6 @@ def _told(shown: str, file: str = "") -> Iterator[None]:
 
 
 def _line_in(file: str, error: Exception) -> str:
-    """Where in the file an error arose: the last of its lines in the traceback."""
+    """Return the last line of the file in the traceback, as text."""
     lines = [line for frame, line in traceback.walk_tb(error.__traceback__) if frame.f_code.co_filename == file]
     return f" (in line {lines[-1]})" if lines else ""

@@ -1,4 +1,4 @@
-"""Searchers and schedulers by the names that a command line has for them, with their options as key=value.
+"""Searchers and schedulers by name, with options as key=value.
 
 --searcher sobol --scheduler asha --option max_t=81 --option brackets=2
 """
@@ -23,8 +23,8 @@ SCHEDULERS: Mapping[str, Callable[..., Any]] = {  # Any: each has options of its
     "pbt": PBT,
     "moasha": MOASHA,
 }
-# Options of the command itself.
-_OWN = {
+# Arguments of schedulers with their options of the command.
+_COMMAND_OPTIONS = {
     "metric": "--metric",
     "mode": "--mode",
     "constraints": "--constraint",
@@ -43,27 +43,27 @@ def scheduler_of(
     constraints: Sequence[str],
     seed: int | None,
 ) -> Scheduler:
-    """The scheduler with its searcher; each option goes to the one of the two that has it.
+    """Return the scheduler with its searcher. Each option is passed to the one that has it.
 
     Raises:
-        UsageError: no such name or option, or a value that it does not take; says which there are.
+        UsageError: a name, option or value is invalid.
     """
     make_scheduler = _scheduler_named(scheduler)
     has_searcher = "searcher" in inspect.signature(make_scheduler).parameters
     if not has_searcher and searcher is not None:
-        raise UsageError(f"--scheduler {scheduler} has a searcher of its own: leave out --searcher")
+        raise UsageError(f"--scheduler {scheduler} has its own searcher: omit --searcher")
     searcher = searcher or "random"
     try:
-        make_searcher, its = _searcher_and_options(searcher)
+        make_searcher, searcher_options = _searcher_and_options(searcher)
     except ValueError as error:
         raise UsageError(f"--{error}") from error
-    theirs = _options_of(make_scheduler)
-    refuse_own(options)
+    scheduler_options = _options_of(make_scheduler)
+    refuse_command_options(options)
     for name in options:
-        if name not in its and name not in theirs:
-            of = f"{searcher} and {scheduler} have no option {name!r}"
-            raise UsageError(f"--option: {of}{did_you_mean(name, [*its, *theirs])}")
-    of_searcher = {name: value for name, value in options.items() if name in its}
+        if name not in searcher_options and name not in scheduler_options:
+            hint = did_you_mean(name, [*searcher_options, *scheduler_options])
+            raise UsageError(f"--option: {searcher} and {scheduler} have no option {name!r}{hint}")
+    of_searcher = {name: value for name, value in options.items() if name in searcher_options}
     try:
         return make_scheduler(  # type: ignore[no-any-return]  # all of them make one
             **({"searcher": make_searcher(**of_searcher) if of_searcher else searcher} if has_searcher else {}),
@@ -71,27 +71,26 @@ def scheduler_of(
             mode=mode,
             constraints=constraints,
             random_seed=seed,
-            **{name: value for name, value in options.items() if name in theirs},
+            **{name: value for name, value in options.items() if name in scheduler_options},
         )
     except TypeError as error:
-        missing = [name for name in _needed(make_scheduler) if name not in options]
-        what = f"{scheduler} needs --option {missing[0]}=..." if missing else str(error)
-        raise UsageError(what) from error
+        missing = [name for name in _required(make_scheduler) if name not in options]
+        raise UsageError(f"{scheduler} needs --option {missing[0]}=..." if missing else str(error)) from error
     except ValueError as error:
         raise UsageError(str(error)) from error
 
 
-def refuse_own(options: Mapping[str, object]) -> None:
-    """UsageError for what the command has an option of its own for."""
+def refuse_command_options(options: Mapping[str, object]) -> None:
+    """Raise UsageError for options that the command has itself."""
     for name in options:
-        if name in _OWN:
-            raise UsageError(f"say {_OWN[name]} instead of --option {name}=...")
+        if name in _COMMAND_OPTIONS:
+            raise UsageError(f"use {_COMMAND_OPTIONS[name]} instead of --option {name}=...")
 
 
 def _searcher_and_options(name: str) -> tuple[Callable[..., Any], list[str]]:  # Any: as above
-    """What makes the searcher, and the names of its options."""
+    """Return a function that creates the searcher, and the names of its options."""
     make = searcher_factory(name)
-    if isinstance(make, partial):  # of a sampler of Optuna
+    if isinstance(make, partial):  # a sampler of Optuna
         from ..tune.searchers.with_optuna import sampler_options
 
         try:
@@ -108,9 +107,9 @@ def _scheduler_named(name: str) -> Callable[..., Any]:  # Any: as above
 
 
 def _options_of(make: Callable[..., Any]) -> list[str]:  # Any: as above
-    return [name for name in inspect.signature(make).parameters if name not in _OWN]
+    return [name for name in inspect.signature(make).parameters if name not in _COMMAND_OPTIONS]
 
 
-def _needed(make: Callable[..., Any]) -> list[str]:  # Any: as above
+def _required(make: Callable[..., Any]) -> list[str]:  # Any: as above
     parameters = inspect.signature(make).parameters.values()
-    return [each.name for each in parameters if each.default is inspect.Parameter.empty and each.name not in _OWN]
+    return [p.name for p in parameters if p.default is inspect.Parameter.empty and p.name not in _COMMAND_OPTIONS]

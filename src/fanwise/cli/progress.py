@@ -1,9 +1,9 @@
-"""That a command is at work, when it takes longer than a second: one line on a terminal, gone when it is done.
+"""A progress line for commands that take longer than a second, removed at the end.
 
     with at_work("drawing"):
         ...                         drawing ... 3 s
 
-It goes to standard error, so that what is printed can be piped on, and only to a terminal: a log is told nothing.
+The line is written to standard error, and only if that is a terminal.
 """
 
 import sys
@@ -15,29 +15,31 @@ from typing import TextIO
 
 AFTER_S, EVERY_S = 1.0, 0.5
 
-_GONE = (OSError, ValueError)  # how a terminal that has gone shows
+_CLOSED = (OSError, ValueError)  # raised if the terminal is closed
 
 
 @contextmanager
-def at_work(what: str, *, after_s: float = AFTER_S, stream: TextIO | None = None) -> Iterator[Callable[[str], None]]:
-    """Show `what` is being done until the block ends; print nothing meanwhile.
+def at_work(
+    activity: str, *, after_s: float = AFTER_S, stream: TextIO | None = None
+) -> Iterator[Callable[[str], None]]:
+    """Show the activity until the block ends. The block must not print.
 
-    Yields a function that says something else is being done from now on.
+    Yields a function that changes the activity.
     """
     shown = sys.stderr if stream is None else stream
     if not _is_terminal(shown):
         yield lambda text: None
         return
-    now_doing = [what]
+    activities = [activity]
     is_over = threading.Event()
 
     def show() -> None:
         began_s = time.monotonic()
         wait_s = after_s
         is_shown = False
-        with suppress(*_GONE):
+        with suppress(*_CLOSED):
             while not is_over.wait(wait_s):
-                shown.write(f"\r{now_doing[-1]} ... {time.monotonic() - began_s:.0f} s\x1b[K")
+                shown.write(f"\r{activities[-1]} ... {time.monotonic() - began_s:.0f} s\x1b[K")
                 shown.flush()
                 is_shown, wait_s = True, EVERY_S
             if is_shown:
@@ -47,7 +49,7 @@ def at_work(what: str, *, after_s: float = AFTER_S, stream: TextIO | None = None
     thread = threading.Thread(target=show, name="progress", daemon=True)
     thread.start()
     try:
-        yield now_doing.append
+        yield activities.append
     finally:
         is_over.set()
         thread.join()

@@ -1,7 +1,4 @@
-"""Values on the command line: `key=value` as settings of a searcher or hyperparameters of a space.
-
-max_t=81    grace_period=1e-2    type=promotion    layers=[64, 32]     read as YAML reads them
-"""
+"""Settings on the command line, `key=value`. Values are YAML: max_t=81, type=promotion, layers=[64, 32]."""
 
 from collections.abc import Sequence
 
@@ -15,24 +12,24 @@ from .usage import UsageError
 
 
 def read_settings(settings: Sequence[str], option: str) -> dict[str, object]:
-    """Names and values; `option` is what the user calls them.
+    """Return {name: value}. `option`: name of the settings in errors.
 
     Raises:
-        UsageError: one is no `key=value`, or a name comes twice.
+        UsageError: a setting is not `key=value`, or a name is repeated.
     """
-    found: dict[str, object] = {}
+    values: dict[str, object] = {}
     for setting in settings:
         name, sign, text = setting.partition("=")
         if not sign or not name.strip():
             raise UsageError(f"{option} must be key=value, e.g. learning_rate=0.1, got {setting!r}")
-        if name.strip() in found:
+        if name.strip() in values:
             raise UsageError(f"{option} {name.strip()!r} is given twice")
-        found[name.strip()] = read_value(text)
-    return found
+        values[name.strip()] = read_value(text)
+    return values
 
 
 def read_value(text: str) -> object:
-    """A number, truth value, list or mapping where the text is one, else the text."""
+    """Return the value of a YAML text, or the text itself if it is not YAML."""
     try:
         return yaml.load(text, Loader)
     except yaml.YAMLError:
@@ -40,22 +37,22 @@ def read_value(text: str) -> object:
 
 
 def read_config(space: Space, settings: Sequence[str]) -> dict[str, object]:
-    """A part of a configuration. What is a number in YAML and a text in the space, as in a choice of texts, is a text.
+    """Return a partial configuration. A number is read as text if the space has only the text, as in a choice of texts.
 
     Raises:
-        UsageError: no settings, or one is no `key=value`.
-        ValueError: names what is not of the space.
+        UsageError: there are no settings, or a setting is not `key=value`.
+        ValueError: a name or value is not in the space.
     """
     if not settings:
-        raise UsageError("say what to try, e.g. learning_rate=0.1")
-    found = read_settings(settings, "a hyperparameter")
+        raise UsageError("no hyperparameter is given; write for example learning_rate=0.1")
+    values = read_settings(settings, "a hyperparameter")
     texts = {name.strip(): text for name, _, text in (setting.partition("=") for setting in settings)}
-    for name, value in found.items():
+    for name, value in values.items():
         if name not in space.names:
             raise ValueError(f"{name!r} is not in the space{did_you_mean(name, space.names)}")
         if not _fits(space, name, value) and _fits(space, name, texts[name]):
-            found[name] = texts[name]
-    return check_partial_config(space, found)
+            values[name] = texts[name]
+    return check_partial_config(space, values)
 
 
 def _fits(space: Space, name: str, value: object) -> bool:

@@ -1,39 +1,39 @@
-"""What `fanwise tune replay` prints."""
+"""The command `fanwise tune replay`."""
 
 from ..base.plain_json import json_text
 from ..base.text import counted, printable_line
 from ..tune.core.replay import Difference
 from ..tune.experiment_replay import replay_experiment
 
-_MOST_SHOWN = 5
+_MAX_SHOWN = 5
 
 
 def replay_lines(name: str) -> tuple[list[str], bool]:
-    """What was compared and where it differs first, and whether all is the same."""
+    """Return lines with the first differences, and whether there is none."""
     replayed = replay_experiment(name)
     compared = (
         f"{counted(replayed.num_events, 'event')}, {counted(replayed.num_actions, 'action')} and "
         f"{counted(replayed.num_suggestions, 'suggestion')} of {printable_line(name)}"
     )
-    others = [
-        f"{printable_line(name)} was {printable_line(then)} and is {printable_line(now)}"
-        for name, (then, now) in replayed.version_changes.items()
+    changes = [
+        f"{printable_line(name)} was {printable_line(recorded)} and is {printable_line(current)}"
+        for name, (recorded, current) in replayed.version_changes.items()
     ]
-    taken = [f"the suggestions are those of the record: {', '.join(others)}"] if others else []
+    notes = [f"suggestions were taken from the record: {', '.join(changes)}"] if changes else []
     if not replayed.num_differences:
-        return [f"{compared}: all the same", *taken], True
-    lines = [*taken, f"{compared}: {counted(replayed.num_differences, 'event')} came out otherwise"]
-    for difference in replayed.differences[:_MOST_SHOWN]:
+        return [f"{compared}: all the same", *notes], True
+    lines = [*notes, f"{compared}: {counted(replayed.num_differences, 'event')} differ"]
+    for difference in replayed.differences[:_MAX_SHOWN]:
         lines += _shown(difference)
-    if replayed.num_differences > _MOST_SHOWN:
-        lines.append(f"(and {replayed.num_differences - _MOST_SHOWN} more, which may follow from these)")
+    if replayed.num_differences > _MAX_SHOWN:
+        lines.append(f"(and {replayed.num_differences - _MAX_SHOWN} more, which may be caused by these)")
     return lines, False
 
 
 def replay_json(name: str) -> tuple[list[str], bool]:
-    """The same for programs."""
+    """Return the result as JSON, and whether there is no difference."""
     replayed = replay_experiment(name)
-    found = {
+    body = {
         "num_events": replayed.num_events,
         "num_actions": replayed.num_actions,
         "num_suggestions": replayed.num_suggestions,
@@ -50,13 +50,12 @@ def replay_json(name: str) -> tuple[list[str], bool]:
             for difference in replayed.differences
         ],
     }
-    return [json_text(found)], not replayed.num_differences
+    return [json_text(body)], not replayed.num_differences
 
 
 def _shown(difference: Difference) -> list[str]:
-    what = type(difference.event).__name__
     return [
-        f"event {difference.seq}, {what} at {difference.event.now_s:.3f} s",
+        f"event {difference.seq}, {type(difference.event).__name__} at {difference.event.now_s:.3f} s",
         f"  recorded  {printable_line(repr(difference.recorded))}",
         f"  replayed  {printable_line(repr(difference.replayed))}",
     ]

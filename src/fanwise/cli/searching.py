@@ -1,4 +1,4 @@
-"""`fanwise tune run`: a search of a function in a file or module."""
+"""The command `fanwise tune run`."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -14,8 +14,8 @@ from ..pool import Pool
 from ..tune import Space, StoppingCriterion, Tuner
 from ..tune.record.names import check_name
 from .experiments import best_line, front_lines, pool_on, run_tuner
-from .objectives import load_function, place_and_name
-from .presets import refuse_own, scheduler_of
+from .objectives import load_function, split_target
+from .presets import refuse_command_options, scheduler_of
 from .progress import at_work
 from .reading_values import read_settings
 from .showing import show_json
@@ -50,25 +50,25 @@ class Settings:
 
 
 def run_search(settings: Settings) -> None:
-    """Check everything, search, and print where the results are.
+    """Validate the options, run the search, and print its results.
 
     Raises:
-        UsageError: an option, the file, or the space is wrong; nothing was started.
-        ValueError: the file fails when it is loaded.
-        SearchFailedError: the first trials all failed in the same way, or no trial got as far as a report.
+        UsageError: an option, the file or the space is invalid. Nothing was started.
+        ValueError: the file raises an error when it is loaded.
+        SearchFailedError: the first trials failed with the same error, or no trial reported anything.
         NotInstalled, ClusterError: the cluster cannot be used.
-        typer.Exit: with 130, after all of it, when Ctrl-C ended the search.
+        typer.Exit: status 130, after the results, if Ctrl-C ended the search.
     """
-    place_and_name(settings.objective)  # first what the line names, then what it lacks
+    split_target(settings.objective)  # errors in the arguments are reported before missing options
     space = read_space(settings.space)
     for mode in settings.modes:
         if mode not in ("min", "max"):
             raise UsageError(f"--mode must be min or max, got {mode!r}")
     if len(settings.modes) not in (1, len(settings.metrics)):
-        given = f"{len(settings.modes)} for {len(settings.metrics)}"
-        raise UsageError(f"--mode must be given once, or once for each --metric, got {given}")
+        counts = f"{len(settings.modes)} for {len(settings.metrics)}"
+        raise UsageError(f"--mode must be given once, or once for each --metric, got {counts}")
     if settings.seconds is None and settings.trials is None:
-        raise UsageError("say when the search ends: --seconds or --trials")
+        raise UsageError("--seconds or --trials is required")
     for option, seconds in (("--seconds", settings.seconds), ("--trial-timeout", settings.trial_timeout_s)):
         if seconds is not None and not seconds > 0:
             raise UsageError(f"{option} must be above 0, got {seconds:g}")
@@ -81,7 +81,7 @@ def run_search(settings: Settings) -> None:
     with at_work(f"loading {printable_line(settings.objective)}"):
         function = load_function(settings.objective)
     with pool_on(settings.ray) as pool:
-        run_and_tell(_tuner(settings, function, space, scheduling, pool), json=settings.json)
+        run_and_print(_tuner(settings, function, space, scheduling, pool), json=settings.json)
 
 
 def _tuner(
@@ -114,7 +114,7 @@ def _tuner(
             f"the experiment {name!r} exists ({error.path}). Choose another --name, resume it with "
             f"fanwise tune resume {name}, or delete it with fanwise tune rm {name}"
         ) from error
-    except FanwiseError:  # what this machine has not, such as a library
+    except FanwiseError:  # for example a missing library
         raise
     except (TypeError, ValueError) as error:
         raise UsageError(str(error)) from error
@@ -128,15 +128,14 @@ def _check_name(name: str) -> None:
 
 
 def _scheduling(settings: Settings) -> dict[str, Any]:  # Any: arguments of the Tuner
-    """A scheduler; or, where neither it nor a searcher is named, what the Tuner needs to choose one."""
+    """Return the scheduler argument of the Tuner, or the arguments with which the Tuner chooses a scheduler."""
     options = read_settings(settings.options, "--option")
-    several = len(settings.metrics) > 1
-    metric = settings.metrics if several else settings.metrics[0]
+    metric = settings.metrics if len(settings.metrics) > 1 else settings.metrics[0]
     mode = settings.modes if len(settings.modes) > 1 else settings.modes[0]
     if settings.searcher is None and settings.scheduler == "fifo":
-        refuse_own(options)
+        refuse_command_options(options)
         if options:
-            raise UsageError(f"--option {min(options)}: say whose it is, --searcher or --scheduler")
+            raise UsageError(f"--option {min(options)} needs --searcher or --scheduler, to which it belongs")
         return {
             "metric": metric,
             "mode": mode,
@@ -155,8 +154,8 @@ def _scheduling(settings: Settings) -> dict[str, Any]:  # Any: arguments of the 
     return {"scheduler": scheduler}
 
 
-def run_and_tell(tuner: Tuner, *, json: bool) -> None:
-    """Run a search and print what it found: for people, or as `fanwise tune show --json`. Raises as `run_search`."""
+def run_and_print(tuner: Tuner, *, json: bool) -> None:
+    """Run a search and print its results, as text or like `fanwise tune show --json`. Raises like `run_search`."""
     if json:
         with at_work("searching"):
             experiment, status = run_tuner(tuner)
@@ -167,6 +166,6 @@ def run_and_tell(tuner: Tuner, *, json: bool) -> None:
             typer.echo(best_line(experiment.best))
         for line in front_lines(experiment):
             typer.echo(line)
-        typer.echo(f"more of it: fanwise tune show {experiment.name}")
+        typer.echo(f"details: fanwise tune show {experiment.name}")
     if status:
         raise typer.Exit(status)

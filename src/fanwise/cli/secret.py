@@ -1,7 +1,4 @@
-"""What `fanwise secret` does: one line to show. The secret itself is made in `links.shared_secret`.
-
-Shown, it is meant for a variable or a secret store; in a file, it is shown to nobody.
-"""
+"""The command `fanwise secret`."""
 
 from pathlib import Path
 
@@ -10,15 +7,15 @@ from ..links.shared_secret import FILE_VARIABLE, new_secret, write_secret
 
 
 def secret_line(file: Path | None) -> str:
-    """A fresh secret; with `file`, where it was written. Raises `FileExistsError` rather than replace one in use."""
+    """Return a new secret, or write it to `file` and return a message. Raises OSError, FileExistsError."""
     if file is None:
         return new_secret()
     try:
         write_secret(file)
     except FileExistsError as error:
         raise FileExistsError(
-            f"{file} is there already and was left as it is: processes may be using the secret in it.\n"
-            f"Choose another path, or remove it first."
+            f"{file} exists and was not changed, because processes may use its secret.\n"
+            f"Choose another path, or remove the file first."
         ) from error
     except OSError as error:
         raise OSError(

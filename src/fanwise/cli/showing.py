@@ -1,6 +1,6 @@
-"""`fanwise tune show`: an experiment, or one of its trials, in full.
+"""The command `fanwise tune show`.
 
-A record may be foreign, so every text that comes from one goes through `base.text` before it is printed.
+A record may come from someone else, so all its texts are made printable by `base.text`.
 """
 
 import os
@@ -26,15 +26,15 @@ from .listing import as_json
 _STATES: Mapping[State, str] = {
     "running": "running",
     "finished": "finished",
-    "broken-off": "broken off: its tuner ended before it did. What was reported until then is here",
-    "unknown": "not finished; whether it still runs can be seen only where it was started",
+    "broken-off": "broken off: its tuner was killed or crashed. All earlier reports are kept",
+    "unknown": "not finished; only the machine that started it knows whether it is running",
 }
-_MOST_FAILURES, _MOST_REPORTS = 10, 20
-_MOST_OUTPUT_BYTES, _MOST_OUTPUT_LINES = 1 << 16, 200
+_MAX_FAILURES, _MAX_REPORTS = 10, 20
+_MAX_OUTPUT_BYTES, _MAX_OUTPUT_LINES = 1 << 16, 200
 
 
 def show_lines(name: str, *, all_trials: bool) -> Iterator[str]:
-    """The state, the resource summary, the best configuration, the utilization, and why trials failed."""
+    """Yield the state, the trials, the best configuration, the utilization and the reasons of failures."""
     experiment = load_experiment(name)
     reader = read_search(experiment.path)
     state, snapshot, trials = reader.state, reader.snapshot(), reader.search.trials
@@ -58,22 +58,22 @@ def show_lines(name: str, *, all_trials: bool) -> Iterator[str]:
         yield f"worker utilization: {utilization}"
     drawn = sum(trial.fallback for trial in trials.values())
     if drawn:
-        yield f"drawn at random, as the searcher took too long: {counted(drawn, 'trial')}"
+        yield f"drawn at random, because the searcher took too long: {counted(drawn, 'trial')}"
     failed = {i: trial.last.failure for i, trial in trials.items() if trial.last.failure}
-    for trial_id, failure in list(failed.items())[:_MOST_FAILURES]:
+    for trial_id, failure in list(failed.items())[:_MAX_FAILURES]:
         first_line = failure.text.partition("\n")[0]
         yield f"trial {trial_id} failed ({printable_line(failure.kind)}): {printable_line(first_line)}"
-    if len(failed) > _MOST_FAILURES:
-        yield f"(and {len(failed) - _MOST_FAILURES} more failed trials)"
+    if len(failed) > _MAX_FAILURES:
+        yield f"(and {len(failed) - _MAX_FAILURES} more failed trials)"
     if failed:
-        yield f"all of a failure: fanwise tune show {shown} --trial {next(iter(failed))}"
+        yield f"details of a failure: fanwise tune show {shown} --trial {next(iter(failed))}"
     if state == "broken-off":
-        yield f"go on with it: fanwise tune resume {shown}"
-    yield f"kept in {printable_line(str(experiment.path))}"
+        yield f"resume it: fanwise tune resume {shown}"
+    yield f"folder: {printable_line(str(experiment.path))}"
 
 
 def show_json(name: str) -> str:
-    """An experiment with all its trials, for programs."""
+    """Return an experiment with all its trials as JSON."""
     experiment = load_experiment(name)
     best = experiment.best
     body = as_json(experiment.name, overview_of(experiment.path))
@@ -101,10 +101,10 @@ def show_json(name: str) -> str:
 
 
 def trial_lines(name: str, trial_id: int) -> Iterator[str]:
-    """One trial: its configuration, metric, attempts, reports and checkpoint, how it failed, and where its things are.
+    """Yield a trial: configuration, metric, attempts, reports, checkpoint, files and failure.
 
     Raises:
-        ValueError: there is no such trial; says which there are.
+        ValueError: there is no such trial.
     """
     experiment = load_experiment(name)
     failure = experiment.reason(trial_id)
@@ -114,29 +114,29 @@ def trial_lines(name: str, trial_id: int) -> Iterator[str]:
     if trial.source is not None:
         yield f"a clone of trial {trial.source}"
     if trial.fallback:
-        yield "drawn at random, as the searcher took too long"
+        yield "drawn at random, because the searcher took too long"
     for key, value in trial.config.items():
         yield f"  {printable_line(key)} = {printable_line(str(value))}"
     yield from _metric_lines(reader.search, trial)
     for attempt in trial.attempts:
         yield _attempt_line(trial, attempt)
     yield from _report_lines(reader.search, trial)
-    yield from _place_lines(experiment, trial)
+    yield from _path_lines(experiment, trial)
     if failure is not None:
         yield printable(f"{failure.kind}: {failure.text}")
     output, errors = (_tail(path) for path in output_files(experiment.path, trial_id, trial.last.number))
     errors = of_the_user(errors)
     parts = [("standard output", output), ("standard error", errors)]
-    where = printable((failure and failure.traceback) or "").strip()
-    if where not in printable(errors):  # a worker prints it as well, as long as it can
-        parts.insert(0, ("traceback", where))
+    traceback = printable((failure and failure.traceback) or "").strip()
+    if traceback not in printable(errors):  # the worker usually prints it, too
+        parts.insert(0, ("traceback", traceback))
     for title, text in parts:
         if text:
             yield f"--- {title} ---\n{printable(text)}"
 
 
 def trial_json(name: str, trial_id: int) -> str:
-    """One trial with all its reports, for programs. ValueError: there is no such trial."""
+    """Return a trial with all its reports as JSON. Raises ValueError if there is no such trial."""
     experiment = load_experiment(name)
     failure = experiment.reason(trial_id)
     reader = read_search(experiment.path)
@@ -186,7 +186,7 @@ def trial_json(name: str, trial_id: int) -> str:
 
 
 def _rows(reader: SearchReader) -> Iterator[TrialRow]:
-    """All trials as rows of the table."""
+    """Yield all trials as rows of the table."""
     history, values = reader.search, reader.search.reports.values
     for trial in history.trials.values():
         row = trial.last.last_report_index
@@ -206,38 +206,38 @@ def _rows_of(history: SearchState, trial_id: int) -> list[int]:
 def _metric_lines(history: SearchState, trial: Trial) -> Iterator[str]:
     metric, best = printable_line(history.metric), trial.best
     if best is None:
-        yield f"{metric}: it has not reported it"
+        yield f"{metric}: not reported"
         return
     overall = history.best()
     is_best = overall is not None and overall.trial_id == trial.trial_id
-    whose = "; the best of all trials" if is_best else ""
+    note = "; the best of all trials" if is_best else ""
     if best.violated:
-        whose = f"; it violates {printable_line(best.violated)}"
-    yield f"{metric}: best {best.value:.6g} at report {best.iter} of {trial.last_iter}{whose}"
+        note = f"; violates {printable_line(best.violated)}"
+    yield f"{metric}: best {best.value:.6g} at report {best.iter} of {trial.last_iter}{note}"
 
 
 def _attempt_line(trial: Trial, attempt: Attempt) -> str:
-    begun = f"from its checkpoint of report {attempt.from_iter}" if attempt.checkpoint else "from scratch"
-    line = f"attempt {attempt.number}: {begun}, on worker {attempt.slot}, started at {attempt.started_s:.2f} s"
+    start = f"from the checkpoint of report {attempt.from_iter}" if attempt.checkpoint else "from scratch"
+    line = f"attempt {attempt.number}: {start}, on worker {attempt.slot}, started at {attempt.started_s:.2f} s"
     if attempt.ready_s is not None:
-        line += f", objective began at {attempt.ready_s:.2f} s"
+        line += f", objective started at {attempt.ready_s:.2f} s"
     if attempt.objective_s is not None:
         line += f" and took {attempt.objective_s:.2f} s"
     if attempt.ended_s is not None and attempt is not trial.last:
         line += f", {attempt.status.lower()}"
     if attempt.valid_to is not None and attempt.num_reports:
-        line += f"; its reports after {attempt.valid_to} are void"
-    return line + "".join(f"\n  it left a thread running: {printable_line(thread)}" for thread in attempt.threads)
+        line += f"; reports after {attempt.valid_to} do not count"
+    return line + "".join(f"\n  left a thread running: {printable_line(thread)}" for thread in attempt.threads)
 
 
 def _report_lines(history: SearchState, trial: Trial) -> Iterator[str]:
-    """The latest reports that count, one a line."""
+    """Yield the latest reports that count, one per line."""
     reports, counts = history.reports, history.counted_mask()
     rows = [row for row in _rows_of(history, trial.trial_id) if counts[row]]
-    if len(rows) > _MOST_REPORTS:
+    if len(rows) > _MAX_REPORTS:
         shown = f"fanwise tune show {printable_line(history.name)} --trial {trial.trial_id} --json"
-        yield f"({len(rows) - _MOST_REPORTS} earlier reports: {shown})"
-    for row in rows[-_MOST_REPORTS:]:
+        yield f"({len(rows) - _MAX_REPORTS} earlier reports: {shown})"
+    for row in rows[-_MAX_REPORTS:]:
         values = {name: column[row] for name, column in reports.values.items() if column[row] is not None}
         decision = "" if reports.decisions[row] == "CONTINUE" else f"  {printable_line(reports.decisions[row])}"
         yield f"  report {reports.iters[row]} at {reports.t_s[row]:.2f} s: {_shown_values(values)}{decision}"
@@ -248,13 +248,13 @@ def _shown_values(values: Mapping[str, object]) -> str:
     return shown_config(rounded)
 
 
-def _place_lines(experiment: Experiment, trial: Trial) -> Iterator[str]:
-    """Where what it saved and printed is."""
+def _path_lines(experiment: Experiment, trial: Trial) -> Iterator[str]:
+    """Yield the paths of the checkpoint, the folder and the logs."""
     root = checkpoint_root(experiment.path, experiment.name, experiment.metadata.get("settings", {}).get("checkpoints"))
     if trial.checkpoint is not None:
         place = f"{root}/{trial.checkpoint}"
-        gone = not is_url(root) and not os.path.exists(place)
-        yield f"checkpoint: {printable_line(place)}" + (", deleted as no longer needed" if gone else "")
+        is_deleted = not is_url(root) and not os.path.exists(place)
+        yield f"checkpoint: {printable_line(place)}" + (", deleted as no longer needed" if is_deleted else "")
     folder = experiment.path / "trials" / str(trial.trial_id)
     if folder.is_dir():
         yield f"folder: {printable_line(str(folder))}"
@@ -264,4 +264,4 @@ def _place_lines(experiment: Experiment, trial: Trial) -> Iterator[str]:
 
 
 def _tail(path: Path) -> str:
-    return tail(path, max_bytes=_MOST_OUTPUT_BYTES, max_lines=_MOST_OUTPUT_LINES)
+    return tail(path, max_bytes=_MAX_OUTPUT_BYTES, max_lines=_MAX_OUTPUT_LINES)

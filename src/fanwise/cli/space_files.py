@@ -3,7 +3,7 @@
     learning_rate: {loguniform: [1e-2, 1], prior: 0.1, confidence: high}
     batch_size: {qrandint: {lower: 32, upper: 256, q: 32}}
     optimizer: {choice: [sgd, adam]}
-    momentum: {uniform: [0, 0.99], when: {optimizer: sgd}}    # exists only beside these values
+    momentum: {uniform: [0, 0.99], when: {optimizer: sgd}}    # exists only with this value
     max_epochs: 10                              # a number, text or truth value is a constant
     layers: {constant: [128, 64]}               # and so is this
 
@@ -13,11 +13,8 @@ A domain may also be written as in Python, with literal arguments:
     optimizer: choice(["sgd", "adam"])
     layers: constant([128, 64])
 
-Text of the form name(...) is a call, and refused if the name is unknown. Any other text is a constant, also
+Text of the form name(...) is a call, and an error if the name is unknown. Any other text is a constant, for example
 "mean (of 3)". A constant that looks like a call is written {constant: "resnet(50)"}. Calls are parsed, never evaluated.
-
-Knows the YAML form only; what a domain accepts is the domain's own business, and its complaint is passed on with the
-file and the entry.
 """
 
 import ast
@@ -34,20 +31,20 @@ from ..tune import Space, constant, parameter
 from ..tune.space.domains import DOMAIN_TYPES, Domain
 from .usage import UsageError
 
-_MORE = ("when", "prior", "confidence")
+_PARAMETER_KEYS = ("when", "prior", "confidence")
 _LISTS = ("choice", "ordinal", "logordinal")  # take one list; the others a list of settings
 _EXAMPLE = "\n  learning_rate: {loguniform: [0.01, 1]}"
 _CALLS: dict[str, Callable[..., object]] = {**DOMAIN_TYPES, "constant": constant, "parameter": parameter}
 
 
 class Loader(yaml.SafeLoader):
-    """YAML 1.2's numbers: to PyYAML, which knows 1.1, `1e-2` is a text. A name that comes twice is an error."""
+    """Reads numbers as in YAML 1.2 (`1e-2` is a text in PyYAML, which implements 1.1). Repeated names are errors."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # Any: YAML
         names = [key.value for key, _ in node.value]
         for name in names:
             if names.count(name) > 1:
-                raise yaml.constructor.ConstructorError(None, None, f"{name!r} is there twice", node.start_mark)
+                raise yaml.constructor.ConstructorError(None, None, f"{name!r} is given twice", node.start_mark)
         return super().construct_mapping(node, deep)
 
 
@@ -57,10 +54,10 @@ Loader.add_implicit_resolver(
 
 
 def read_space(path: Path) -> Space:
-    """The space of a YAML file.
+    """Return the space of a YAML file.
 
     Raises:
-        UsageError: names the file and the entry when something is wrong.
+        UsageError: the file or an entry is invalid.
     """
     body = _body_of(path)
     if not isinstance(body, dict) or not body or not all(isinstance(name, str) for name in body):
@@ -98,7 +95,7 @@ def _domain_or_constant(name: str, entry: object) -> object:
             raise ValueError(f"{name}: {entry}: {problem} (a text: {{constant: {entry!r}}})") from error
     if not isinstance(entry, dict):
         return entry
-    more = {key: value for key, value in entry.items() if key in _MORE}
+    more = {key: value for key, value in entry.items() if key in _PARAMETER_KEYS}
     rest = [(kind, arguments) for kind, arguments in entry.items() if kind not in more]
     if len(rest) != 1:
         raise ValueError(f"{name} must name one domain, got {', '.join(str(kind) for kind, _ in rest) or 'none'}")
@@ -141,11 +138,11 @@ def _is_call(text: str) -> bool:
 
 
 def _parse_call(node: ast.expr) -> Any:  # Any: a domain, a parameter or a constant
-    """Return what a call with literal arguments makes.
+    """Evaluate a call with literal arguments.
 
     Raises:
-        ValueError: an unknown name, or an argument that is not a literal.
-        TypeError: the arguments do not fit the function; names those that it takes.
+        ValueError: the name is unknown, or an argument is not a literal.
+        TypeError: the arguments do not match the function.
     """
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name | ast.Attribute):
         raise ValueError(f"{ast.unparse(node)!r} is not a single call of a domain")

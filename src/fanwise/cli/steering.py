@@ -1,4 +1,4 @@
-"""Searches in another terminal - watched, stopped, told what to try - and those that are to go on, or to go."""
+"""Commands that watch, control, resume and delete searches."""
 
 import os
 import time
@@ -23,53 +23,53 @@ from .experiments import pool_on
 from .objectives import find_modules_here, load_function
 from .progress import at_work
 from .reading_values import read_config
-from .searching import run_and_tell
+from .searching import run_and_print
 from .usage import UsageError
 
-_LOOK_S = 0.5
+_REFRESH_S = 0.5
 _PRINT_S = 30.0
 
 
 def watch_search(name: str) -> None:
-    """Show a running search until it ends. Ctrl-C ends the watching and not the search.
+    """Show a running search until it ends. Ctrl-C ends the display, not the search.
 
     Raises:
-        ClosedError: it does not run; says what to do.
-        typer.Exit: with 130 after Ctrl-C.
+        ClosedError: the search is not running.
+        typer.Exit: status 130 after Ctrl-C.
     """
     folder = folder_of(name)
     overview = check_is_running(folder)
     reader = SearchReader(folder)
     reader.refresh()
-    reader.search.news.take()  # of before
+    reader.search.news.take()  # drop earlier news
     screen = screen_for(_PRINT_S, quiet=False)
     shown = printable_line(overview.name)
-    screen.print_lines(f"watching {shown}: {footer(reader.snapshot())}; Ctrl-C ends the watching, not the search")
+    screen.print_lines(f"watching {shown}: {footer(reader.snapshot())}; Ctrl-C ends the display, not the search")
     try:
         while reader.state in ("running", "unknown"):
             screen.show(reader.search.news.take(), reader.snapshot())
-            time.sleep(_LOOK_S)
+            time.sleep(_REFRESH_S)
             reader.refresh()
     except KeyboardInterrupt:
-        screen.end([], reader.snapshot(), [f"no longer watched; the search goes on: fanwise tune watch {shown}"])
+        screen.end([], reader.snapshot(), [f"the search continues; watch it again: fanwise tune watch {shown}"])
         raise typer.Exit(130) from None
     if reader.state == "finished":
         last = f"the search ended: {printable_line(reader.search.stop_reason or '')}"
     else:
-        last = f"the search was broken off: its tuner was killed or has crashed. Go on: fanwise tune resume {shown}"
+        last = f"the search was broken off: its tuner was killed or has crashed. Resume it: fanwise tune resume {shown}"
     screen.end(reader.search.news.take(), reader.snapshot(), [last])
 
 
-def tell_search(name: str, word: str, *args: object) -> str:
-    """Tell a running search what is wanted of it; returns its answer. Raises as `send_command`."""
-    return printable_line(send_command(folder_of(name), word, *args))
+def command_search(name: str, command: str, *args: object) -> str:
+    """Send a command to a running search and return its answer. Raises like `send_command`."""
+    return printable_line(send_command(folder_of(name), command, *args))
 
 
 def enqueue(name: str, settings: Sequence[str]) -> str:
-    """Have a configuration tried next. Raises as `send_command`; ValueError names what does not fit the space."""
+    """Let a running search try a configuration next. Raises like `send_command`, and like `read_config`."""
     folder = folder_of(name)
     space = space_from_json(read_meta(folder)["space"])
-    return tell_search(str(folder), "enqueue", read_config(space, settings))
+    return command_search(str(folder), "enqueue", read_config(space, settings))
 
 
 def resume_search(
@@ -82,13 +82,13 @@ def resume_search(
     ray: str | None,
     json: bool,
 ) -> None:
-    """Go on with a search in this process, and print what it found.
+    """Resume a search in this process, and print its results.
 
     Raises:
-        RecordError: there is none, it runs, or its program cannot be loaded here.
-        UsageError: it would end at once, by a limit that is reached.
+        RecordError: the search does not exist, is running, or its program cannot be loaded.
+        UsageError: the search would end at once, because a limit is reached.
         NotInstalled, ClusterError: the cluster cannot be used.
-        typer.Exit: with 130 when Ctrl-C ended it.
+        typer.Exit: status 130 after Ctrl-C.
     """
     folder = folder_of(name)
     meta = read_meta(folder)
@@ -100,30 +100,30 @@ def resume_search(
         stop = replace(stop, max_wallclock_time=seconds)
     if trials is not None:
         stop = replace(stop, max_num_trials_started=trials)
-    _check_it_can_go_on(overview, stop)
+    _check_limits(overview, stop)
     find_modules_here()
     function = None if objective is None else load_function(objective)
     with pool_on(ray) as pool:
         try:
             tuner = Tuner.resume(folder, objective=function, stop=stop, n_workers=workers, pool=pool, quiet=json)
         except ClusterError as error:
-            hint = "The search ran there last: --ray ADDRESS goes on on another cluster, --ray none on this machine."
+            hint = "The search ran on this cluster before. --ray ADDRESS uses another cluster, --ray none this machine."
             raise ClusterError(f"{error.message}\n{hint}") from error
-        run_and_tell(tuner, json=json)
+        run_and_print(tuner, json=json)
 
 
 def remove(names: Sequence[str], *, sure: bool) -> None:
-    """Delete experiments, after asking about each unless `sure`.
+    """Delete experiments. Ask before each, unless `sure` is True.
 
     Raises:
-        ClosedError: one of them runs.
-        RecordError: there is no such experiment.
-        UsageError: nobody is there to be asked.
+        ClosedError: an experiment is running.
+        RecordError: an experiment does not exist.
+        UsageError: standard input cannot answer.
     """
-    folders = [folder_of(name) for name in names]  # all of them are there, before any goes
+    folders = [folder_of(name) for name in names]  # all must exist before one is deleted
     for folder in folders:
         shown = printable_line(str(folder))
-        if not sure and not _confirmed(f"delete {shown} ({_told_size(folder)}) for good?"):
+        if not sure and not _confirmed(f"delete {shown} ({_size_text(folder)}) for good?"):
             typer.echo(f"kept {shown}")
             continue
         with at_work(f"deleting {shown}"):
@@ -131,8 +131,8 @@ def remove(names: Sequence[str], *, sure: bool) -> None:
         typer.echo(f"deleted {shown}")
 
 
-def _check_it_can_go_on(overview: Overview, stop: StoppingCriterion) -> None:
-    """Raise UsageError if no trial could run, because a limit that was not raised is reached."""
+def _check_limits(overview: Overview, stop: StoppingCriterion) -> None:
+    """Raise UsageError if a limit is reached already, so that no trial could run."""
     over_s, started = overview.elapsed_s, overview.num_trials
     seconds, trials = stop.max_wallclock_time, stop.max_num_trials_started
     may_resume_trials = overview.num_paused or overview.num_lost or overview.num_ended.get(Status.STOPPED)
@@ -149,10 +149,10 @@ def _confirmed(question: str) -> bool:
     try:
         return typer.confirm(question)
     except typer.Abort:
-        raise UsageError("nobody answered, so it was not deleted; --yes deletes without asking") from None
+        raise UsageError("there was no answer, so nothing was deleted; --yes deletes without asking") from None
 
 
-def _told_size(folder: Path) -> str:
+def _size_text(folder: Path) -> str:
     size_bytes = sum(
         os.lstat(os.path.join(place, file)).st_size for place, _, files in os.walk(folder) for file in files
     )

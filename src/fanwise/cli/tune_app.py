@@ -1,4 +1,4 @@
-"""`fanwise tune ...`: the commands and their options. What they do is loaded when one runs, see `app`."""
+"""The options of the commands `fanwise tune ...`, which are implemented in other modules of this package."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,14 +6,14 @@ from typing import Annotated
 import typer
 
 from ..base.text import printable_line
-from .completing import experiments, kinds_of_picture, modes, schedulers, searchers
+from .completing import experiments, formats, modes, schedulers, searchers
 from .progress import at_work
 
-STATUS = "Exit status: 0 when it came to its end, 1 after an error, 2 for wrong usage, 130 after Ctrl-C."
+STATUS = "Exit status: 0, 1 after an error, 2 for wrong usage, 130 after Ctrl-C."
 
 tune = typer.Typer(
     rich_markup_mode=None,
-    help="Run searches, look at them and steer them.",
+    help="Run, show and control searches.",
     epilog="Experiments are kept below $FANWISE_HOME, by default ~/fanwise.",
 )
 
@@ -29,7 +29,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs."
 TrialId = Annotated[int, typer.Option("--trial", metavar="ID", help="The trial.")]
 Workers = Annotated[
     int | None,
-    typer.Option(metavar="N", help="Trials at a time. Default: one for each GPU, or CPU where there is none.", min=1),
+    typer.Option(
+        metavar="N", help="Number of concurrent trials. Default: one per GPU, or per CPU without GPUs.", min=1
+    ),
 ]
 
 
@@ -42,25 +44,28 @@ def tune_run(
             help="The objective: train.py:train, package/train.py:train or package.train:train.",
         ),
     ],
-    space: Annotated[Path, typer.Option(metavar="FILE", help="YAML file: hyperparameters to domains and constants.")],
+    space: Annotated[Path, typer.Option(metavar="FILE", help="YAML file with the domains of the hyperparameters.")],
     metric: Annotated[
-        list[str], typer.Option(metavar="NAME", help="The reported value to optimise; several: once for each.")
+        list[str], typer.Option(metavar="NAME", help="The reported value to optimize. Repeat for several objectives.")
     ],
     mode: Annotated[
         list[str] | None,
-        typer.Option(metavar="MODE", help="min or max, for all or once for each. Default: min.", autocompletion=modes),
+        typer.Option(
+            metavar="MODE",
+            help="min or max, once or for each metric. Default: min.",
+            autocompletion=modes,
+        ),
     ] = None,
     constraint: Annotated[
         list[str] | None,
-        typer.Option(metavar="TEXT", help="What reports must meet: 'latency_ms <= 20'; may be given several times."),
+        typer.Option(metavar="TEXT", help="Constraint on reported values, like 'latency_ms <= 20'. Can be repeated."),
     ] = None,
     searcher: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            help="What chooses configurations: random, grid, sobol, forest, tpe, bayesopt, "
-            "or optuna:TPESampler and others of Optuna. Default: one that suits the search; with another "
-            "scheduler than fifo, random.",
+            help="Searcher: random, grid, sobol, forest, tpe, bayesopt, or a sampler of Optuna such as "
+            "optuna:TPESampler. Default: chosen for the search; random if a scheduler is given.",
             autocompletion=searchers,
         ),
     ] = None,
@@ -68,62 +73,64 @@ def tune_run(
         str,
         typer.Option(
             metavar="NAME",
-            help="Who ends trials early: fifo (nobody), asha, halving, hyperband, bohb, median, pbt, moasha.",
+            help="Scheduler: fifo (no early stopping), asha, halving, hyperband, bohb, median, pbt, moasha.",
             autocompletion=schedulers,
         ),
     ] = "fifo",
     option: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="A setting of searcher or scheduler; may be given several times."),
+        typer.Option(metavar="KEY=VALUE", help="Setting of the searcher or scheduler. Can be repeated."),
     ] = None,
     seconds: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="End after so long. This or --trials is needed.")
+        float | None, typer.Option(metavar="SECONDS", help="Maximum duration. This or --trials is required.")
     ] = None,
-    trials: Annotated[int | None, typer.Option(metavar="N", help="End after starting so many trials.", min=1)] = None,
+    trials: Annotated[int | None, typer.Option(metavar="N", help="Maximum number of trials to start.", min=1)] = None,
     workers: Workers = None,
     devices_per_trial: Annotated[
         float | None,
         typer.Option(
             metavar="N",
-            help="GPUs (or CPUs) per trial; below 1: a share of a GPU. Default: the machine divided by the workers.",
+            help="GPUs (or CPUs) per trial. Below 1: a share of a GPU. Default: divide the machine by the workers.",
         ),
     ] = None,
     trial_timeout: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="How long a trial may take. Default: no limit.")
+        float | None, typer.Option(metavar="SECONDS", help="Maximum duration of a trial. Default: no limit.")
     ] = None,
-    retries: Annotated[int, typer.Option(metavar="N", help="How often a crashed trial is tried again.", min=0)] = 0,
+    retries: Annotated[int, typer.Option(metavar="N", help="Maximum number of retries of a crashed trial.", min=0)] = 0,
     seed: Annotated[
-        int | None, typer.Option(metavar="SEED", help="Master random seed. Default: drawn, and printed.")
+        int | None,
+        typer.Option(metavar="SEED", help="Random seed of the search. Default: random, and printed."),
     ] = None,
     name: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Of the experiment. Default: the function's name and the time.")
+        str | None, typer.Option(metavar="NAME", help="Name of the experiment. Default: name of the function and time.")
     ] = None,
     synchronous: Annotated[
-        bool, typer.Option("--synchronous", help="Each batch of trials waits for the whole last one.")
+        bool, typer.Option("--synchronous", help="Start trials in batches, each after the previous batch has ended.")
     ] = False,
-    reuse: Annotated[bool, typer.Option("--reuse", help="Run trials in processes that ran trials before.")] = False,
+    reuse: Annotated[bool, typer.Option("--reuse", help="Run several trials in each process, in turn.")] = False,
     ray: Annotated[
         str | None,
-        typer.Option(metavar="ADDRESS", help="Run the trials on a Ray cluster: auto, or its address as 10.0.0.1:6379."),
+        typer.Option(
+            metavar="ADDRESS", help="Run the trials on a Ray cluster: auto, or an address like 10.0.0.1:6379."
+        ),
     ] = None,
     json: AsJson = False,
 ) -> None:
     """Search the hyperparameters of a function.
 
-    The function takes hyperparameters as arguments and calls fanwise.tune.report(loss=...). The space is a YAML file,
-    one line a hyperparameter, each a domain (uniform, loguniform, randint, lograndint, choice, ordinal, finrange) or a
-    constant:
+    The function takes hyperparameters as arguments and calls fanwise.tune.report(loss=...). The space is a YAML file
+    with a domain (uniform, loguniform, randint, lograndint, choice, ordinal, finrange) or a constant for each
+    hyperparameter:
 
     \b
         learning_rate: loguniform(0.01, 1)
         optimizer: choice(["sgd", "adam"])
         max_epochs: 10
 
-    The form {loguniform: [0.01, 1]} does the same.
+    The form {loguniform: [0.01, 1]} is equivalent.
 
-    Without --searcher and --scheduler every trial runs to its end, and the searcher that is chosen is named in the
-    first lines. Schedulers that stop trials early compare their reports; --option hands them what they need, such as
-    the name of a reported resource and its maximum.
+    Without --searcher and --scheduler, all trials run to their end, and the chosen searcher is printed. Schedulers that
+    stop trials early compare their reports. Use --option to set the name of a reported resource and its maximum.
 
     \b
     Examples:
@@ -131,8 +138,8 @@ def tune_run(
         fanwise tune run train.py:train --space space.yaml --metric loss --trials 50 \\
             --scheduler asha --option resource_attr=epoch --option max_resource_attr=max_epochs
 
-    Ctrl-C ends the search early, with everything kept and exit status 130; a second one kills what still runs. With
-    --json nothing is printed but what `fanwise tune show --json` would print afterwards.
+    Ctrl-C ends the search early and keeps its results; the exit status is 130. A second Ctrl-C kills the running
+    trials. With --json, only the output of `fanwise tune show --json` is printed, at the end.
     """
     from .searching import Settings, run_search
 
@@ -166,30 +173,31 @@ def tune_run(
 def tune_resume(
     name: Name,
     objective: Annotated[
-        str | None, typer.Option(metavar="FILE:FUNCTION", help="The objective, where it cannot be loaded as it was.")
+        str | None,
+        typer.Option(metavar="FILE:FUNCTION", help="The objective, if it cannot be loaded as before."),
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(metavar="N", help="Trials at a time. Default: as before.", min=1)
+        int | None, typer.Option(metavar="N", help="Number of concurrent trials. Default: as before.", min=1)
     ] = None,
     seconds: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="Another limit: of the search, with what it ran before.")
+        float | None, typer.Option(metavar="SECONDS", help="New maximum duration, including the time before.")
     ] = None,
     trials: Annotated[
-        int | None, typer.Option(metavar="N", help="Another limit: trials started, with those of before.", min=1)
+        int | None, typer.Option(metavar="N", help="New maximum number of trials, including earlier ones.", min=1)
     ] = None,
     ray: Annotated[
         str | None,
         typer.Option(
             metavar="ADDRESS",
-            help="Run the trials on a Ray cluster: auto, or its address; none: on this machine. Default: as before.",
+            help="Run the trials on a Ray cluster: auto, or an address. none: on this machine. Default: as before.",
         ),
     ] = None,
     json: AsJson = False,
 ) -> None:
-    """Go on here with a search that has ended or was killed.
+    """Resume a search that has ended or was killed.
 
-    What ran goes on from its last checkpoint, or without one from scratch. One that came to its end goes on when it
-    gets another limit. One whose trials ran on a Ray cluster goes on there.
+    Interrupted trials resume from their last checkpoint, or start again if they have none. A search that has reached a
+    limit needs a new one. A search that ran on a Ray cluster runs there again.
 
     \b
     Example:
@@ -205,11 +213,11 @@ def tune_ls(json: AsJson = False) -> None:
     """List your experiments: state, number of trials, best value.
 
     \b
-    The state is one of
-      running     its tuner is at work
-      finished    it came to its end: a limit, an error, or Ctrl-C
-      broken-off  its tuner was killed or crashed; what was reported is kept
-      unknown     not finished, and it runs on another machine if it does
+    States:
+      running     the search is running
+      finished    ended by a limit, an error or Ctrl-C
+      broken-off  its tuner was killed or crashed; all reports are kept
+      unknown     not finished; it may be running on another machine
 
     \b
     Example:
@@ -230,10 +238,10 @@ def tune_show(
         int | None,
         typer.Option(metavar="ID", help="Show this trial: configuration, reports, times, checkpoint, output, failure."),
     ] = None,
-    all_trials: Annotated[bool, typer.Option("--all", help="List every trial, not the latest only.")] = False,
+    all_trials: Annotated[bool, typer.Option("--all", help="List all trials, not only the latest.")] = False,
     json: AsJson = False,
 ) -> None:
-    """Show state, trials and best configuration, also while it runs.
+    """Show the state, trials and best configuration.
 
     \b
     Examples:
@@ -255,7 +263,7 @@ def tune_show(
 def tune_watch(name: Name) -> None:
     """Watch a search that runs in another terminal.
 
-    Until it ends, or Ctrl-C ends the watching, but not the search.
+    Ctrl-C ends the display, not the search.
 
     \b
     Example:
@@ -269,62 +277,60 @@ def tune_watch(name: Name) -> None:
 @tune.command("stop", epilog=STATUS)
 def tune_stop(
     name: Name,
-    trial: Annotated[
-        int | None, typer.Option(metavar="ID", help="End this trial only, for good; the search goes on.")
-    ] = None,
+    trial: Annotated[int | None, typer.Option(metavar="ID", help="End only this trial. The search continues.")] = None,
 ) -> None:
     """End a search that runs in another terminal.
 
-    Its trials are told to stop, and everything is kept. Stopped once more, it kills what still runs.
+    Its trials are stopped and its results are kept. If the command is repeated, it kills the running trials.
 
     \b
     Examples:
         fanwise tune stop lenet
         fanwise tune stop lenet --trial 3
     """
-    from .steering import tell_search
+    from .steering import command_search
 
-    typer.echo(tell_search(name, "stop") if trial is None else tell_search(name, "stop_trial", trial))
+    typer.echo(command_search(name, "stop") if trial is None else command_search(name, "stop_trial", trial))
 
 
 @tune.command("pause", epilog=STATUS)
 def tune_pause(name: Name, trial: TrialId) -> None:
     """Pause a trial of a running search.
 
-    At its next report it gives its worker to others, and keeps its last checkpoint to go on from.
+    The trial pauses at its next report, and its worker runs other trials. It keeps its last checkpoint.
 
     \b
     Example:
         fanwise tune pause lenet --trial 3
     """
-    from .steering import tell_search
+    from .steering import command_search
 
-    typer.echo(tell_search(name, "pause", trial))
+    typer.echo(command_search(name, "pause", trial))
 
 
 @tune.command("unpause", epilog=STATUS)
 def tune_unpause(name: Name, trial: TrialId) -> None:
-    """Let a paused trial of a running search go on.
+    """Let a paused trial of a running search continue.
 
-    It does when a worker is free, from its last checkpoint, or without one from scratch.
+    The trial resumes from its last checkpoint when a worker is free. Without a checkpoint it starts again.
 
     \b
     Example:
         fanwise tune unpause lenet --trial 3
     """
-    from .steering import tell_search
+    from .steering import command_search
 
-    typer.echo(tell_search(name, "unpause", trial))
+    typer.echo(command_search(name, "unpause", trial))
 
 
 @tune.command("enqueue", epilog=STATUS)
 def tune_enqueue(
     name: Name,
     settings: Annotated[
-        list[str], typer.Argument(metavar="KEY=VALUE...", help="Hyperparameters; those left out are drawn at random.")
+        list[str], typer.Argument(metavar="KEY=VALUE...", help="Hyperparameters. The others are drawn at random.")
     ],
 ) -> None:
-    """Have a running search try a configuration of yours next.
+    """Let a running search try a given configuration next.
 
     \b
     Example:
@@ -338,32 +344,32 @@ def tune_enqueue(
 @tune.command("workers", epilog=STATUS)
 def tune_workers(
     name: Name,
-    number: Annotated[int, typer.Argument(metavar="N", help="Trials at a time, at least 1.", min=1)],
+    number: Annotated[int, typer.Argument(metavar="N", help="Number of concurrent trials, at least 1.", min=1)],
 ) -> None:
     """Change the number of workers of a running search.
 
-    Running trials end normally. With fewer workers no trial starts until fewer than N run. With more, new trials start
-    at once; those that the pool has no devices for wait until it has.
+    Running trials end normally. With fewer workers, no trial starts until fewer than N are running. With more workers,
+    new trials start as soon as devices are free.
 
     \b
     Example:
         fanwise tune workers lenet 4
     """
-    from .steering import tell_search
+    from .steering import command_search
 
-    typer.echo(tell_search(name, "workers", number))
+    typer.echo(command_search(name, "workers", number))
 
 
 @tune.command("rm", epilog=STATUS)
 def tune_rm(
     names: Annotated[
-        list[str], typer.Argument(metavar="NAME", help="Experiments, by name or folder.", autocompletion=experiments)
+        list[str], typer.Argument(metavar="NAME", help="Names or folders of experiments.", autocompletion=experiments)
     ],
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
 ) -> None:
-    """Delete experiments, after asking; not one that runs.
+    """Delete experiments that are not running, after confirmation.
 
-    Their checkpoints are deleted too, wherever they are, but no other files.
+    Checkpoints are deleted, too, also outside of the folder of the experiment. Files of others are kept.
 
     \b
     Example:
@@ -380,15 +386,17 @@ def tune_plot(
         list[str],
         typer.Argument(metavar="NAME", help="An experiment, or several to compare.", autocompletion=experiments),
     ],
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where the pictures go; made if need be.")] = Path("."),
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder for the figures. Created if missing.")] = Path(
+        "."
+    ),
     kind: Annotated[
-        str, typer.Option("--format", metavar="KIND", help="png, svg or pdf.", autocompletion=kinds_of_picture)
+        str, typer.Option("--format", metavar="KIND", help="png, svg or pdf.", autocompletion=formats)
     ] = "png",
 ) -> None:
     """Draw an experiment, or compare several.
 
-    The best value so far, learning curves, workers, and rungs, importances or a Pareto front if there are any.
-    Several experiments are drawn into one picture of the best value so far, and one of their workers.
+    One experiment: best value so far, learning curves, workers, and if available rungs, importances and the Pareto
+    front. Several experiments: best value so far and workers.
 
     \b
     Examples:
@@ -407,13 +415,13 @@ def tune_plot(
 def tune_importance(
     name: Name,
     metric: Annotated[
-        str | None, typer.Option(metavar="NAME", help="One of several objectives. Default: the first.")
+        str | None, typer.Option(metavar="NAME", help="The objective, if there are several. Default: the first.")
     ] = None,
     json: AsJson = False,
 ) -> None:
     """Show how much each hyperparameter matters.
 
-    With the correlation of what the model behind it predicts and what came out: near 0 the figures say nothing.
+    Also shows how well the underlying model predicts results. With a correlation near 0, the importances mean nothing.
 
     \b
     Example:
@@ -432,12 +440,10 @@ def tune_export(
     name: Name,
     out: Annotated[
         Path,
-        typer.Option(
-            metavar="FILE", help="The file to write: .csv, .json, .parquet or .sqlite, in an existing folder."
-        ),
+        typer.Option(metavar="FILE", help="File to write: .csv, .json, .parquet or .sqlite, in an existing folder."),
     ],
 ) -> None:
-    """Write all reports as CSV or JSON.
+    """Write all reports to a file.
 
     \b
     Example:
@@ -450,13 +456,12 @@ def tune_export(
     typer.echo(printable_line(str(path)))
 
 
-@tune.command("replay", epilog="Exit status: 0 when every decision is the same, 1 when not.")
+@tune.command("replay", epilog="Exit status: 0 if all decisions are the same, 1 otherwise.")
 def tune_replay(name: Name, json: AsJson = False) -> None:
-    """Decide every step of an experiment again, and compare.
+    """Repeat all decisions of an experiment, and compare.
 
-    From its record, bit for bit, and without running a trial; also of one that was killed and resumed. A difference
-    means that scheduler or searcher have changed, or use chance or a clock of their own; resuming depends on that they
-    do not.
+    Runs no trial. A difference means that the scheduler or searcher has changed, or uses a clock or its own randomness.
+    Such a search cannot be resumed reliably.
 
     \b
     Example:
@@ -464,7 +469,7 @@ def tune_replay(name: Name, json: AsJson = False) -> None:
     """
     from .replaying import replay_json, replay_lines
 
-    with at_work("deciding again"):
+    with at_work("replaying"):
         lines, is_same = replay_json(name) if json else replay_lines(name)
     for line in lines:
         typer.echo(line)

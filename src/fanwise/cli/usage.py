@@ -1,5 +1,5 @@
-"""Wrong use of a command that only the command itself can see, as by two options that do not go together."""
+"""The error for wrong usage."""
 
 
 class UsageError(ValueError):
-    """The command line is wrong, whatever there is on this machine. Ends the command with status 2."""
+    """The command line is wrong, independent of this machine. The command exits with status 2."""

@@ -8,12 +8,14 @@ receiver gets the original type with the remote traceback as a note, or a `Remot
 cannot be rebuilt. Who reads the text alone unpickles nothing.
 """
 
+import builtins
 import os
 import pickle
 import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from ..base import errors
 from ..base.errors import RemoteError, WireError
 from ..tensor.wire import array_reducers
 from .error_reducer import parts_of_error, rebuild_error
@@ -174,28 +176,42 @@ def load_error(own: bytes) -> Any:  # Any: the peer's
     return pickle.loads(own)
 
 
-def unpack_error(packed: Buffer, load: Callable[[bytes], Any] = load_error) -> BaseException:  # Any: the peer's
-    """The error in its original type with the remote traceback as a note, or a `RemoteError`.
+def unpack_error(packed: Buffer, load: Callable[[bytes], Any] | None = load_error) -> BaseException:
+    """Return the error in its original type with the remote traceback as a note, or a `RemoteError`.
 
     Args:
-        load: reads the pickle of the error itself. When it raises there is the text.
+        load: unpickles the error. None: nothing is unpickled, and an error keeps its type if that is a builtin one or
+            one of fanwise that can be created from its text.
 
     Raises `WireError` for bytes that are no packed error.
     """
     text, own = _parts_of(packed)
     error: BaseException | None = None
-    if own:
-        try:
+    try:
+        if load is None:
+            error = _error_from_text(text)
+        elif own:
             error = load(own)
-        except KeyboardInterrupt:
-            raise
-        except BaseException:
-            error = None  # its class does not exist here, or may not be made; the text below says all there is to say
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
+        error = None  # its class does not exist here, or takes other arguments
     if not isinstance(error, BaseException):
         error = RemoteError(f"{text.module}.{text.name}: {text.message}")
     notes = [*getattr(error, "__notes__", ()), f"Traceback in process {text.pid}:\n{text.trace.rstrip()}"]
     object.__setattr__(error, "__notes__", notes)  # as add_note, but also of a frozen dataclass
     return error
+
+
+def _error_from_text(text: ErrorText) -> Exception | None:
+    """Create a builtin error, or one of fanwise, from its text. Return None for other types."""
+    module = {builtins.__name__: builtins, errors.__name__: errors}.get(text.module)
+    kind = vars(module).get(text.name) if module is not None else None
+    if not (isinstance(kind, type) and issubclass(kind, Exception)):
+        return None
+    if issubclass(kind, errors.FanwiseError):
+        return kind(text.message.removesuffix(f" See: fanwise explain {kind.anchor}"))
+    return kind(text.message)
 
 
 def _parts_of(packed: Buffer) -> tuple[ErrorText, bytes]:

@@ -332,7 +332,7 @@ class Link:
         self.on_malformed: Callable[[WireError], None] = lambda error: None
         # How values become bytes; a layer above may set its own, on both sides, before the first call.
         self.dumps, self.loads = dumps, loads
-        self.load_error: Callable[[bytes], Any] = load_error  # of an error that the peer answers with; see `codec`
+        self.load_error: Callable[[bytes], Any] | None = load_error  # of an error of the peer; see `codec`
         self.on_late: Callable[[Buffer, Sequence[memoryview]], None] | None = None  # for answers nobody waits for
         self.refused: Counter[str] = Counter()  # what was not done for the peer, or by it, by reason
         self._latencies, self._num_read_bytes = Latencies(), 0

@@ -24,6 +24,8 @@ _check_installed("training on several devices (fanwise.run, fanwise.parallel) ne
 
 from .context import Run as Run
 from .data.batch import Batch as Batch
+from .launch.launchers import LaunchedProcess as LaunchedProcess
+from .launch.launchers import from_environment as from_environment
 from .primitives import allreduce as allreduce
 from .primitives import replicate as replicate
 from .primitives import split_batch as split_batch

@@ -147,7 +147,7 @@ def run(
             team.agree_on(plan, explicit_settings)
             launched_run = Run(plan, device, team=team, explicit_settings=explicit_settings, verify=verify)
             return _train_here(train, launched_run, resume, Display(progress) if process.rank == 0 else None, is_exact)
-    cluster = None if pool is None else pool.cluster
+    cluster = None if pool is None else pool._cluster_engine
     run_devices = (
         devices_of(devices)
         if cluster is None

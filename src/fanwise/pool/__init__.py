@@ -1,23 +1,24 @@
-"""The pool: what this machine has, leases on it, warm processes, the tree of jobs, and their death.
+"""Worker processes on this machine or a cluster: devices, leases, warm processes, the tree of jobs, and their exits.
 
-    contract (quiet)             what the layers above ask of an engine, and what they hear of it
-    devices, leases (quiet)      what there is, and who holds it
-    functions, preload, seeds    what travels to a worker, what it will import, and what its chance begins with
-    runtime_environment          where a job runs; sources: whether its code is still what it was
-    launching, marks, processes  a fresh interpreter; what the operating system offers against orphans
-    guard, supervisor            the mains of the processes below a pool, with `warm` and `worker`
-    children, threads            what a job leaves behind is ended, or told by name
-    stopper                      how a job is told to end
-    interpreters, worker_set     our processes seen from the owner; which of them runs which job
-    engine, jobs, leased_workers from submit to its end; backlog and tree (quiet) are two of its books
-    current                      the job that this process runs
-    launchers (quiet)            which process this is of several that torchrun, SLURM or MPI have started; launched
-    pool, handles                what users see; lifetime: what of it begins and ends in their process
-    backend                      hub thread and processes of a pool, which are kept for the next one
-    settings (quiet)             what they may set, checked
+    pool, handles                the public classes; settings validates their arguments
+    lifetime, backend            when engine and processes start and end, and which are kept for the next pool
+    contract                     the interface of engines, for the layers above and their simulations
+    engine, jobs, workers, tree  the local engine: queue, running jobs, leased worker processes, jobs of jobs
+    devices, leases, mps         CPUs, GPUs and memory; leases on them; sharing a GPU
+    gpu_release                  waits for the memory of a dead process
+    worker_set, interpreters     start processes for jobs; warm processes and spares, seen from the owner
+    launching, supervisor        start of the first process; the processes that end all others
+    processes, children, pages   functions of Linux for process trees and huge pages
+    warm, worker, leftovers      the process that forks workers; the worker; leftovers of a function
+    current, stop_signal         the job of this process; stop requests to it
+    reporting, seeds             metrics from a job; its random seeds
+    functions, sendable          serialization of functions and arguments
+    preload, sources             modules that a function will import; source files that have changed
+    runtime_environment          folder, `sys.path` and variables of a job; late_imports: hooks on imports
+    outcomes, output, specs      reasons of failures; the end of a job's output; messages to workers
 
-Which process starts which, and what each tells the others, is drawn in docs/design/main-job.md. The owner's side loads
-on first use (PEP 562): the processes below a pool start without.
+docs/design/main-job.md shows the processes and their messages. The owner's modules are loaded on first use (PEP 562),
+because workers do not need them.
 """
 
 from typing import TYPE_CHECKING
@@ -32,12 +33,7 @@ if TYPE_CHECKING:
     from .contract import Outcome as Outcome
     from .contract import Reply as Reply
     from .handles import JobHandle as JobHandle
-    from .launched import from_environment as from_environment
-    from .launchers import LaunchedProcess as LaunchedProcess
     from .leases import Machine as Machine
-    from .leases import Resources as Resources
     from .pool import Pool as Pool
-    from .pool import PoolStats as PoolStats
-    from .pool import Submitter as Submitter
 else:
     __getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

@@ -1,13 +1,13 @@
-"""What a pool works with, and what is kept of it for the next pool of this process.
+"""The event loop and processes of a pool, which are kept for the next pool of this process.
 
-    start_ahead() --> kept --take()--> in use by one pool --keep()--> kept --idle for IDLE_S, or release()--> ended
+    start_ahead() --> kept --take()--> used by one pool --keep()--> kept --idle for IDLE_S, or release()--> ended
 
-A backend is a hub thread, a private folder and the processes below them: guard, supervisor and warm process. Importing
-torch takes seconds, so the backend of a closed pool is kept for a while: the next pool forks its first job at once. At
-most one is kept. It is only used again if a process started now would find the same environment, paths and limits as
-the kept one did; edited source files are noticed by the warm process itself.
+A backend has an event loop's thread, a private folder and the processes below them: guard, supervisor and warm process.
+Importing torch takes seconds, so the backend of a closed pool is kept for a while, and the next pool forks its first
+job at once. At most one is kept. It is used again only if a process started now would have the same environment, paths
+and limits. The warm process itself notices edited source files.
 
-Functions here may be called by any thread. A forked child of this process keeps nothing.
+Functions here may be called on any thread. A forked child of this process keeps nothing.
 """
 
 import atexit
@@ -26,13 +26,13 @@ from ..links.transports.unix import new_key, private_folder
 from .current import in_job
 from .launching import FIXED_VARIABLES
 from .preload import modules_needed
-from .runtime_environment import look
+from .runtime_environment import capture_environment
 from .worker_set import WorkerSet
 
-# A kept warm process holds the memory of the user's imports. Who runs one search after another is back sooner.
+# A kept warm process holds the memory of the user's imports. Consecutive searches start sooner than this.
 IDLE_S = 60.0
 
-# Importing scikit-learn or torch sets these in the user's process. They do not concern a process that has not.
+# Importing scikit-learn or torch sets these in the user's process. Other processes do not need them.
 _SET_BY_LIBRARIES = frozenset(("KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK"))
 
 _INHERITED = ("Umask:", "Uid:", "Gid:", "Groups:", "SigIgn:", "Cpus_allowed:")
@@ -40,11 +40,11 @@ _LIMITS = sorted({getattr(resource, name) for name in dir(resource) if name.star
 
 
 class Backend:
-    """See the module.
+    """The event loop and processes of a pool.
 
     Attributes:
-        hub: driven by a thread of its own.
-        folder: of sockets, logs and the output of jobs; removed at the end.
+        hub: event loop with its own thread.
+        folder: for sockets, logs and the output of jobs. Removed at the end.
     """
 
     def __init__(self) -> None:
@@ -56,16 +56,16 @@ class Backend:
 
     @cached_property
     def worker_set(self) -> WorkerSet:
-        """The processes of this machine. A pool on a cluster has none."""
+        """The processes of this machine. Not used by a pool on a cluster."""
         return WorkerSet(self.hub, self.folder, new_key())
 
     @property
     def is_current(self) -> bool:
-        """Return whether a process started now would find what the processes here have found."""
+        """Whether a process started now would have the same surroundings as the processes of this backend."""
         return self._surroundings == _surroundings()
 
     def on_hub(self, call: Callable[[], None]) -> None:
-        """Run `call` on the hub's thread, and block until it has been run."""
+        """Run `call` on the event loop's thread. Blocks until it has run."""
         if self.hub.is_loop_thread:
             call()
             return
@@ -75,7 +75,7 @@ class Backend:
         done.wait()
 
     def end(self) -> None:
-        """End every process, and block until they are gone."""
+        """End every process. Blocks until they are gone."""
         worker_set: WorkerSet | None = vars(self).get("worker_set")
         if worker_set is not None and not self.hub.is_closed:
             self.on_hub(worker_set.close)
@@ -86,15 +86,15 @@ class Backend:
 
 
 _lock = threading.Lock()
-_kept: Backend | None = None
-_of_parent: list[Backend | None] = []  # not dropped in a forked child, where dropping it would end what it holds
+_cached: Backend | None = None
+_of_parent: list[Backend | None] = []  # kept alive in a forked child, because destructors would end its processes
 
 
 def start_ahead(*functions: Callable[..., object]) -> None:
-    """Start a warm process in the background and let it import what these functions need. Does not block.
+    """Start a warm process in the background and let it import the modules of these functions. Does not block.
 
-    The kept backend is used if there is one. Nothing happens inside a job. If processes cannot be started, the first
-    job of the pool tells.
+    Uses the kept backend if possible. Does nothing inside a job. If processes cannot be started, the first job of
+    the pool reports the error.
     """
     if in_job():
         return
@@ -106,7 +106,7 @@ def start_ahead(*functions: Callable[..., object]) -> None:
 
 
 def take() -> Backend:
-    """Return the kept backend, or a new one if there is none that could be used."""
+    """Return the kept backend, or a new one if none is kept or it is out of date."""
     backend = _take_kept()
     if backend is not None and backend.is_current:
         return backend
@@ -116,27 +116,27 @@ def take() -> Backend:
 
 
 def keep(backend: Backend) -> None:
-    """Keep a backend that no pool uses, for IDLE_S. Another one that is kept already ends."""
-    global _kept
+    """Keep an unused backend for IDLE_S. Blocks while another kept one ends."""
+    global _cached
     with _lock:
-        other, _kept = _kept, backend
+        previous, _cached = _cached, backend
         backend.timer = None
     backend.hub.call_soon(lambda: _set_timer(backend))
-    if other is not None:
-        other.end()
+    if previous is not None:
+        previous.end()
 
 
 def release() -> None:
-    """End the kept backend, and block until its processes are gone."""
+    """End the kept backend. Blocks until its processes are gone."""
     backend = _take_kept()
     if backend is not None:
         backend.end()
 
 
 def _take_kept() -> Backend | None:
-    global _kept
+    global _cached
     with _lock:
-        backend, _kept = _kept, None
+        backend, _cached = _cached, None
         if backend is not None and backend.timer is not None:
             backend.timer.cancel()
     return backend
@@ -144,25 +144,25 @@ def _take_kept() -> Backend | None:
 
 def _set_timer(backend: Backend) -> None:
     with _lock:
-        if _kept is backend:
+        if _cached is backend:
             backend.timer = backend.hub.call_at(backend.hub.now_s() + IDLE_S, lambda: _expire(backend))
 
 
 def _expire(backend: Backend) -> None:
-    global _kept
+    global _cached
     with _lock:
-        if _kept is not backend:
+        if _cached is not backend:
             return
-        _kept = None
-    threading.Thread(target=backend.end, name="fanwise-ending", daemon=True).start()  # `end` joins the hub's thread
+        _cached = None
+    threading.Thread(target=backend.end, name="fanwise-ending", daemon=True).start()  # `end` joins the loop's thread
 
 
 def _surroundings() -> tuple[object, ...]:
-    """Return what a process started now would inherit, or would read while it imports the user's modules."""
+    """Return everything that a process started now would inherit, or read to import the user's modules."""
     ignored = FIXED_VARIABLES | _SET_BY_LIBRARIES
     return (
         {name: value for name, value in os.environ.items() if name not in ignored},
-        look({}).folder,
+        capture_environment({}).folder,
         tuple(sys.path),
         [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(_INHERITED)],
         [resource.getrlimit(limit) for limit in _LIMITS],
@@ -171,9 +171,9 @@ def _surroundings() -> tuple[object, ...]:
 
 
 def _after_fork() -> None:
-    global _kept, _lock
-    _of_parent.append(_kept)
-    _kept, _lock = None, threading.Lock()
+    global _cached, _lock
+    _of_parent.append(_cached)
+    _cached, _lock = None, threading.Lock()
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -1,11 +1,11 @@
-"""The children of a supervisor or warm process: their end, and the end of everything they left behind.
+"""The children of a supervisor or warm process: watch their exits, and kill everything that they leave behind.
 
-A child's tree is found in three ways: by its session (every child begins one); for what left the session, by the mark
-in the environment (see `marks`), which all that is executed inherits; and for a plain fork that left the session,
-by the time it began: it ends when no child is left that was there before it. Orphans land here, because supervisor and
-warm process are subreapers.
+Processes of a child's tree are found in three ways: by its session (every child starts one); outside of the session, by
+the tag in the environment (see `processes`); and without session and tag, by their start time: a plain fork that has
+left the session is killed when no child is left that is older. Orphans become children of this process, because
+supervisor and warm process are subreapers.
 
-Runs on the hub's thread, in a process that has one thread. Knows nothing of jobs.
+Used on the event loop's thread, in a process with one thread.
 """
 
 import contextlib
@@ -17,126 +17,124 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from ..links.hub import Hub
-from .marks import MARK, is_of_line, mark_of
-from .processes import all_pids, boot_s, started_s, stat_of
+from .processes import TAG, all_pids, boot_s, is_in_lineage, started_s, stat_of, tag_of
 
-# A killed process that hangs in the kernel must not hold up all others: it is left, and reaped when the next one ends.
+# A killed process that hangs in the kernel is not waited for. It is reaped when the next child exits.
 _DYING_S = 1.0
-_PAUSE_S = 0.0002
+_POLL_S = 0.0002
 
 
 class _Child(NamedTuple):
     pidfd: int
-    line: str
+    lineage: str
     started_s: float
 
 
 class Children:
-    """See the module. `on_exit(pid, status)` comes when a child and all it left are gone.
+    """The running children of this process.
 
-    `status` is an exit code, or minus the number of the signal.
+    Args:
+        on_exit: called with pid and status when a child and everything that it left behind are gone. `status` is an
+            exit code, or minus the number of the signal.
     """
 
     def __init__(self, hub: Hub, on_exit: Callable[[int, int], None]) -> None:
         self._hub = hub
         self._on_exit = on_exit
         self._children: dict[int, _Child] = {}
-        self._outsiders: set[int] = set()
+        self._unrelated: set[int] = set()
 
-    def add(self, pid: int, line: str) -> None:
-        """Watch a child that was just started; `line` is the mark that it and what it starts carry."""
+    def add(self, pid: int, lineage: str) -> None:
+        """Watch a child that was just started, whose tag is `lineage`."""
         pidfd = os.pidfd_open(pid)
-        self._children[pid] = _Child(pidfd, line, started_s(pid))
-        self._hub.watch(pidfd, lambda _events: self._ended(pid))
+        self._children[pid] = _Child(pidfd, lineage, started_s(pid))
+        self._hub.watch(pidfd, lambda _events: self._on_child_exit(pid))
 
-    def add_idle(self, pid: int, line: str) -> None:
-        """As `add`, a child that has nothing to do yet: nothing is its own, until `begin`."""
-        self.add(pid, line)
+    def add_idle(self, pid: int, lineage: str) -> None:
+        """Watch a child without a job: no other process belongs to it before `begin`."""
+        self.add(pid, lineage)
         self._children[pid] = self._children[pid]._replace(started_s=math.inf)
 
     def begin(self, pid: int) -> None:
-        """An idle child gets something to do: what begins from now on may be its own."""
+        """Record that an idle child gets a job: processes that start from now on may belong to it."""
         if pid in self._children:
             self._children[pid] = self._children[pid]._replace(started_s=boot_s())
 
     def pids(self) -> list[int]:
-        """Those that still live."""
         return list(self._children)
 
     def signal(self, pid: int, number: int) -> None:
-        """Send a signal to a living child; nothing happens when it is not one."""
+        """Send a signal to a running child. Unknown pids are ignored."""
         if pid in self._children:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._children[pid].pidfd, number)
 
     def close_fds(self) -> None:
-        """In a forked child: drop the copies."""
         for child in self._children.values():
             os.close(child.pidfd)
         self._children.clear()
 
-    def _ended(self, pid: int) -> None:
+    def _on_child_exit(self, pid: int) -> None:
         child = self._children.pop(pid)
         self._hub.forget(child.pidfd)
         os.close(child.pidfd)
         with contextlib.suppress(OSError):
-            os.killpg(pid, signal.SIGKILL)  # before it is reaped: until then its number belongs to nobody else
+            os.killpg(pid, signal.SIGKILL)  # before it is reaped, because then the pid can be reused
         _, status = os.waitpid(pid, 0)
-        self._end_left_behind(pid)
+        self._kill_left_behind(pid)
         self._on_exit(pid, os.waitstatus_to_exitcode(status))
 
-    def _end_left_behind(self, ended: int) -> None:
-        """Kill orphans that nobody who lives can have made, and what these leave, until there are none."""
+    def _kill_left_behind(self, ended: int) -> None:
+        """Kill orphans that belong to no running child, again and again until there are none."""
         until_s = time.monotonic() + _DYING_S
-        while (strangers := self._strangers(ended)) and time.monotonic() < until_s:
-            for pid in strangers:
+        while (orphans := self._orphans(ended)) and time.monotonic() < until_s:
+            for pid in orphans:
                 with contextlib.suppress(OSError):
                     os.kill(pid, signal.SIGKILL)
-            if sum(map(_reap, strangers)) == 0:
-                time.sleep(_PAUSE_S)
+            if sum(map(_reap, orphans)) == 0:
+                time.sleep(_POLL_S)
 
-    def _strangers(self, ended: int) -> list[int]:
-        """Children of this process that it did not start and that belong to no living child; reaps dead orphans."""
-        me = os.getpid()
+    def _orphans(self, ended: int) -> list[int]:
+        """Return adopted processes that belong to no running child. Reap dead ones."""
+        own_pid = os.getpid()
         pids = set(all_pids())
-        self._outsiders &= pids
-        found = []
-        for pid in pids - self._outsiders - self._children.keys():
+        self._unrelated &= pids
+        orphans = []
+        for pid in pids - self._unrelated - self._children.keys():
             stat = stat_of(pid)
-            if stat.parent != me:
+            if stat.parent != own_pid:
                 if not self._is_below(stat.parent):
-                    self._outsiders.add(pid)
+                    self._unrelated.add(pid)
             elif stat.state == "Z":
                 _reap(pid)
-            elif not self._may_belong_to_living(pid, stat.started_s, ended):
-                found.append(pid)
-        return found
+            elif not self._may_belong_to_running(pid, stat.started_s, ended):
+                orphans.append(pid)
+        return orphans
 
-    def _may_belong_to_living(self, pid: int, began_s: float, ended: int) -> bool:
-        """By session, by mark; where both say nothing, it may belong to any child that is older."""
+    def _may_belong_to_running(self, pid: int, began_s: float, ended: int) -> bool:
+        """Decide by session, then by tag; without either, a process may belong to any older child."""
         try:
             session = os.getsid(pid)
         except OSError:
             return False
         if session == ended or session in self._children:
             return session != ended
-        mark = mark_of(pid)
-        if mark and not is_of_line(os.environ.get(MARK, ""), mark):
-            return any(is_of_line(mark, child.line) for child in self._children.values())
+        tag = tag_of(pid)
+        if tag and not is_in_lineage(os.environ.get(TAG, ""), tag):
+            return any(is_in_lineage(tag, child.lineage) for child in self._children.values())
         return any(child.started_s <= began_s for child in self._children.values())
 
     def _is_below(self, pid: int) -> bool:
-        """Whether `pid` is this process or one below it, so that its children may become ours."""
-        me = os.getpid()
+        """Return whether `pid` is this process or a descendant, so that its children may become ours."""
+        own_pid = os.getpid()
         while pid > 1:
-            if pid == me or pid in self._children:
+            if pid == own_pid or pid in self._children:
                 return True
             pid = stat_of(pid).parent
         return False
 
 
 def _reap(pid: int) -> bool:
-    """Whether it was dead, and is now reaped."""
     try:
         return os.waitpid(pid, os.WNOHANG)[0] == pid
     except ChildProcessError:

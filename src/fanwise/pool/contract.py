@@ -1,21 +1,19 @@
-"""What the layers above ask of an engine, and what they hear of it, be it local processes, a simulation or a cluster.
+"""The interface of engines, which run jobs in local processes, on a cluster, or in a simulation.
 
-    prepare(packed)                  begin what takes long before the first job comes
+    prepare(packed)                  load a function before its first job
     submit(request, events) --> Job  queued --> starting --> running --> over
-    end(job, how)                    sooner than by itself
+    end(job, how)                    stop or kill a job
 
-    events: on_ready? --> on_report, any number --> on_ended --> on_free
+    events: on_ready? --> on_report* --> on_ended --> on_free
 
-Nothing here knows of processes, links, files or threads, so a search that uses only this runs wherever an engine does.
-
-What every engine keeps; `tests/support/engine_contract.py` checks it:
-* It is used on its loop's thread, `capacity` and `output` on any. Events come on that thread, one after another, and
-  never while `prepare`, `submit` or `end` is at work: whoever submits has its job in hand before it hears of it.
-* `on_ended` and `on_free` come once for each job that was accepted, in this order, whatever happens; `on_ready` at most
-  once, and not for a job that never began; `on_report` only between `on_ready` and `on_ended`.
-* `on_free` means that nothing of the job is left, and that what it held can be given to the next.
-* A job that dies, or whose node is lost, has an outcome like any other. The engine repeats nothing.
-* What an event raises is logged, and changes nothing for anybody else.
+Nothing here depends on processes, links, files or threads. `tests/support/engine_contract.py` checks these rules:
+* An engine is used on its loop's thread; `capacity` and `output` may be called on any. Events are called on the loop's
+  thread, one after another, and never during `prepare`, `submit` or `end`.
+* `on_ended` and `on_free` are called exactly once for each accepted job, in this order; `on_ready` at most once, and
+  not for a job that never began; `on_report` only between `on_ready` and `on_ended`.
+* `on_free` means that nothing of the job is left and its resources are free.
+* A job that dies, or whose node is lost, has an outcome like any other. The engine repeats no job.
+* Errors of event handlers are logged and affect nothing else.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol, get_args
 
 from ..base.errors import LeaseError
-from .leases import Machine, Resources, check_fits, places
+from .leases import Ledger, Machine, Resources, max_concurrent
 from .specs import How, Packed, RuntimeEnvironment
 
 Decision = Literal["CONTINUE", "STOP", "PAUSE"]
@@ -34,64 +32,64 @@ OutcomeKind = Literal["returned", "exception", "exit", "signal", "out-of-memory"
 _DECISIONS = get_args(Decision)
 
 
-# -- time and turns ----------------------------------------------------------------------------------------------------
+# -- the event loop ----------------------------------------------------------------------------------------------------
 
 
 class Timer(Protocol):
-    """A call that is to come."""
+    """A scheduled call."""
 
     @property
     def when_s(self) -> float: ...
 
     def cancel(self) -> None:
-        """It does not come any more; nothing happens when it has come."""
+        """Cancel the call. Does nothing after the call."""
 
 
 class Loop(Protocol):
-    """The thread that events come on, and its clock. `links.Hub` is one in real time.
+    """The thread of the events, with a clock. `links.Hub` is one in real time.
 
-    A turn brings events, timers that are due and calls that were handed in, and then runs the hooks of its end: the
-    place to commit once for all that came together. What a callback raises is logged and stops nothing.
+    Each iteration handles events, due timers and queued calls, and then runs the hooks of its end, for example to
+    write all events of the iteration at once. Errors of callbacks are logged.
     """
 
     def now_s(self) -> float:
-        """Monotonic seconds; in a simulation virtual ones. By any thread."""
+        """Return monotonic seconds, virtual ones in a simulation. May be called on any thread."""
 
     def call_soon(self, call: Callable[[], None]) -> None:
-        """Run `call` in this or the next turn. By any thread; when the loop is closed nothing happens."""
+        """Run `call` in this or the next iteration. May be called on any thread. A closed loop ignores it."""
 
     def call_at(self, when_s: float, call: Callable[[], None]) -> Timer:
-        """Run `call` when the clock shows `when_s`. By the loop's thread."""
+        """Run `call` when the clock reaches `when_s`."""
 
     def at_turn_end(self, hook: Callable[[], None]) -> None:
-        """Run `hook` at the end of every turn, in the order of registration. By the loop's thread."""
+        """Run `hook` at the end of every iteration, in the order of registration."""
 
     def not_at_turn_end(self, hook: Callable[[], None]) -> None:
-        """Undo `at_turn_end`; ValueError when it was not done."""
+        """Undo `at_turn_end`. Raises ValueError if the hook is not registered."""
 
     def check_usable(self) -> None:
-        """Raise ClosedError when the loop is closed, or belongs to another process. By any thread."""
+        """Raise ClosedError if the loop is closed or belongs to another process. May be called on any thread."""
 
 
-# -- what is asked -----------------------------------------------------------------------------------------------------
+# -- requests ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class JobRequest:
-    """One job, as it is asked for.
+    """A job to run.
 
     Attributes:
-        packed: the function, and the arguments of its call.
-        resources: what it needs.
-        keywords: call it with these keyword arguments, plain values, instead of those that are packed.
-        number: the submitter's own, as a trial's; None: counted by the engine.
-        attempt: 0, 1, ... of the same number.
-        seed: the job's random states are made from it, `number` and `attempt`; None: the engine's own.
-        output: where what it prints is kept, a path without ending; None: as long as the job is there.
-        reuse: it may run in a process that has run such a job before.
-        context: plain values (JSON) that the job finds in `current().context`: its trial, folder, checkpoint.
-        runtime_environment: the runtime environment of its submitter; None: that of the engine's process now.
-        group: jobs of one group run on as few machines as have room for them, where there are several.
+        packed: the serialized call.
+        resources: the resources of its lease.
+        keywords: keyword arguments (plain values) that replace the packed arguments.
+        number: the submitter's number for the job, as a trial's; None: counted by the engine.
+        attempt: 0, 1, ... for the same number.
+        seed: seed that is combined with `number` and `attempt`; None: the engine's.
+        output: path without extension for files with its output; None: temporary files.
+        reuse: the job may run in a process that has run such a job before.
+        context: plain values (JSON) for `current().context`, such as trial, folder and checkpoint.
+        runtime_environment: environment of the submitter; None: that of the engine's process now.
+        group: on a cluster, jobs of one group run on as few machines as possible.
     """
 
     packed: Packed
@@ -109,7 +107,7 @@ class JobRequest:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What an engine has; several machines when it spans them. A job runs on one of them."""
+    """The machines of an engine. Each job runs on one of them."""
 
     machines: tuple[Machine, ...]
 
@@ -122,25 +120,25 @@ class Capacity:
         return sum(len(machine.gpus) for machine in self.machines)
 
     def fits(self, resources: Resources) -> int:
-        """How many jobs that need this can run at once.
+        """Return the number of jobs with these resources that can run at once.
 
         >>> Capacity((Machine(cpus=5, memory_bytes=100), Machine(cpus=2, memory_bytes=10))).fits(Resources(cpus=2))
         3
         """
-        return sum(places(machine, resources) for machine in self.machines)
+        return sum(max_concurrent(machine, resources) for machine in self.machines)
 
     def check(self, resources: Resources, where: str = "this pool") -> None:
-        """Raise LeaseError, which says what there is, when no machine can ever give what is asked for."""
+        """Raise LeaseError if no machine has these resources."""
         problem: LeaseError | None = None
         for machine in self.machines:
             try:
-                return check_fits(machine, resources, where)
+                return Ledger(machine, where).check(resources)
             except LeaseError as error:
                 problem = problem or error
         raise problem or LeaseError("this pool has no machine now, so the job was refused. Wait until one has joined.")
 
 
-# -- what is heard -----------------------------------------------------------------------------------------------------
+# -- events ------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,10 +146,10 @@ class Ready:
     """A job's function is about to be called.
 
     Attributes:
-        pid: its process, on its node; None where there is none.
-        started_s: when that process began, on the loop's clock.
-        how: how it came to be.
-        node: the machine, for people; empty: this one.
+        pid: its process; None in a simulation.
+        started_s: start of the process on the loop's clock.
+        how: how the process was started.
+        node: name of the machine in messages; empty: this one.
     """
 
     pid: int | None
@@ -162,14 +160,14 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The answer to a report. On any decision but CONTINUE the job is to end: `fanwise.report` raises `TrialStopped`.
+    """The answer to a report. STOP and PAUSE make `fanwise.report` raise `TrialStopped` in the job.
 
     Args:
         decision: CONTINUE, STOP or PAUSE.
-        body: plain values (JSON) that the job gets with it, such as a configuration to go on with.
+        body: plain values (JSON) for the job, such as a new configuration.
 
     Raises:
-        ValueError: there is no such decision.
+        ValueError: unknown decision.
 
     >>> Reply("stop")
     Traceback (most recent call last):
@@ -185,11 +183,11 @@ class Reply:
 
     @property
     def ends(self) -> bool:
-        """Whether the job is to end."""
+        """Whether the job should end."""
         return self.decision != "CONTINUE"
 
 
-GO_ON = Reply()  # by far the commonest, so it is made once
+GO_ON = Reply()  # the most frequent reply, created once
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,17 +195,17 @@ class Outcome:
     """How a job ended.
 
     Attributes:
-        kind: what happened; `returned` is the only success. `lost`: the node, or a process that it needs, is gone.
-            `gpu-fault`: a CUDA error that another job on the same GPU may have caused. Submitters repeat it once.
-        text: one line or a few, for people; empty for `returned`.
-        traceback: of the worker, when there was an exception.
-        last_output: the last lines it wrote, when it failed.
-        payload, buffers: the packed result, or the packed error.
-        objective_s: seconds inside the function, as the worker measured them; None when it could not tell.
-        retry_alone: a job with a share of a GPU ran out of its memory, and its pool wants it to be repeated once with
-            the whole GPU.
-        threads: a line for each non-daemon thread that the function left running: its name and where it is. The
-            process exits shortly afterwards, even if they are still running.
+        kind: `returned` is the only success. `lost`: the node, or a process that the job needs, is gone. `gpu-fault`:
+            a CUDA error that another job on the same GPU may have caused, so submitters repeat the job once.
+        text: the reason, one line or a few; empty for `returned`.
+        traceback: traceback of the worker, if there was an exception.
+        last_output: last lines of the output of a failed job.
+        payload, buffers: the serialized result or error.
+        objective_s: seconds inside the function, measured by the worker; None if unknown.
+        retry_alone: a job with a share of a GPU ran out of its memory, and its pool asks the submitter to repeat it
+            once with the whole GPU.
+        threads: name and location of each non-daemon thread that the function left running. The process exits shortly
+            afterwards, even if they are still running.
     """
 
     kind: OutcomeKind
@@ -215,7 +213,7 @@ class Outcome:
     traceback: str = ""
     last_output: str = ""
     payload: bytes = b""
-    buffers: Sequence[Any] = ()  # Any: bytes-like
+    buffers: Sequence[Any] = ()
     objective_s: float | None = None
     threads: tuple[str, ...] = ()
     retry_alone: bool = False
@@ -223,57 +221,57 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """The end of what a job has printed, fit to be shown."""
+    """The end of a job's standard output and standard error, escaped for display."""
 
     out: str = ""
     err: str = ""
 
 
 class Job(Protocol):
-    """A job that was accepted; told apart by identity, until `on_free`."""
+    """An accepted job. Compared by identity until `on_free`."""
 
     @property
     def id(self) -> int:
-        """The engine's number for it, never used twice."""
+        """The engine's number for the job, never reused."""
 
     @property
     def request(self) -> JobRequest: ...
 
     @property
     def seed(self) -> int:
-        """What its random states are seeded with."""
+        """Seed of its random generators."""
 
     @property
     def state(self) -> JobState:
-        """Where it is on its way. By any thread."""
+        """The state of the job. May be read on any thread."""
 
 
 class Report(Protocol):
-    """What a job reported, which waits for the answer. `answer` or `refuse` it once, in this turn or later."""
+    """A report of a job, which waits for the answer. Call `answer` or `refuse` once, now or later."""
 
     @property
     def job(self) -> Job: ...
 
     @property
-    def values(self) -> Any: ...  # Any: whatever the job reported
+    def values(self) -> Any: ...
 
     @property
     def worker_time_s(self) -> float:
-        """Seconds since its function began, as the worker measured them."""
+        """Seconds since the start of the function, measured by the worker."""
 
     @property
     def checkpoint(self) -> str | None:
-        """Where the state is that goes with it, if the job has saved one."""
+        """Path of the checkpoint that was saved with the report, if any."""
 
     def answer(self, reply: Reply) -> None:
-        """The job's `report` returns `reply`."""
+        """Make `report` return `reply` in the job."""
 
     def refuse(self, error: BaseException) -> None:
-        """The job's `report` raises `error`."""
+        """Make `report` raise `error` in the job."""
 
 
 class JobEvents(Protocol):
-    """What the submitter of a job hears, see the module."""
+    """Event handlers of the submitter of a job. See the rules above."""
 
     def on_ready(self, job: Job, ready: Ready) -> None: ...
     def on_report(self, report: Report) -> None: ...
@@ -282,34 +280,35 @@ class JobEvents(Protocol):
 
 
 class Engine(Protocol):
-    """What runs jobs, see the module."""
+    """Runs jobs. See the rules above."""
 
     @property
     def loop(self) -> Loop: ...
 
     def capacity(self) -> Capacity:
-        """What there is, also what jobs hold now. It may change while nodes come and go."""
+        """Return all machines, with resources in use. On a cluster they change as nodes join and leave."""
 
     def prepare(self, packed: Packed) -> None:
-        """Begin to load what the function needs, where its jobs will run. Returns at once."""
+        """Start loading a function where its jobs will run. Does not block."""
 
     def submit(self, request: JobRequest, events: JobEvents) -> Job:
-        """Queue a job; it starts when what it needs is free. Returns at once.
+        """Queue a job, which starts when its resources are free. Does not block.
 
         Raises:
-            LeaseError: nothing there can ever give what it needs.
+            LeaseError: no machine has these resources.
             ClosedError: the engine is closed.
         """
 
     def end(self, job: Job, how: Ending, *, grace_s: float | None = None) -> None:
-        """End a job. Returns at once; nothing happens when it has ended.
+        """End a job. Does not block. A job that has not begun never begins.
 
-        `terminate` raises `TrialStopped` in its function; it is killed when it has not ended `grace_s` later. `kill`
-        ends it now, with all it has started. One that has not begun never does.
+        Args:
+            how: `terminate` raises `TrialStopped` in its function. `kill` kills the process and all that it started.
+            grace_s: seconds after which a job that ignores `terminate` is killed.
         """
 
     def output(self, job: Job) -> Output:
-        """What the job printed last. At hand from `on_ended` until `on_free` has returned; before, this may block."""
+        """Return the end of the job's output. Before `on_ended`, this may block. Not available after `on_free`."""
 
     def close(self) -> None:
-        """End every job at once. Those that had not ended are told as stopped, and free, before this returns."""
+        """End every job now. Unfinished jobs get their events, as stopped, before this returns."""

@@ -1,18 +1,18 @@
-"""What this process may use of the machine it runs on: CPUs, memory, GPUs; and what the kernel killed.
+"""The CPUs, memory and GPUs of this machine that this process may use, and the kernel's count of OOM kills.
 
     /proc, cgroups (v1 and v2), $FANWISE_CPUS ---------> cpus, memory_bytes
     NVML (through nvidia-ml-py), $CUDA_VISIBLE_DEVICES -> gpus
-    anything odd on the way ---------------------------> notes, for people
+    unusual findings ----------------------------------> notes
 
-Limits are taken at their smallest: a container or batch job often gets less than the machine has. NVML tells of GPUs
-without touching one: no CUDA context is made. GPUs are handed on by their UUIDs, which mean the same in every
-process; their numbers depend on CUDA_DEVICE_ORDER and on what is visible.
+The smallest limit counts, because a container or batch job often gets less than the machine has. NVML lists GPUs
+without creating a CUDA context. GPUs are identified by their UUIDs, which are the same in every process; their numbers
+depend on CUDA_DEVICE_ORDER and CUDA_VISIBLE_DEVICES.
 
-CUDA_VISIBLE_DEVICES is read as CUDA reads it (and as torch does, `torch.cuda._parse_visible_devices`): numbers or
-UUIDs, whichever comes first; UUIDs may be cut short as long as they stay unique; an entry that fits nothing ends the
-list; an entry given twice empties it. A card in MIG mode stands for all its instances, each a device of its own.
+CUDA_VISIBLE_DEVICES is parsed as by CUDA and torch (`torch.cuda._parse_visible_devices`): the first entry decides
+between numbers and UUIDs; UUIDs may be unique prefixes; an unknown entry ends the list; a duplicate entry empties it. A
+card in MIG mode represents all its instances, which are separate devices.
 
-Reads the file system below `root`, so that tests can bring a machine of their own.
+Files are read below `root`, so that tests can provide a machine.
 """
 
 import math
@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from .leases import Gpu as Gpu
 from .leases import Machine as Machine
@@ -32,35 +32,16 @@ _ROOT = Path("/")
 _INITIAL_PID_NAMESPACE = "pid:[4026531836]"  # PROC_PID_INIT_INO of the kernel, the same on every Linux
 
 
-class Nvml(Protocol):
-    """What is used of the module `pynvml`."""
-
-    NVMLError: type[Exception]
-    NVMLError_LibraryNotFound: type[Exception]
-
-    # Any: handles and structures of the foreign library.
-    def nvmlInit(self) -> None: ...
-    def nvmlShutdown(self) -> None: ...
-    def nvmlDeviceGetCount(self) -> int: ...
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> Any: ...
-    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> Any: ...
-    def nvmlDeviceGetUUID(self, handle: Any) -> str: ...
-    def nvmlDeviceGetName(self, handle: Any) -> str: ...
-    def nvmlDeviceGetMemoryInfo(self, handle: Any) -> Any: ...
-    def nvmlDeviceGetCudaComputeCapability(self, handle: Any) -> Any: ...
-    def nvmlDeviceGetMigMode(self, device: Any) -> Any: ...
-    def nvmlDeviceGetMaxMigDeviceCount(self, device: Any) -> int: ...
-    def nvmlDeviceGetMigDeviceHandleByIndex(self, device: Any, index: int) -> Any: ...
-    def nvmlDeviceGetComputeRunningProcesses(self, handle: Any) -> Any: ...
+Nvml = Any  # the module `pynvml`, or a substitute
 
 
 def find_machine(environ: Mapping[str, str] = os.environ, root: Path = _ROOT, nvml: Nvml | None = None) -> Machine:
-    """Look at the machine, within the limits that hold for this process.
+    """Return the machine within the limits of this process.
 
     Args:
-        environ: CUDA_VISIBLE_DEVICES, CUDA_DEVICE_ORDER and FANWISE_CPUS (overrides the number of CPUs) are read.
-        root: where /proc and /sys are.
-        nvml: the module pynvml, or what stands for it; imported if None.
+        environ: source of CUDA_VISIBLE_DEVICES, CUDA_DEVICE_ORDER and FANWISE_CPUS, which overrides the number of CPUs.
+        root: parent folder of /proc and /sys.
+        nvml: the module pynvml or a substitute; imported if None.
 
     Raises:
         ValueError: FANWISE_CPUS is not a number of at least 1.
@@ -71,10 +52,9 @@ def find_machine(environ: Mapping[str, str] = os.environ, root: Path = _ROOT, nv
 
 
 def ooms_so_far(root: Path = _ROOT) -> int:
-    """How many processes the kernel has killed for lack of memory: in our cgroup if it counts them, else anywhere.
+    """Return the number of processes that the kernel has killed for lack of memory, to compare with an earlier one.
 
-    A number to compare with an earlier one; 0 where nothing counts. The machine's own count would blame an unlucky
-    job for the death of a stranger, so the cgroup's is preferred: it counts deaths in the cgroup whatever the cause.
+    Counted in our cgroup if possible, because the machine's count includes unrelated processes. 0 without a count.
     """
     for folder in _cgroup_folders(root, "memory"):
         for file in ("memory.events", "memory.oom_control"):
@@ -85,10 +65,10 @@ def ooms_so_far(root: Path = _ROOT) -> int:
 
 @contextmanager
 def opened(nvml: Nvml | None = None) -> Iterator[Nvml]:
-    """NVML, initialised as long as the block runs; cheap inside another such block, because NVML counts them.
+    """Initialize NVML for the duration of the block. Cheap if nested.
 
     Raises:
-        NVMLError: no driver, or a broken one.
+        NVMLError: there is no driver, or it does not work.
         ImportError: nvidia-ml-py is not installed.
     """
     if nvml is None:
@@ -103,32 +83,30 @@ def opened(nvml: Nvml | None = None) -> Iterator[Nvml]:
 
 
 def gpu_pids(visible: str, nvml: Nvml | None = None, root: Path = _ROOT) -> set[int] | None:
-    """The processes that have a CUDA context on this GPU (`Gpu.visible`).
+    """Return the pids of processes with a CUDA context on this GPU (`Gpu.visible`), or None if unknown.
 
-    Returns:
-        None where they cannot be known: the driver does not tell, or we are in a PID namespace of our own (a
-        container), where NVML shows numbers of the host or none at all. `gpu_memory_used` is left then.
+    They are unknown in a PID namespace (a container), where NVML returns pids of the host or none at all.
     """
     if _link_target(root / "proc/self/ns/pid") != _INITIAL_PID_NAMESPACE:
         return None
-    processes = _ask_gpu(visible, nvml, lambda lib, handle: lib.nvmlDeviceGetComputeRunningProcesses(handle))
+    processes = _query_gpu(visible, nvml, lambda lib, handle: lib.nvmlDeviceGetComputeRunningProcesses(handle))
     return None if processes is None else {process.pid for process in processes}
 
 
 def gpu_memory_used(visible: str, nvml: Nvml | None = None) -> int | None:
-    """Bytes in use on this GPU (`Gpu.visible`), by whomever; None where the driver does not tell."""
-    memory = _ask_gpu(visible, nvml, lambda lib, handle: lib.nvmlDeviceGetMemoryInfo(handle))
+    """Return the memory in use on this GPU (`Gpu.visible`) in bytes, or None if unknown."""
+    memory = _query_gpu(visible, nvml, lambda lib, handle: lib.nvmlDeviceGetMemoryInfo(handle))
     return None if memory is None else int(memory.used)
 
 
-def _ask_gpu(visible: str, nvml: Nvml | None, question: Callable[[Nvml, Any], Any]) -> Any:  # Any: NVML's structures
+def _query_gpu(visible: str, nvml: Nvml | None, query: Callable[[Nvml, Any], Any]) -> Any:
     if nvml is None:
         import pynvml
 
         nvml = pynvml
     try:
         with opened(nvml) as lib:
-            return question(lib, lib.nvmlDeviceGetHandleByUUID(visible))
+            return query(lib, lib.nvmlDeviceGetHandleByUUID(visible))
     except nvml.NVMLError:
         return None
 
@@ -137,23 +115,23 @@ def _ask_gpu(visible: str, nvml: Nvml | None, question: Callable[[Nvml, Any], An
 
 
 def _cpus(environ: Mapping[str, str], root: Path) -> tuple[int, list[str]]:
-    found = min([_allowed_cpus(root), *_cpu_quotas(root)])
-    wanted = environ.get("FANWISE_CPUS", "").strip()
-    if not wanted:
-        return found, []
-    if not wanted.isdecimal() or int(wanted) < 1:
-        raise ValueError(f"FANWISE_CPUS must be a whole number of at least 1, got {wanted!r}")
-    notes = [f"FANWISE_CPUS={wanted} is more than the {found} found."] if int(wanted) > found else []
-    return int(wanted), notes
+    available = min([_allowed_cpus(root), *_cpu_quotas(root)])
+    override = environ.get("FANWISE_CPUS", "").strip()
+    if not override:
+        return available, []
+    if not override.isdecimal() or int(override) < 1:
+        raise ValueError(f"FANWISE_CPUS must be a whole number of at least 1, got {override!r}")
+    notes = [f"FANWISE_CPUS={override} is more than the {available} found."] if int(override) > available else []
+    return int(override), notes
 
 
 def usable_cpus(environ: Mapping[str, str] = os.environ, root: Path = _ROOT) -> int:
-    """How many CPUs this process may use, as `find_machine` counts them, without looking for GPUs."""
+    """Return the number of CPUs that this process may use, as in `find_machine`."""
     return _cpus(environ, root)[0]
 
 
 def _allowed_cpus(root: Path) -> int:
-    """The CPUs this process may be scheduled on: affinity, which includes cpusets."""
+    """Return the number of CPUs in the affinity mask, which includes cpusets."""
     listed = re.search(r"^Cpus_allowed_list:\s*(\S+)", _read(root / "proc/self/status"), re.MULTILINE)
     if listed is None:
         return os.cpu_count() or 1
@@ -162,7 +140,6 @@ def _allowed_cpus(root: Path) -> int:
 
 
 def _cpu_quotas(root: Path) -> list[int]:
-    """How many CPUs' worth of time the cgroups allow, rounded up."""
     quotas = []
     for folder in _cgroup_folders(root, "cpu"):
         both = f"{_read(folder / 'cpu.cfs_quota_us')} {_read(folder / 'cpu.cfs_period_us')}"
@@ -187,17 +164,17 @@ def _memory_bytes(root: Path) -> int:
 
 
 def _cgroup_folders(root: Path, controller: str) -> tuple[Path, ...]:
-    """The folders whose limits hold for us, innermost first; some may not exist.
+    """Return the folders of our cgroups, innermost first. Some may not exist.
 
-    In a container the path that /proc names may be the host's, and what is mounted is the container's own group: then
-    the longer folders are missing, and the mount itself is the right one.
+    In a container, /proc may contain the path on the host, while the container's own cgroup is mounted: then the longer
+    folders do not exist, and the mount itself is the right one.
     """
     return _folders_of(root, controller, _read(root / "proc/self/cgroup"))
 
 
 @lru_cache(maxsize=8)
 def _folders_of(root: Path, controller: str, groups: str) -> tuple[Path, ...]:
-    """As above, of the text of /proc/self/cgroup. Kept, because every job asks and the answer hardly ever changes."""
+    """Return the folders for a text of /proc/self/cgroup. Cached, because every job calls this."""
     mount = root / "sys/fs/cgroup"
     folders: list[Path] = []
     for line in groups.splitlines():
@@ -212,9 +189,9 @@ def _folders_of(root: Path, controller: str, groups: str) -> tuple[Path, ...]:
 
 
 def _field(text: str, name: str) -> int | None:
-    """The number after a name, in files of lines such as `oom_kill 3`."""
-    found = re.search(rf"^{re.escape(name)}\s+(\d+)", text, re.MULTILINE)
-    return int(found[1]) if found else None
+    """Return the number after a name, in files with lines such as `oom_kill 3`."""
+    match = re.search(rf"^{re.escape(name)}\s+(\d+)", text, re.MULTILINE)
+    return int(match[1]) if match else None
 
 
 def _read(path: Path) -> str:
@@ -237,11 +214,11 @@ def _link_target(path: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Card:
-    """A card as NVML numbers it, and what it offers: itself, or its MIG instances. A lost card offers nothing."""
+    """A card in the order of NVML, and its devices: the card or its MIG instances; none if the card is lost."""
 
     uuid: str
     name: str
-    offers: tuple[Gpu, ...]
+    devices: tuple[Gpu, ...]
 
 
 def _gpus(environ: Mapping[str, str], nvml: Nvml | None) -> tuple[tuple[Gpu, ...], list[str]]:
@@ -260,7 +237,7 @@ def _gpus(environ: Mapping[str, str], nvml: Nvml | None) -> tuple[tuple[Gpu, ...
     except nvml.NVMLError as error:
         return (), [f"An NVIDIA driver is installed, but does not work: {error}. No GPU is used."]
     chosen, problem = _select(environ.get("CUDA_VISIBLE_DEVICES"), cards)
-    unequal = len({card.name for card in cards if card.offers}) > 1
+    unequal = len({card.name for card in cards if card.devices}) > 1
     numbered = bool(chosen) and environ.get("CUDA_VISIBLE_DEVICES", "")[:1].isdigit()
     if numbered and unequal and environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
         notes.append(
@@ -276,20 +253,20 @@ def _card(lib: Nvml, index: int, notes: list[str]) -> _Card:
         uuid, name = lib.nvmlDeviceGetUUID(card), lib.nvmlDeviceGetName(card)
         if not _has_mig(lib, card):
             return _Card(uuid, name, (_gpu(lib, index, card),))
-        offers = tuple(_gpu(lib, index, instance) for instance in _instances(lib, card))
+        devices = tuple(_gpu(lib, index, instance) for instance in _instances(lib, card))
     except lib.NVMLError as error:
         notes.append(f"GPU {index} is left out: {error}.")
         return _Card("", "", ())
-    if not offers:
+    if not devices:
         notes.append(f"GPU {index} is in MIG mode and has no instances, so it cannot be used.")
-    return _Card(uuid, name, offers)
+    return _Card(uuid, name, devices)
 
 
-def _gpu(lib: Nvml, index: int, handle: Any) -> Gpu:  # Any: a handle of NVML
+def _gpu(lib: Nvml, index: int, handle: Any) -> Gpu:
     try:
         memory_bytes = int(lib.nvmlDeviceGetMemoryInfo(handle).total)
     except lib.NVMLError:
-        memory_bytes = 0  # memory shared with the CPU has no size of its own
+        memory_bytes = 0  # unified memory has no separate size
     try:
         major, minor = lib.nvmlDeviceGetCudaComputeCapability(handle)
     except lib.NVMLError:
@@ -298,56 +275,56 @@ def _gpu(lib: Nvml, index: int, handle: Any) -> Gpu:  # Any: a handle of NVML
     return Gpu(index, uuid, lib.nvmlDeviceGetName(handle), memory_bytes, uuid, (int(major), int(minor)))
 
 
-def _has_mig(lib: Nvml, card: Any) -> bool:  # Any: a handle of NVML
+def _has_mig(lib: Nvml, card: Any) -> bool:
     try:
         current, _after_next_reset = lib.nvmlDeviceGetMigMode(card)
     except lib.NVMLError:
-        return False  # most cards know no MIG
+        return False  # not supported by most cards
     return bool(current)
 
 
-def _instances(lib: Nvml, card: Any) -> Iterator[Any]:  # Any: handles of NVML
+def _instances(lib: Nvml, card: Any) -> Iterator[Any]:
     for number in range(lib.nvmlDeviceGetMaxMigDeviceCount(card)):
         try:
             yield lib.nvmlDeviceGetMigDeviceHandleByIndex(card, number)
         except lib.NVMLError:
-            continue  # this place is empty; the numbers may have gaps
+            continue  # indices may have gaps
 
 
 def _select(value: str | None, cards: list[_Card]) -> tuple[list[Gpu], list[str]]:
-    """What CUDA_VISIBLE_DEVICES leaves of the cards, in its order, and a note if it names what is not there."""
+    """Return the GPUs in CUDA_VISIBLE_DEVICES, in its order, and a note if an entry is unknown."""
     if value is None:
-        return [gpu for card in cards for gpu in card.offers], []
+        return [gpu for card in cards for gpu in card.devices], []
     by_uuid = value.startswith(("GPU-", "MIG-"))
     chosen: list[tuple[Gpu, ...]] = []
     for entry in value.split(","):
-        found = _by_uuid(entry, value[:4], cards) if by_uuid else _by_number(entry, cards)
-        if found is None:
-            wrong = entry.strip() not in ("", "-1")
-            return _flat(chosen), [_ended(value, entry)] if wrong else []
-        if found and found in chosen:
-            return [], [f"CUDA_VISIBLE_DEVICES={value} names a GPU twice, and CUDA shows none then."]
-        chosen.append(found)
+        gpus = _by_uuid(entry, value[:4], cards) if by_uuid else _by_number(entry, cards)
+        if gpus is None:
+            is_unknown = entry.strip() not in ("", "-1")
+            return _flat(chosen), [_unknown_entry(value, entry)] if is_unknown else []
+        if gpus and gpus in chosen:
+            return [], [f"CUDA_VISIBLE_DEVICES={value} names a GPU twice, so CUDA shows no GPU."]
+        chosen.append(gpus)
     return _flat(chosen), []
 
 
 def _by_number(entry: str, cards: list[_Card]) -> tuple[Gpu, ...] | None:
-    number = re.match(r"\+?\d+", entry.strip())  # CUDA reads `1gpu` as 1, as C's strtoul does
-    return cards[int(number[0])].offers if number and int(number[0]) < len(cards) else None
+    number = re.match(r"\+?\d+", entry.strip())  # CUDA parses `1gpu` as 1, like C's strtoul
+    return cards[int(number[0])].devices if number and int(number[0]) < len(cards) else None
 
 
 def _by_uuid(entry: str, prefix: str, cards: list[_Card]) -> tuple[Gpu, ...] | None:
     if not entry.startswith(prefix):
         return None
-    known = [(card.uuid, card.offers) for card in cards]
-    known += [(gpu.uuid, (gpu,)) for card in cards for gpu in card.offers if gpu.uuid != card.uuid]
-    fitting = [offers for uuid, offers in known if uuid.startswith(entry)]
+    known = [(card.uuid, card.devices) for card in cards]
+    known += [(gpu.uuid, (gpu,)) for card in cards for gpu in card.devices if gpu.uuid != card.uuid]
+    fitting = [devices for uuid, devices in known if uuid.startswith(entry)]
     return fitting[0] if len(fitting) == 1 else None
 
 
 def _flat(chosen: list[tuple[Gpu, ...]]) -> list[Gpu]:
-    return [gpu for offers in chosen for gpu in offers]
+    return [gpu for devices in chosen for gpu in devices]
 
 
-def _ended(value: str, entry: str) -> str:
-    return f"CUDA_VISIBLE_DEVICES={value}: no GPU fits {entry!r}, so the list ends before it, as CUDA ends it."
+def _unknown_entry(value: str, entry: str) -> str:
+    return f"CUDA_VISIBLE_DEVICES={value}: there is no GPU {entry!r}, so CUDA ignores it and all later entries."

@@ -1,10 +1,10 @@
-r"""The handle of a submitted job: what its submitter asks and tells, and what becomes of it, retries included.
+"""The handle of a submitted job: its result, output and state, and its repetition after a failure.
 
     Pool.submit --> JobHandle --submit--> engine --on_ready, on_report, on_ended, on_free--> JobHandle
-                        \-- retries left and it failed: submitted again
+                        \\-- failed, and retries are left: submitted again
 
-Its user may be any thread; what the engine tells comes on the hub's thread. A handle that is done keeps the outcome and
-the end of the output, and neither the arguments nor the link.
+Users may call a handle on any thread. The engine calls it on the event loop's thread. A finished handle keeps the
+outcome and the end of the output, but neither the arguments nor the link.
 """
 
 import logging
@@ -25,18 +25,18 @@ from .specs import How, Packed, RuntimeEnvironment
 
 _log = logging.getLogger(__name__)
 
-# Failures that say nothing against the function itself: `retries=` repeats these and exceptions alike.
-_FAILED = frozenset(("exception", "exit", "signal", "out-of-memory", "gpu-fault", "lost"))
+# Outcomes that `retries` repeats.
+_FAILURES = frozenset(("exception", "exit", "signal", "out-of-memory", "gpu-fault", "lost"))
 
-_SHOWN = 100  # characters of a failure in a repr
+_MAX_REASON_CHARS = 100  # in a repr
 
 
-OnReport = Callable[[Any], str | Reply]  # Any: what the job reports
+OnReport = Callable[[Any], str | Reply]
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What goes with a submit beside the resources."""
+    """The settings of a job besides its resources."""
 
     number: int | None = None
     reuse: bool = False
@@ -52,7 +52,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """All of a submit."""
+    """A submitted call with its settings."""
 
     packed: Packed
     resources: Resources
@@ -64,9 +64,9 @@ class JobHandle:
     """A submitted job.
 
     Attributes:
-        id: the pool's number for it; a retry gets a new one.
-        seed: what random, numpy and torch are seeded with in its process.
-        pid, how: its process, and how that came to be; None until it is about to call the function.
+        id: the pool's number for the job. A repetition gets a new one.
+        seed: seed of random, numpy and torch in its process.
+        pid, how: its process, and how it was started; None until the process is about to call the function.
     """
 
     def __init__(self, life: Lifetime, call: Call) -> None:
@@ -87,95 +87,111 @@ class JobHandle:
         self._stopped = False
         self._is_alone = False  # it gets the whole GPU instead of its share
 
-    def result(self, within_s: float | None = None) -> Any:  # Any: the function's result
-        """Block until the job's process is gone; its result, or what it raised, in the original type.
+    def result(self, within_s: float | None = None) -> Any:
+        """Return the result of the function. Blocks until the job's process is gone.
+
+        Args:
+            within_s: timeout in seconds.
 
         Raises:
-            DeadlineExceeded: it has not ended within `within_s` seconds; it goes on.
-            WorkerLostError: it died without a result; the text says how.
-            TrialStopped: it was stopped.
-            ClosedError: this process was forked from the one that submitted it, before it ended.
+            DeadlineExceeded: the job has not ended in time. It continues.
+            WorkerLostError: the process died without a result. The message has the reason.
+            TrialStopped: the job was stopped.
+            ClosedError: this process was forked from the submitter before the job ended.
+            Exception: the error of the function, in its original type.
         """
         return value_of(self.outcome(within_s))
 
     def outcome(self, within_s: float | None = None) -> Outcome:
-        """Block until the job's process is gone; how it ended, without raising."""
+        """Return how the job ended. Blocks until its process is gone.
+
+        Args:
+            within_s: timeout in seconds.
+
+        Raises:
+            DeadlineExceeded: the job has not ended in time. It continues.
+            ClosedError: this process was forked from the submitter before the job ended.
+        """
         if not self._finished.is_set():
             self._life.check_process()
         if not self._finished.wait(limit_of(within_s)):
-            raise DeadlineExceeded(f"job {self.id} {self.name!r} has not ended within {within_s} s; it goes on.")
+            raise DeadlineExceeded(f"job {self.id} {self.name!r} has not ended within {within_s} s; it continues.")
         assert self._outcome is not None, "finished jobs have an outcome"
         return self._outcome
 
     def done(self) -> bool:
-        """Whether the job's process is gone."""
+        """Return whether the job's process is gone."""
         return self._finished.is_set()
 
     def queued(self) -> bool:
-        """Whether it waits for CPUs, GPUs or memory that other jobs hold."""
-        return self._where() == "queued"
+        """Return whether the job waits for CPUs, GPUs or memory that other jobs hold."""
+        return self._state() == "queued"
 
     def wait_began(self, within_s: float | None = None) -> bool:
-        """Block until the job's process is about to call the function; False when the time ran out."""
+        """Block until the job's process is about to call the function. Return False after a timeout in seconds."""
         return self._began.wait(limit_of(within_s))
 
     def add_done_callback(self, callback: "Callable[[JobHandle], None]") -> None:
-        """Call `callback(self)` on the pool's thread when the job is done; at once when it is. It must not block."""
+        """Call `callback(self)` on the pool's thread when the job is done, at once if it is. It must not block."""
         if not self._life.on_hub(
             lambda: self._call_back(callback) if self.done() else self._callbacks.append(callback)
         ):
             callback(self)
 
     def stop(self, grace_s: float = 5.0) -> None:
-        """Tell the job to end: SIGTERM raises `TrialStopped` in it; SIGKILL follows after `grace_s`. Does not block.
+        """Stop the job: SIGTERM raises `TrialStopped` in it. Does not block.
 
-        A job that still lives after a second gets SIGTERM once more; only one that has not seen the first notices.
+        SIGTERM is sent again after a second, which has no effect on a job that has handled the first one.
 
-        Raises TypeError or ValueError when `grace_s` is not a number of seconds.
+        Args:
+            grace_s: seconds after which the job is killed.
+
+        Raises:
+            TypeError, ValueError: `grace_s` is not a number of seconds.
         """
         seconds = grace_of(grace_s)
         self._end(lambda engine, job: engine.end(job, "terminate", grace_s=seconds))
 
     def kill(self) -> None:
-        """End the job and all it started by SIGKILL, now. Does not block."""
+        """Kill the job and everything that it started. Does not block."""
         self._end(lambda engine, job: engine.end(job, "kill"))
 
-    def _end(self, how: Callable[[Engine, Job], None]) -> None:
+    def _end(self, end: Callable[[Engine, Job], None]) -> None:
         self._stopped = True
-        self._life.on_hub(lambda: how(self._life.engine_here, self._job) if self._job is not None else None)
+        self._life.on_hub(lambda: end(self._life.started_engine, self._job) if self._job is not None else None)
 
     def output(self) -> tuple[str, str]:
-        """The last 64 KiB of its standard output and of its standard error."""
+        """Return the last 64 KiB of its standard output and of its standard error."""
         job = self._job
-        printed = self._output if job is None else self._life.engine_here.output(job)
+        printed = self._output if job is None else self._life.started_engine.output(job)
         return printed.out, printed.err
 
     def __repr__(self) -> str:
-        tried = f", try {self._attempt + 1}" if self._attempt else ""
+        attempt = f", try {self._attempt + 1}" if self._attempt else ""
         process = f", pid {self.pid}" if self.pid is not None else ""
-        return f"<JobHandle {self.id} {self.name!r}: {self._state()}{process}{tried}>"
+        return f"<JobHandle {self.id} {self.name!r}: {self._describe_state()}{process}{attempt}>"
 
-    def _state(self) -> str:
+    def _describe_state(self) -> str:
         outcome = self._outcome
         if self.done() and outcome is not None:
-            line = outcome.text.partition("\n")[0]
-            shown = line if len(line) <= _SHOWN else f"{line[: _SHOWN - 3]}..."
-            return outcome.kind if outcome.kind == "returned" else f"{outcome.kind} ({shown})"
-        return self._where()
+            reason = outcome.text.partition("\n")[0]
+            if len(reason) > _MAX_REASON_CHARS:
+                reason = f"{reason[: _MAX_REASON_CHARS - 3]}..."
+            return outcome.kind if outcome.kind == "returned" else f"{outcome.kind} ({reason})"
+        return self._state()
 
-    def _where(self) -> JobState:
+    def _state(self) -> JobState:
         job = self._job
         if self.done():
             return "over"
         return "queued" if job is None else job.state
 
-    # -- on the hub's thread ---------------------------------------------------------------------------------------
+    # -- on the event loop's thread --------------------------------------------------------------------------------
 
     def _submit(self) -> None:
-        """Raises what the engine raises."""
         call = self._call
         assert call is not None, "kept until the last attempt has ended"
-        wanted = JobRequest(
+        request = JobRequest(
             call.packed,
             replace(call.resources, gpus=1) if self._is_alone else call.resources,
             number=call.options.number,
@@ -183,27 +199,27 @@ class JobHandle:
             reuse=call.options.reuse,
             runtime_environment=call.runtime_environment,
         )
-        self._job = self._life.engine_here.submit(wanted, self)
+        self._job = self._life.started_engine.submit(request, _Events(self))
         self.id, self.seed = self._job.id, self._job.seed
 
-    def on_ready(self, job: Job, ready: Ready) -> None:
+    def _on_ready(self, job: Job, ready: Ready) -> None:
         self.pid, self.how = ready.pid, ready.how
         self._began.set()
 
-    def on_report(self, report: Report) -> None:
+    def _on_report(self, report: Report) -> None:
         on_report = self._call.options.on_report if self._call is not None else None
         if on_report is None:
             report.answer(GO_ON)
             return
         try:
-            told = on_report(report.values)
-            if not isinstance(told, Reply):
-                told = GO_ON if told == "CONTINUE" else Reply(cast(Decision, told))  # which checks it
-            report.answer(told)
-        except BaseException as error:  # on our own thread: also what leaves by sys.exit is for the job that reported
+            answer = on_report(report.values)
+            if not isinstance(answer, Reply):
+                answer = GO_ON if answer == "CONTINUE" else Reply(cast(Decision, answer))
+            report.answer(answer)
+        except BaseException as error:  # also sys.exit, because this is the pool's thread
             report.refuse(error)
 
-    def on_ended(self, job: Job, outcome: Outcome) -> None:
+    def _on_ended(self, job: Job, outcome: Outcome) -> None:
         self._outcome = outcome
         if outcome.threads:
             _log.warning(
@@ -212,11 +228,11 @@ class JobHandle:
                 *(self.id, self.name, "; ".join(outcome.threads), GRACE_S),
             )
 
-    def on_free(self, job: Job) -> None:
-        self._output = self._life.engine_here.output(job)
-        if self._tries_again():
+    def _on_free(self, job: Job) -> None:
+        self._output = self._life.started_engine.output(job)
+        if self._retry():
             return
-        self._job = self._call = None  # whoever keeps the handle shall not keep the arguments and the link
+        self._job = self._call = None
         self._finished.set()
         callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
@@ -228,13 +244,14 @@ class JobHandle:
         except BaseException:
             _log.exception("a done callback of job %d %r failed", self.id, self.name)
 
-    def _tries_again(self) -> bool:
+    def _retry(self) -> bool:
+        """Submit a failed job again if retries are left. Return whether it was submitted."""
         assert self._outcome is not None and self._call is not None, "the outcome comes first"
         allowed = self._call.options.retries
         if (self._outcome.kind == "gpu-fault" or self._outcome.retry_alone) and self._attempt == 0:
-            allowed = max(allowed, 1)  # another job may have caused it, or it had too small a share
-        failed = self._outcome.kind in _FAILED and self._attempt < allowed
-        if not failed or self._stopped or self._life.closed:
+            allowed = max(allowed, 1)  # another job may have caused it, or its share was too small
+        is_repeated = self._outcome.kind in _FAILURES and self._attempt < allowed
+        if not is_repeated or self._stopped or self._life.closed:
             return False
         if self._outcome.kind == "gpu-fault":
             _log.warning("job %d %r is repeated: %s", self.id, self.name, self._outcome.text)
@@ -251,26 +268,36 @@ class JobHandle:
         return True
 
 
+class _Events:
+    """Passes the events of a job to its handle, without making their handlers public."""
+
+    def __init__(self, handle: JobHandle) -> None:
+        self.on_ready = handle._on_ready
+        self.on_report = handle._on_report
+        self.on_ended = handle._on_ended
+        self.on_free = handle._on_free
+
+
 def submit_call(life: Lifetime, call: Call) -> JobHandle:
-    """Submit a call, and again when it fails and `retries` says so. Blocks until the engine has accepted it.
+    """Submit a call. Blocks until the engine has accepted it.
 
     Raises:
-        LeaseError, ClosedError: what the engine raises.
+        LeaseError, ClosedError: see `Engine.submit`.
     """
     handle = JobHandle(life, call)
-    trouble: list[BaseException] = []
+    errors: list[BaseException] = []
     accepted = threading.Event()
 
     def submit() -> None:
         try:
             handle._submit()
         except BaseException as error:
-            trouble.append(error)
+            errors.append(error)
         accepted.set()
 
     if not life.on_hub(submit):
         raise closed_error()
     accepted.wait()
-    if trouble:
-        raise trouble[0]
+    if errors:
+        raise errors[0]
     return handle

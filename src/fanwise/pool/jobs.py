@@ -1,41 +1,48 @@
-"""What the engine knows of a job and of the worker process that runs it, and what it tells whoever submitted the job.
+"""Jobs and worker processes in the tables of an engine, and the queue of jobs that wait for a lease.
 
-A worker process holds a lease from its start to its end; as a rule it runs one job, a reused one runs many of the same
-resources, one after another, and waits in between with an open question for the next.
+A worker process holds a lease from its start until it is reaped. It usually runs one job. A reused worker runs several
+jobs of the same resources, one after another, and keeps a `next` request open while it is idle.
 """
 
-from dataclasses import dataclass, field
+import contextlib
+import os
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
 
+from ..links.codec import Beside
 from ..links.hub import Timer
 from ..links.link import Link, Request
 from .contract import GO_ON, JobEvents, JobRequest, JobState, Outcome, Output, Ready, Reply
 from .contract import Job as AnyJob
 from .contract import Report as AnyReport
-from .gpu_return import HeldGpus
+from .gpu_release import GpuReservation
 from .leases import Lease, Ledger, Resources
-from .outcomes import to_send
+from .outcomes import StopRequest
 from .output import tail
-from .specs import JobSpec, RuntimeEnvironment
+from .specs import LINK_LOST, JobSpec, RuntimeEnvironment
 
-# How much of what a job has printed is shown.
-_SHOWN_BYTES = 1 << 16
-_SHOWN_LINES = 2000
+# Maximum size of the output that `output()` returns.
+_MAX_OUTPUT_BYTES = 1 << 16
+_MAX_OUTPUT_LINES = 2000
+
+# How the reason of a closed link begins if the process at its other end has exited. Other reasons are reported.
+_EXIT_REASONS = ("the other side ended", "process ")
 
 
 class Report:
-    """What a job reported, see `contract.Report`."""
+    """A report that waits for an answer, see `contract.Report`."""
 
     __slots__ = ("_request", "checkpoint", "job", "values", "worker_time_s")
 
-    def __init__(self, job: "Job", request: Request) -> None:
+    def __init__(self, job: AnyJob, request: Request) -> None:
         self.job = job
         self._request = request
         _, self.values, self.worker_time_s, self.checkpoint = request.args
 
     def answer(self, reply: Reply) -> None:
-        # A bare word is packed several times faster than anything else, and as a rule there is no more to say.
+        # A plain string is serialized several times faster, and most replies have no body.
         self._request.answer(reply.decision if reply.body is None else (reply.decision, reply.body))
 
     def refuse(self, error: BaseException) -> None:
@@ -43,20 +50,20 @@ class Report:
 
 
 class NestedEvents:
-    """What the submitter of a nested job hears: its outcome, once it has asked and the process is gone."""
+    """Events of a job that another job submitted, whose process asks for the outcome once."""
 
     def __init__(self) -> None:
         self._outcome: Outcome | None = None
-        self._finished = False
+        self._is_free = False
         self._request: Request | None = None
 
-    def ask(self, request: Request) -> None:
-        """The submitter wants the outcome; it asks once."""
+    def set_request(self, request: Request) -> None:
+        """Answer `request` with the outcome as soon as nothing of the job is left."""
         self._request = request
-        self._tell()
+        self._answer()
 
     def on_ready(self, job: AnyJob, ready: Ready) -> None:
-        """The submitter is not told."""
+        """Do nothing: the submitting job does not need to know."""
 
     def on_report(self, report: AnyReport) -> None:
         report.answer(GO_ON)
@@ -65,12 +72,17 @@ class NestedEvents:
         self._outcome = outcome
 
     def on_free(self, job: AnyJob) -> None:
-        self._finished = True
-        self._tell()
+        self._is_free = True
+        self._answer()
 
-    def _tell(self) -> None:
-        if self._request is not None and self._outcome is not None and self._finished:
+    def _answer(self) -> None:
+        if self._request is not None and self._outcome is not None and self._is_free:
             self._request.answer(to_send(self._outcome))
+
+
+def to_send(outcome: Outcome) -> Outcome:
+    """Return the outcome with its buffers out of band, so that sending it copies nothing."""
+    return replace(outcome, buffers=[Beside(buffer) for buffer in outcome.buffers])
 
 
 @dataclass(slots=True, eq=False)
@@ -78,11 +90,12 @@ class Worker:
     """A worker process.
 
     Attributes:
-        id: that of its first job.
-        job: the one it runs, or is about to; None while it is idle or leaves.
-        request: its open question for another job, while it is idle.
-        killed: it was killed because it did not leave when it should.
-        gone: it and all it started are reaped.
+        id: id of its first job.
+        job: the job that it runs or is starting; None while it is idle or exits.
+        request: its open `next` request, while it is idle.
+        timer: kills it if it does not exit.
+        killed: the pool killed it because it did not exit in time.
+        is_reaped: the process and everything that it started are reaped.
     """
 
     id: int
@@ -90,21 +103,20 @@ class Worker:
     lease: Lease
     parent: int | None
     ledger: Ledger
-    gpus: HeldGpus
+    gpus: GpuReservation
     link: Link | None = None
     job: "Job | None" = None
     request: Request | None = None
     timer: Timer | None = None
     killed: bool = False
-    gone: bool = False
+    is_reaped: bool = False
 
     @property
     def cut_off(self) -> bool:
-        """Whether nothing can come from it any more, though it may still be there."""
+        """Whether its link has ended."""
         return self.link is not None and self.link.ending is not None
 
     def set_timer(self, timer: Timer | None) -> None:
-        """At most one is kept: when it is killed because it does not leave."""
         if self.timer is not None:
             self.timer.cancel()
         self.timer = timer
@@ -112,18 +124,19 @@ class Worker:
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """One job of the engine's table.
+    """One job.
 
     Attributes:
-        arguments: of its call, packed.
-        output: where its output is kept, without ending.
-        worker: its process, from the moment it has a lease; None while it is queued.
-        begun: the worker said that it is about to call the function.
-        over: it is in no table any more.
-        inner: the leases of the jobs that this one submits, within its own.
-        asked: what was sent to end it.
-        again_s, until_s: when it is told once more, and when it is killed, because it has not ended.
-        exited: the exit status of its process, and why when that is known from elsewhere.
+        arguments: pickled arguments of the call.
+        output: path of its output files without the extension.
+        worker: its process; None while the job is queued.
+        begun: the worker has announced that it is about to call the function.
+        over: the job is in no table any more.
+        inner: ledger of the jobs that this one submits, inside its own lease.
+        stop_request: the stop request that was sent.
+        repeat_s, kill_s: times of the loop's clock at which SIGTERM is repeated and the process is killed.
+        ooms_before: the kernel's count of OOM kills when the job began.
+        exited: exit status of its process, and the reason if another process caused the exit.
     """
 
     id: int
@@ -139,9 +152,9 @@ class Job:
     begun: bool = False
     over: bool = False
     inner: Ledger | None = None
-    asked: Literal[None, "terminate", "kill"] = None
-    again_s: float | None = None
-    until_s: float | None = None
+    stop_request: StopRequest | None = None
+    repeat_s: float | None = None
+    kill_s: float | None = None
     ooms_before: int = 0
     outcome: Outcome | None = None
     exited: tuple[int, str] | None = None
@@ -153,25 +166,59 @@ class Job:
         """See `contract.Job`."""
         if self.over:
             return "over"
-        if self.outcome is not None or self.asked is not None:
+        if self.outcome is not None or self.stop_request is not None:
             return "ending"
         if self.worker is None:
             return "queued"
         return "running" if self.begun else "starting"
 
+    @property
+    def stderr(self) -> Path:
+        return Path(f"{self.output}.err")
+
+    @property
+    def shares_gpu(self) -> bool:
+        """Whether its lease has a part of a GPU."""
+        shares = () if self.worker is None else self.worker.lease.gpus
+        return bool(shares) and shares[0].fraction < 1
+
     def set_timer(self, timer: Timer | None) -> None:
-        """At most one is kept: when it is told again to stop, or killed because it does not."""
         if self.timer is not None:
             self.timer.cancel()
         self.timer = timer
 
     def printed(self) -> Output:
-        """The end of its output files."""
-        paths = (Path(self.output + ending) for ending in (".out", ".err"))
-        return Output(*(tail(path, max_bytes=_SHOWN_BYTES, max_lines=_SHOWN_LINES) for path in paths))
+        """Return the end of its output files."""
+        paths = (Path(f"{self.output}.out"), self.stderr)
+        return Output(*(tail(path, max_bytes=_MAX_OUTPUT_BYTES, max_lines=_MAX_OUTPUT_LINES) for path in paths))
+
+    def remove_output(self) -> None:
+        """Delete the output files; if the submitter chose their path, only empty ones."""
+        for path in (f"{self.output}.out", f"{self.output}.err"):
+            with contextlib.suppress(OSError):  # missing, or owned by another user
+                if self.request.output is None or os.path.getsize(path) == 0:
+                    os.unlink(path)
+
+    def how_lost(self, status: int) -> str:
+        """Describe how the pool and the process lost each other; empty if the process died by itself."""
+        worker, folder = self.worker, Path(self.output).parent
+        if not self.begun and not folder.is_dir():
+            return f"it could not begin, because the folder {folder} was removed. Make a new pool."
+        if worker is None or self.stop_request is not None:
+            return ""
+        if worker.killed:
+            return "it had closed its link to the pool, so it was killed"
+        if status not in (0, LINK_LOST):
+            return ""
+        if worker.link is None:
+            return "its link to the pool broke before it sent a message"
+        ending = worker.link.ending
+        if ending is None or ending.reason.startswith(_EXIT_REASONS):
+            return ""
+        return f"its link to the pool broke: {ending.reason}"
 
     def spec(self) -> JobSpec:
-        """What its process is told."""
+        """Return the message that starts the job in its process."""
         assert self.worker is not None, "a job that starts has a lease"
         lease = self.worker.lease
         return JobSpec(
@@ -191,3 +238,44 @@ class Job:
             runtime_environment=self.runtime_environment,
             context=self.request.context,
         )
+
+
+class Backlog:
+    """Jobs that wait for a lease: one FIFO queue for the user's jobs and one for the jobs of each submitting job.
+
+    A queue whose head does not fit does not block the others.
+    """
+
+    def __init__(self) -> None:
+        self._queues: dict[int | None, deque[Job]] = {}
+
+    def append(self, job: Job) -> None:
+        self._queues.setdefault(job.parent, deque()).append(job)
+
+    def put_back(self, job: Job) -> None:
+        """Insert a job that could not begin at the head of its queue."""
+        self._queues.setdefault(job.parent, deque()).appendleft(job)
+
+    def parents(self) -> Iterator[int | None]:
+        """Return the parents of all queues; None for the user's."""
+        return iter(list(self._queues))
+
+    def head(self, parent: int | None) -> Job | None:
+        queue = self._queues.get(parent)
+        return queue[0] if queue else None
+
+    def remove(self, job: Job) -> bool:
+        """Remove a job. Return whether it was queued."""
+        queue = self._queues.get(job.parent)
+        if queue is None or job not in queue:
+            return False
+        queue.remove(job)
+        if not queue:
+            del self._queues[job.parent]
+        return True
+
+    def clear(self) -> None:
+        self._queues.clear()
+
+    def __len__(self) -> int:
+        return sum(map(len, self._queues.values()))

@@ -1,11 +1,10 @@
-"""Doing something around the import of a library by whoever imports it first.
+"""Calls around the import of a library, for settings that must wait until a job imports it.
 
-    call_on_import({"torch": limit})     limit(torch) right after the import of torch
-    around_imports(context)              every library that is imported meanwhile is executed in `with context():`
+    call_on_import({"torch": limit})     call limit(torch) right after the import of torch
+    around_imports(context)              execute every library that is imported meanwhile in `with context():`
 
-Settings of a library that a job needs, and the warm process did not load, must wait for the job's own import: its
-random seed, its share of a GPU. A watcher is an entry in `sys.meta_path` that is gone when nothing is left to wait for.
-Other import hooks are asked as before, in their order, also another watcher that waits for the same library.
+Examples are the random seed and the share of a GPU. The watcher is an entry in `sys.meta_path`, which is removed when
+it has nothing left to wait for. Other import hooks work as before, and several watchers may wait for one library.
 """
 
 import importlib.abc
@@ -21,12 +20,12 @@ Around = Callable[[types.ModuleType], AbstractContextManager[object]]
 
 def call_on_import(calls: Mapping[str, Call]) -> "ImportWatcher":
     """Call `calls[name](module)` right after the import of each named module that is not loaded yet."""
-    return _begun(ImportWatcher({name: _after(call) for name, call in calls.items() if name not in sys.modules}))
+    return _start(ImportWatcher({name: _after(call) for name, call in calls.items() if name not in sys.modules}))
 
 
 def around_imports(context: Callable[[], AbstractContextManager[object]]) -> "ImportWatcher":
-    """Execute every library that is imported from now on in `with context():`, what it imports itself included."""
-    return _begun(ImportWatcher({}, every=lambda module: context()))
+    """Execute every top-level module that is imported from now on in `with context():`, including its own imports."""
+    return _start(ImportWatcher({}, default=lambda module: context()))
 
 
 def _after(call: Call) -> Around:
@@ -38,65 +37,66 @@ def _after(call: Call) -> Around:
     return around
 
 
-def _begun(watcher: "ImportWatcher") -> "ImportWatcher":
+def _start(watcher: "ImportWatcher") -> "ImportWatcher":
     if watcher.is_waiting:
         sys.meta_path.insert(0, watcher)
     return watcher
 
 
 class ImportWatcher(importlib.abc.MetaPathFinder):
-    """Finds nothing itself: lets the other finders find, and executes the found module in a context.
+    """A finder that lets the other finders find modules, and executes them in a context.
 
     Args:
-        waiting: contexts by the name of the module, each for once. every: of all libraries that have none.
+        waiting: contexts by module name. Each is used once.
+        default: context of all other top-level modules.
     """
 
-    def __init__(self, waiting: dict[str, Around], every: Around | None = None) -> None:
+    def __init__(self, waiting: dict[str, Around], default: Around | None = None) -> None:
         self._waiting = waiting
-        self._every = every
-        self._asked: set[str] = set()
+        self._default = default
+        self._searching: set[str] = set()
 
     @property
     def is_waiting(self) -> bool:
         """Whether there is a module left to wait for."""
-        return bool(self._waiting) or self._every is not None
+        return bool(self._waiting) or self._default is not None
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        # One that is asked for already comes from another watcher, which asks all but itself.
-        if fullname in self._asked or self._around(fullname) is None:
+        # A nested search comes from another watcher, which calls all finders except itself.
+        if fullname in self._searching or self._around(fullname) is None:
             return None
-        self._asked.add(fullname)
+        self._searching.add(fullname)
         try:
-            spec = self._ask_others(fullname, path, target)
+            spec = self._find_with_others(fullname, path, target)
         finally:
-            self._asked.discard(fullname)
+            self._searching.discard(fullname)
         loader = None if spec is None else spec.loader
-        # A loader that is a class serves other modules too, and cannot be changed for this one alone.
+        # A loader that is a class is shared with other modules and cannot be changed.
         if loader is not None and hasattr(loader, "exec_module") and not isinstance(loader, type):
             self._execute_within(loader, fullname)
         return spec
 
     def _around(self, fullname: str) -> Around | None:
-        return self._waiting.get(fullname) or (None if "." in fullname else self._every)
+        return self._waiting.get(fullname) or (None if "." in fullname else self._default)
 
-    def _ask_others(
+    def _find_with_others(
         self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None
     ) -> importlib.machinery.ModuleSpec | None:
         for finder in list(sys.meta_path):
             find = getattr(finder, "find_spec", None)
             if finder is not self and find is not None and (spec := find(fullname, path, target)) is not None:
-                return spec  # type: ignore[no-any-return]  # that is what finders return
+                return spec  # type: ignore[no-any-return]
         return None
 
     def _execute_within(self, loader: importlib.abc.Loader, fullname: str) -> None:
-        """Replace `exec_module` on this one loader, which stays what it is for everything else (source, resources)."""
+        """Replace `exec_module` of this loader once. Its other methods (source, resources) stay as they are."""
         execute = loader.exec_module
 
         def exec_module(module: types.ModuleType) -> None:
             around = self._around(fullname)
-            if around is None:  # it watches no more
+            if around is None:  # the watcher was removed
                 execute(module)
             else:
                 with around(module):
@@ -107,11 +107,11 @@ class ImportWatcher(importlib.abc.MetaPathFinder):
             if not self.is_waiting:
                 self.leave()
 
-        loader.exec_module = exec_module  # type: ignore[method-assign]  # for this loader only, until it ran
+        loader.exec_module = exec_module  # type: ignore[method-assign]
 
     def leave(self) -> None:
-        """Watch no more; what was found and not executed yet is not called for."""
+        """Stop watching, also for modules that were found and not executed yet."""
         self._waiting.clear()
-        self._every = None
+        self._default = None
         if self in sys.meta_path:
             sys.meta_path.remove(self)

@@ -1,13 +1,11 @@
-"""Find and end threads, executors and child processes that a function left running.
+"""Threads, executors and child processes that a function left running: find and end them.
 
     function returns --> running_threads() --> outcome is sent --> end_all() --> process exits
 
-Python waits without limit for non-daemon threads and for the processes of `multiprocessing`. A worker does not: threads
-get GRACE_S to end by themselves, child processes get SIGTERM and the same time. Only exit handlers, which are code that
-the user asked for, may take longer; the pool limits them (see `leased_workers`).
-
-Children that ignore SIGTERM, and everything that has left the worker's process tree, are killed by the worker's parent
-once the worker has exited (see `children`).
+Python waits without limit for non-daemon threads and the processes of `multiprocessing`. A worker does not: threads get
+GRACE_S to end by themselves, and child processes get SIGTERM and the same time. Only exit handlers, which the user
+registered, may take longer; the pool limits them (see `workers`). The worker's parent kills the rest after the exit
+(see `children`).
 """
 
 import atexit
@@ -25,9 +23,9 @@ from types import FrameType
 from ..base.text import printable, printable_line
 from .processes import Stat, descendants_of, stat_of
 
-# How long threads have to end by themselves, and child processes after SIGTERM.
+# Time for threads to end, and for child processes after SIGTERM.
 GRACE_S = 0.5
-_PAUSE_S = 0.002
+_POLL_S = 0.002
 _COMMAND_CHARS = 60
 
 _IN_STDLIB = "in a function of the standard library"
@@ -35,9 +33,9 @@ _LIBRARY = os.path.dirname(os.__file__)
 
 
 def running_threads() -> tuple[str, ...]:
-    """Return one line with name and location for every other non-daemon thread.
+    """Return name and location of every other non-daemon thread.
 
-    Idle threads of executors are omitted: they exit when their executor shuts down.
+    Idle threads of executors are omitted, because they exit when their executor shuts down.
     """
     if threading.active_count() == 1:
         return ()
@@ -52,7 +50,7 @@ def has_child_processes() -> bool:
     if not _has_children():
         return False
     if "multiprocessing.process" in sys.modules:
-        sys.modules["multiprocessing.process"].active_children()  # waits for those that have ended
+        sys.modules["multiprocessing.process"].active_children()  # reaps those that have ended
     trackers = _resource_trackers()
     return any(pid not in trackers for pid in descendants_of(os.getpid()))
 
@@ -73,13 +71,12 @@ def end_all() -> tuple[str, ...]:
 
 
 def _has_threads() -> bool:
-    """Whether there are threads that Python would wait for, beside this one."""
-    here = threading.current_thread()
-    return threading.active_count() > 1 and any(not t.daemon and t is not here for t in threading.enumerate())
+    this = threading.current_thread()
+    return threading.active_count() > 1 and any(not t.daemon and t is not this for t in threading.enumerate())
 
 
 def _uses_multiprocessing() -> bool:
-    """Whether `multiprocessing` has anything to finalize: children, queues, managers, shared memory."""
+    """Return whether `multiprocessing` has children, queues, managers or shared memory to finalize."""
     if "multiprocessing.util" not in sys.modules:
         return False
     return bool(
@@ -88,7 +85,7 @@ def _uses_multiprocessing() -> bool:
 
 
 def _call_within_grace(call: Callable[[], None]) -> None:
-    """Call `call`, and do not wait for it longer than GRACE_S: it may join a thread or process that never ends."""
+    """Run `call` in a thread for at most GRACE_S, because it may join a thread or process that never ends."""
     thread = threading.Thread(target=call, name="fanwise-leftovers", daemon=True)
     with contextlib.suppress(RuntimeError):  # the process may have no memory for a thread
         thread.start()
@@ -96,8 +93,8 @@ def _call_within_grace(call: Callable[[], None]) -> None:
 
 
 def _end_threads() -> None:
-    """End executors and wait for all non-daemon threads, as an interpreter does before it runs exit handlers."""
-    for end_executors in reversed(threading._threading_atexits):  # type: ignore[attr-defined]  # CPython's own list
+    """Shut down executors and join all non-daemon threads, as Python does before exit handlers."""
+    for end_executors in reversed(threading._threading_atexits):  # type: ignore[attr-defined]  # private to CPython
         end_executors()
     for thread in threading.enumerate():
         if not thread.daemon and thread is not threading.main_thread():
@@ -105,7 +102,7 @@ def _end_threads() -> None:
 
 
 def _end_multiprocessing() -> None:
-    """Run the finalizers of `multiprocessing`. They would join non-daemon children, so these are terminated first."""
+    """Run the finalizers of `multiprocessing`. Terminate non-daemon children before, which they would join."""
     for child in sys.modules["multiprocessing.process"].active_children():
         if not child.daemon:
             child.terminate()
@@ -116,23 +113,23 @@ def _end_children() -> tuple[str, ...]:
     """Send SIGTERM to all descendants. Return a description of each that is still running after GRACE_S."""
     remaining = _living_descendants()
     if not remaining:
-        return ()  # the scan for trackers touches every module, which costs a fork 1 ms of page copies
+        return ()  # the search for trackers touches every module, which costs a fork 1 ms of page copies
     trackers = _resource_trackers()
     for pid in remaining:
         with contextlib.suppress(OSError):
             os.kill(pid, signal.SIGTERM)
-    for pipe in trackers.values():  # trackers ignore SIGTERM, and clean up when their pipe is closed
+    for pipe in trackers.values():  # trackers ignore SIGTERM and clean up when their pipe is closed
         with contextlib.suppress(OSError):
             os.close(pipe)
     until_s = time.monotonic() + GRACE_S
     while remaining and time.monotonic() < until_s:
-        time.sleep(_PAUSE_S)
+        time.sleep(_POLL_S)
         remaining = {pid: stat for pid, stat in remaining.items() if _is_alive(pid, stat)}
     return tuple(_describe_process(pid) for pid in remaining if pid not in trackers)
 
 
 def _has_children() -> bool:
-    """Whether this process has children, running or not reaped. One system call."""
+    """Return whether this process has children, running or not reaped. One system call."""
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
@@ -142,19 +139,16 @@ def _has_children() -> bool:
 
 def _living_descendants() -> dict[int, Stat]:
     pids = descendants_of(os.getpid()) if _has_children() else []
-    return {pid: stat for pid in pids if (stat := stat_of(pid)).state not in ("", "Z", "X")}
+    return {pid: stat for pid in pids if (stat := stat_of(pid)).is_running}
 
 
 def _is_alive(pid: int, before: Stat) -> bool:
-    now = stat_of(pid)
-    return now.state not in ("", "Z", "X") and now.started_s == before.started_s
+    stat = stat_of(pid)
+    return stat.is_running and stat.started_s == before.started_s
 
 
 def _resource_trackers() -> dict[int, int]:
-    """Return the pid of each resource tracker of this process, and the descriptor that makes it exit when closed.
-
-    `multiprocessing` has one; loky, which joblib uses, has another.
-    """
+    """Return the pids of resource trackers, of `multiprocessing` and loky, with the pipes that end them if closed."""
     modules = [module for name, module in list(sys.modules.items()) if name.endswith("resource_tracker")]
     trackers = [tracker for module in modules if (tracker := getattr(module, "_resource_tracker", None)) is not None]
     return {tracker._pid: tracker._fd for tracker in trackers if tracker._pid is not None and tracker._fd is not None}
@@ -168,7 +162,6 @@ def _describe_process(pid: int) -> str:
 
 
 def _is_idle(thread: threading.Thread, frames: Mapping[int, FrameType]) -> bool:
-    """Whether the thread belongs to an executor and runs none of the functions that were submitted to it."""
     if type(thread).__name__ == "_ExecutorManagerThread":  # manager thread of a ProcessPoolExecutor, also in loky
         return True
     frame = frames.get(thread.ident or 0)
@@ -178,12 +171,12 @@ def _is_idle(thread: threading.Thread, frames: Mapping[int, FrameType]) -> bool:
 
 def _describe_thread(thread: threading.Thread, frame: FrameType | None) -> str:
     """Return the thread's name and its innermost line outside the standard library."""
-    where = "in native code"
+    location = "in native code"
     if frame is not None:
-        stack = [line for line in traceback.extract_stack(frame) if not _is_of_library(line.filename)]
-        where = f"in {stack[-1].name}, {stack[-1].filename}:{stack[-1].lineno}" if stack else _IN_STDLIB
-    return printable(f"{thread.name!r} {where}")
+        stack = [line for line in traceback.extract_stack(frame) if not _is_in_stdlib(line.filename)]
+        location = f"in {stack[-1].name}, {stack[-1].filename}:{stack[-1].lineno}" if stack else _IN_STDLIB
+    return printable(f"{thread.name!r} {location}")
 
 
-def _is_of_library(path: str) -> bool:
+def _is_in_stdlib(path: str) -> bool:
     return path.startswith(_LIBRARY) and "site-packages" not in path

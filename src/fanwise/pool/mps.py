@@ -3,9 +3,8 @@
     owner: MpsDaemon.use --> supervisor: start_daemon --> control socket answers --> variables for the job's environment
     supervisor: end_daemon --> daemon and server quit; the rest is killed
 
-The control daemon is a child of the supervisor and lives in the pool's folder, so it ends with the pool in every case
-in which the supervisor's other children do. The daemon starts one server process when the first client connects. A
-daemon that the user has started is used instead, and never stopped.
+The control daemon is a child of the supervisor, so it ends with the pool like all workers. It starts one server process
+when the first client connects. A daemon that the user has started is used instead, and never stopped.
 """
 
 import contextlib
@@ -27,9 +26,8 @@ from ..links.hub import Hub
 from ..links.link import Link, Reply
 from .launching import MPS_LOG_FOLDER, MPS_MEMORY_LIMIT, MPS_PIPE_FOLDER, MPS_VARIABLES
 from .leases import Gpu
-from .marks import MARK
 from .output import tail
-from .processes import descendants_of, die_with_parent, reap_all
+from .processes import TAG, descendants_of, die_with_parent, reap_all
 
 _log = logging.getLogger(__name__)
 
@@ -79,13 +77,13 @@ def is_answering(pipe_folder: Path) -> bool:
 
 
 class MpsDaemon:
-    """The MPS daemon of a pool, seen from the owner. Used on the hub's thread only.
+    """The MPS daemon of a pool, seen from the owner. Used on the event loop's thread.
 
     The daemon is started by the first `use`. If it dies, the next `use` starts another one.
 
     Args:
         folder: the pool's folder, in which each daemon gets a folder for its sockets and one for its logs.
-        environment: of the pool's processes.
+        environment: environment variables of the pool's processes.
     """
 
     def __init__(self, hub: Hub, folder: Path, environment: Mapping[str, str]) -> None:
@@ -99,14 +97,14 @@ class MpsDaemon:
         self._pipe: Path | None = None  # of the daemon that is starting or ready
         self._is_ready = False
         self._is_quitting = False
-        self._waiting: list[tuple[Callable[[], None], Callable[[], None]]] = []  # if it is ready; if it is lost
+        self._waiting: list[tuple[Callable[[], None], Callable[[], None]]] = []  # called when it is ready, or lost
 
     def attach(self, gpus: Sequence[Gpu], *, enabled: bool) -> None:
-        """Serve another pool. There is no daemon now.
+        """Serve another pool. Called while there is no daemon.
 
         Args:
             gpus: the GPUs of the pool.
-            enabled: False: `use` never starts a daemon, and no warning is logged.
+            enabled: if False, `use` never starts a daemon, and no warning is logged.
         """
         self._gpus = {gpu.visible: gpu for gpu in gpus}
         self._enabled = enabled
@@ -114,7 +112,7 @@ class MpsDaemon:
         self._is_users = False
 
     def quit(self) -> bool:
-        """Tell the daemon to end, if there are no more jobs. Return True if there is none (any more)."""
+        """Tell the daemon to quit. Return True if there is none, or it has quit."""
         if self._pipe is None:
             return True
         if not self._is_quitting and self._supervisor is not None:
@@ -123,27 +121,27 @@ class MpsDaemon:
                 self._supervisor.notify("quit mps", str(self._pipe))
         return False
 
-    def use(self, visible: str, fraction: float, then: Callable[[Variables], None]) -> None:
-        """Call `then` with what goes into the environment of a job that has a share of a GPU, now or later.
+    def use(self, visible: str, fraction: float, callback: Callable[[Variables], None]) -> None:
+        """Call `callback` with environment variables for a job that has a share of a GPU, now or later.
 
-        Nothing goes into it if MPS cannot be used; the first time, a warning says why.
+        There are none if MPS cannot be used. The first time, a warning says why.
         """
         if self._enabled and not self._checked:
             self._checked = True
             self._is_users = has_users_daemon(self._environment)
             if problem := mps_problem(tuple(self._gpus.values()), self._environment):
-                self._give_up(problem)
+                self._disable(problem)
         if not self._enabled:
-            then(())
+            callback(())
         elif self._is_users or self._is_ready:
-            then(self._variables(visible, fraction))
+            callback(self._variables(visible, fraction))
         else:
-            self._waiting.append((lambda: self.use(visible, fraction, then), lambda: then(())))
+            self._waiting.append((lambda: self.use(visible, fraction, callback), lambda: callback(())))
             self._start()
 
     @property
     def is_used(self) -> bool:
-        """True if jobs that share a GPU are clients of a daemon."""
+        """Whether jobs that share a GPU are clients of a daemon."""
         return self._enabled and self._checked
 
     def _variables(self, visible: str, fraction: float) -> Variables:
@@ -155,11 +153,11 @@ class MpsDaemon:
 
     def _start(self) -> None:
         if self._supervisor is None or self._pipe is not None:
-            return  # `supervisor_linked` calls again; or it is starting
+            return  # `supervisor_linked` calls this again, or the daemon is starting
         self._num_started += 1
         pipe = self._pipe = self._folder / f"mps{self._num_started}"
         uuids = [name for name in self._gpus if name.startswith("GPU-")]
-        # A list of numbers would be renumbered for the clients, which have numbers of all GPUs of the machine.
+        # Numbers in CUDA_VISIBLE_DEVICES of the daemon would be renumbered for its clients, so only UUIDs are passed.
         visible = ",".join(uuids) if len(uuids) == len(self._gpus) else ""
         try:
             reply = self._supervisor.call("mps", str(pipe), visible)
@@ -173,7 +171,7 @@ class MpsDaemon:
         except (WorkerLostError, ClosedError):
             return
         except Exception as error:
-            self._give_up(f"{PROGRAM} could not be started: {error}")
+            self._disable(f"{PROGRAM} could not be started: {error}")
             return
         if pipe == self._pipe:
             self._pid = pid
@@ -181,16 +179,16 @@ class MpsDaemon:
 
     def _poll(self, pipe: Path, until_s: float) -> None:
         if pipe != self._pipe:
-            return  # it has ended
+            return  # it has exited
         if is_answering(pipe):
             self._is_ready = True
             self._run_waiting()
         elif self._hub.now_s() < until_s:
             self._hub.call_at(self._hub.now_s() + _POLL_S, lambda: self._poll(pipe, until_s))
         else:
-            self._give_up(f"{PROGRAM} did not open its socket within {_READY_S:g} s{_last_log_line(pipe)}")
+            self._disable(f"{PROGRAM} did not open its socket within {_READY_S:g} s{_last_log_line(pipe)}")
 
-    def _give_up(self, problem: str) -> None:
+    def _disable(self, problem: str) -> None:
         self._enabled = False
         _log.warning("jobs that share a GPU take turns on it, which is slower, because %s", problem)
         self._run_waiting()
@@ -201,25 +199,24 @@ class MpsDaemon:
             ready()
 
     def supervisor_linked(self, link: Link) -> None:
-        """A supervisor is ready to start children."""
+        """Handle a new supervisor, which can start the daemon."""
         self._supervisor = link
         if self._waiting:
             self._start()
 
     def supervisor_ended(self) -> None:
-        """The supervisor is gone, and the daemon with it."""
         self._supervisor = None
-        self._forget()
+        self._reset()
         waiting, self._waiting = self._waiting, []
         for _, lost in waiting:
-            lost()  # the start fails because its interpreter is gone, and is tried again
+            lost()  # the start of the job fails, because its interpreter is gone, and is repeated
 
     def exited(self, pid: int, status: int) -> None:
-        """A child of the supervisor has ended, which may be the daemon."""
+        """Handle the exit of a child of the supervisor, which may be the daemon."""
         if pid != self._pid or self._pipe is None:
             return
         pipe, was_ready, was_quitting = self._pipe, self._is_ready, self._is_quitting
-        self._forget()
+        self._reset()
         if was_quitting:
             return
         if was_ready:
@@ -228,9 +225,9 @@ class MpsDaemon:
                 *(pid, status, _last_log_line(pipe)),
             )
         else:
-            self._give_up(f"{PROGRAM} ended with status {status}{_last_log_line(pipe)}")
+            self._disable(f"{PROGRAM} ended with status {status}{_last_log_line(pipe)}")
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         self._pid, self._pipe, self._is_ready, self._is_quitting = 0, None, False, False
 
 
@@ -246,31 +243,31 @@ def _last_log_line(pipe: Path) -> str:
 # -- in the supervisor -------------------------------------------------------------------------------------------------
 
 
-def start_daemon(pipe: Path, visible: str, mark: str) -> int:
+def start_daemon(pipe: Path, visible: str, tag: str) -> int:
     """Start a control daemon as a child of this process. Return its pid.
 
     Args:
         pipe: the folder to create for its sockets.
         visible: its CUDA_VISIBLE_DEVICES; empty: all GPUs of the machine.
-        mark: the line of processes that it and its server belong to.
+        tag: the tag of daemon and server, see `processes`.
 
     Raises:
-        OSError: the program or a folder is missing or must not be used.
+        OSError: the program cannot be started, or a folder cannot be created.
     """
     for folder in (pipe, _log_folder(pipe)):
         folder.mkdir(mode=0o700)
-    environment = {**_environment(pipe), MARK: mark}
+    environment = {**_environment(pipe), TAG: tag}
     environment.pop("CUDA_VISIBLE_DEVICES", None)
     if visible:
         environment["CUDA_VISIBLE_DEVICES"] = visible
-    me = os.getpid()
-    # -f: in the foreground, so that it stays a child. A session of its own, like all children of the supervisor.
+    parent_pid = os.getpid()
+    # -f: in the foreground, so that it stays a child. It has its own session, like all children of the supervisor.
     process = subprocess.Popen(
         [PROGRAM, "-f"],
         env=environment,
         stdin=subprocess.DEVNULL,
         start_new_session=True,
-        preexec_fn=lambda: die_with_parent(me),
+        preexec_fn=lambda: die_with_parent(parent_pid),
     )
     process.returncode = 0  # the supervisor reaps it
     return process.pid
@@ -288,23 +285,23 @@ def end_daemon(pipe: Path, pid: int) -> None:
     """
     until_s = time.monotonic() + _QUIT_S
     spared: set[int] = set()
-    is_told = False
+    is_quitting = False
     while not reap_all() and time.monotonic() < until_s:
         spared |= {pid, *descendants_of(pid)}
         others = set(descendants_of(os.getpid())) - spared
         for other in others:
             with contextlib.suppress(OSError):
                 os.kill(other, signal.SIGKILL)
-        if not others and not is_told:
+        if not others and not is_quitting:
             if not is_answering(pipe):
-                return  # it has not begun to listen, or has no more folder
-            is_told = True
+                return  # it does not listen yet, or its folder is gone
+            is_quitting = True
             spared.add(tell_to_quit(pipe))
         time.sleep(_POLL_S)
 
 
 def tell_to_quit(pipe: Path) -> int:
-    """Start the control program, as a child of this process, with the command to quit. Return its pid; 0: it cannot."""
+    """Start the control program, a child of this process, with the command to quit. Return its pid, or 0."""
     try:
         control = subprocess.Popen(
             [PROGRAM], env=_environment(pipe), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True
@@ -317,5 +314,5 @@ def tell_to_quit(pipe: Path) -> int:
         control.stdin.flush()
     with contextlib.suppress(BrokenPipeError):
         control.stdin.close()
-    control.returncode = 0  # it is reaped like the others
+    control.returncode = 0  # the supervisor reaps it
     return control.pid

@@ -1,26 +1,25 @@
-"""The end of a file that a job printed to, fit to be shown.
-
-Reads no more than it is asked for, whatever the size of the file. How text is cut and escaped is in `deaths`.
-"""
+"""The end of a job's output files, cut and escaped for display."""
 
 import os
 import stat
 from pathlib import Path
 
-from .deaths import last_lines
+from ..base.text import printable
+
+_MAX_LINES = 20
+_MAX_CHARS = 4_000
 
 
-def tail(path: Path, *, max_bytes: int = 16_384, max_lines: int = 20) -> str:
-    """The last lines of a text file, with control characters escaped.
+def tail(path: Path, *, max_bytes: int = 16_384, max_lines: int = _MAX_LINES) -> str:
+    """Return the last lines of a text file, with control characters escaped.
 
     Args:
-        path: the file. One that is missing, cannot be read or is not a plain file gives an empty text: what a dead job
-            left behind is told as far as it is there.
-        max_bytes: how much of the end is read; the first line may be cut.
-        max_lines: how many lines are returned at most.
+        path: the file. The result is empty if it is missing, unreadable or not a regular file.
+        max_bytes: size of the part that is read. Its first line may be incomplete.
+        max_lines: maximum number of lines.
     """
     try:
-        with open(path, "rb", opener=_open_at_once) as file:
+        with open(path, "rb", opener=_open_nonblocking) as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 return ""
@@ -31,9 +30,36 @@ def tail(path: Path, *, max_bytes: int = 16_384, max_lines: int = 20) -> str:
         return ""
     text = data.decode("utf-8", "replace")
     if skipped:
-        text = text.lstrip("\ufffd")  # the rest of a character that the cut went through
+        text = text.lstrip("\ufffd")  # the rest of a character that was cut
     return "\n".join(last_lines(text, max_lines=max_lines, max_chars=max_bytes))
 
 
-def _open_at_once(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)  # a pipe under this name must not make us wait for a writer
+def last_lines(text: str, *, max_lines: int = _MAX_LINES, max_chars: int = _MAX_CHARS) -> list[str]:
+    r"""Return the last lines of a program's output, with control characters escaped.
+
+    A line that was overwritten with carriage returns, as by a progress bar, is reduced to its last state.
+
+    >>> last_lines("start\n10 %\r20 %\r30 %\n")
+    ['start', '30 %']
+    """
+    lines = [_as_on_screen(line) for line in text[-16 * max_chars :].split("\n")]
+    while lines and not lines[-1].strip():
+        lines.pop()
+    shown: list[str] = []
+    room = max_chars
+    for line in map(printable, reversed(lines[-max_lines:])):
+        if len(line) > room:
+            if room > 3:
+                shown.append(f"...{line[len(line) - room + 3 :]}")
+            break
+        room -= len(line)
+        shown.append(line)
+    return shown[::-1]
+
+
+def _as_on_screen(line: str) -> str:
+    return line.rstrip("\r").rpartition("\r")[2]
+
+
+def _open_nonblocking(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)  # opening a named pipe would wait for a writer

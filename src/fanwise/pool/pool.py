@@ -1,11 +1,11 @@
-"""The pool, as its users see it: CPUs and GPUs of this machine or of a cluster, and functions that run on them, warm.
+"""The public class `Pool`: runs functions in warm processes on the CPUs and GPUs of this machine or of a Ray cluster.
 
     with Pool() as pool:
         job = pool.submit(train, 0.1)
         print(job.result())
 
-A pool made inside a job of another pool is that job's own: it starts jobs beside the one that asks, within its lease.
-Everything that happens to jobs happens on the pool's hub thread; methods here may be called by any thread.
+A pool created inside a job submits jobs that run beside that job, within its lease. All events of jobs are handled on
+the pool's event loop thread. Methods may be called on any thread.
 """
 
 import os
@@ -21,15 +21,15 @@ from ..base.nearest import names_nearest_option
 from ..base.text import counted
 from ..links.hub import Hub
 from .backend import Backend, start_ahead, take
-from .cluster.settings import cluster_of
 from .contract import Capacity
 from .current import CurrentJob, NestedHandle, current, in_job
 from .devices import find_machine
+from .engine import LocalEngine
 from .functions import pack
 from .handles import Call, JobHandle, OnReport, Options, submit_call
 from .leases import Gpu, Ledger, Machine, Resources
-from .lifetime import Lifetime, Local, PoolEngine, Running, closed_error
-from .settings import require_bool, require_int, require_int_or_none
+from .lifetime import Lifetime, PoolEngine, Running, closed_error
+from .settings import cluster_of, require_bool, require_int, require_int_or_none
 from .specs import How
 
 if TYPE_CHECKING:
@@ -38,58 +38,56 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PoolStats:
-    """What a pool has done so far."""
+    """Numbers of jobs since the pool was created."""
 
     jobs_finished: int
     jobs_retried: int
     started_by_fork: int
     started_in_spare: int
     started_by_reuse: int
-    connections_refused: int
 
 
 class Submitter:
-    """A pool together with what each job submitted through it needs. Made by `Pool.needs`."""
+    """A pool with settings for the jobs that are submitted through it. Created by `Pool.needs`."""
 
     def __init__(self, pool: "Pool", resources: Resources, options: Options) -> None:
         self._pool = pool
         self._resources = resources
         self._options = options
 
-    def submit(
-        self, function: Callable[..., Any], *args: Any, **kwargs: Any
-    ) -> JobHandle | NestedHandle:  # Any: user's
-        """As `Pool.submit`, with these resources."""
+    def submit(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> JobHandle | NestedHandle:
+        """Submit a call with these settings, like `Pool.submit`."""
         return self._pool._submit(function, args, kwargs, self._resources, self._options)
 
 
 class Pool:
-    """What a person has: the CPUs and GPUs of this machine, and processes that are warm before they are needed.
+    """CPUs and GPUs, and warm processes that run functions on them.
+
+    Closing the pool, or leaving its `with` block, ends every job. A warm process is started in the background when a
+    pool is created, and kept for a minute for the next pool of this process. If this process dies, so do all others.
 
     Args:
-        seed: all jobs' seeds are made from it and the number of the job; None draws one (see `seed`).
-        cpus: count this many CPUs, fewer or more than there are; None: all this process may use.
-        gpus: count these GPUs, each as CUDA_VISIBLE_DEVICES names it, and no others; None: all this process may use.
-        ray: run jobs on the nodes of a Ray cluster instead: "auto" or its address, "10.0.0.1:6379". Each node that has
-            CPUs, also one that comes later, has a host that takes all its CPUs and GPUs. The first use connects.
-        bundles: have a host for each of these instead, wherever Ray places it: [{"CPU": 4, "GPU": 1}, {"CPU": 4}].
-        runtime_env: Ray's, as {"working_dir": "."} for code that the nodes do not have.
-        start_within_s: how long to wait for hosts; and later for one that could run a job at all, when it was lost.
-        mps: run jobs that share a GPU under NVIDIA's Multi-Process Service, at the same time. Without it, or where it
-            cannot be used, they take turns. Always True with `ray`.
-        on_oom: "retry_alone": a job that runs out of memory on its share of a GPU is repeated once with the whole GPU,
-            when the other jobs on it have ended. "fail": it is not.
+        seed: combined with the number of each job to its seed; None: a random one.
+        cpus: number of CPUs to use, also more than there are; None: all that this process may use.
+        gpus: GPUs to use, named as in CUDA_VISIBLE_DEVICES; None: all that this process may use.
+        ray: run jobs on the nodes of a Ray cluster: "auto" or its address, "10.0.0.1:6379". The pool connects on first
+            use and starts a host process on every node with CPUs, also on those that join later. A host holds all CPUs
+            and GPUs of its node.
+        bundles: start a host for each of these instead, where Ray places it: [{"CPU": 4, "GPU": 1}, {"CPU": 4}].
+        runtime_env: Ray's `runtime_env`, such as {"working_dir": "."} to send code to the nodes.
+        start_within_s: timeout in seconds for the first host, and for a replacement when the only node that could run a
+            job was lost.
+        mps: run jobs that share a GPU concurrently under NVIDIA's Multi-Process Service. Without it, or where it is not
+            available, they take turns. Always True with `ray`.
+        on_oom: "retry_alone": repeat a job that runs out of memory on its share of a GPU once with the whole GPU, when
+            the other jobs on it have ended. "fail": do not.
 
     Attributes:
-        seed: the seed in use, so that a run can be repeated.
-        machine: what was found; a job of a pool finds its lease here. With `ray`, the largest of its hosts' machines.
+        seed: the seed in use.
 
     Raises:
-        TypeError, ValueError: an unknown setting, or one that makes no sense.
-        NotInstalled, ClusterError: on first use, with `ray`: Ray is not there, or its cluster cannot be used.
-
-    Closing (or the end of a `with` block) ends every job. The warm process, which is started in the background when a
-    pool is made, is kept for the next pool of this process for a minute. If this process dies, so does everything.
+        TypeError, ValueError: unknown or invalid setting.
+        NotInstalled, ClusterError: on first use, with `ray`: Ray or the cluster cannot be used.
 
     >>> with Pool(cpus=1, seed=7) as pool:
     ...     pool.submit(divmod, 7, 2).result(within_s=60)
@@ -105,7 +103,7 @@ class Pool:
         gpus: Sequence[str] | None = None,
         ray: str | None = None,
         bundles: Sequence[Mapping[str, float]] | None = None,
-        runtime_env: Mapping[str, Any] | None = None,  # Any: Ray's
+        runtime_env: Mapping[str, Any] | None = None,
         start_within_s: float = 60.0,
         mps: bool = True,
         on_oom: Literal["fail", "retry_alone"] = "fail",
@@ -115,41 +113,35 @@ class Pool:
         require_bool("mps", mps)
         if on_oom not in ("fail", "retry_alone"):
             raise ValueError(f"on_oom must be 'fail' or 'retry_alone', got {on_oom!r}")
-        is_list = isinstance(gpus, list | tuple) and all(isinstance(each, str) for each in gpus)
+        is_list = isinstance(gpus, list | tuple) and all(isinstance(name, str) for name in gpus)
         if gpus is not None and not is_list:
             raise TypeError(f'gpus is a list of names, as ["0", "1"] or their UUIDs, got {gpus!r}')
         self._job = current() if in_job() else None
         self.seed = secrets.randbits(32) if seed is None else seed
         self._cluster = cluster_of(ray, bundles, runtime_env, start_within_s)
-        if self._cluster is not None and (cpus is not None or gpus is not None):
-            raise ValueError("cpus and gpus are of this machine; with ray= say bundles=[{'CPU': 4, 'GPU': 1}].")
-        if self._cluster is not None and not mps:
-            raise ValueError("mps=False is for a pool of this machine; nodes of a cluster use MPS where they can.")
-        if self._cluster is not None and on_oom != "fail":
-            raise ValueError(f"on_oom={on_oom!r} is for a pool of this machine, not for one with ray=")
         self._on_oom = on_oom
         self._mps = mps
-        if self._cluster is not None and self._job is not None:
-            raise ClosedError(
-                "a pool on a cluster cannot be made inside a job: jobs of a job run beside it. Pool() submits those."
-            )
+        if self._cluster is not None:
+            if cpus is not None or gpus is not None:
+                raise ValueError("cpus and gpus are of this machine; with ray= say bundles=[{'CPU': 4, 'GPU': 1}].")
+            if not mps:
+                raise ValueError("mps=False is for a pool of this machine; nodes of a cluster use MPS where they can.")
+            if on_oom != "fail":
+                raise ValueError(f"on_oom={on_oom!r} is for a pool of this machine, not for one with ray=")
+            if self._job is not None:
+                raise ClosedError(
+                    "a pool on a cluster cannot be made inside a job: jobs of a job run beside it. Use Pool() for them."
+                )
         self._machine = Machine(self._job.cpus, 0) if self._job is not None else _counting(find_machine(), cpus, gpus)
         if self._cluster is not None:
             self._life = Lifetime(self._make_on_cluster)
             return
-        self._life = Lifetime(self._make, take)
+        self._life = Lifetime(self._make, take, keeps_backend=True)
         start_ahead()
 
     def _make(self, backend: Backend) -> Running:
         retries_alone = self._on_oom == "retry_alone"
-        return Local(
-            backend,
-            seed=self.seed,
-            machine=self._machine,
-            mps=self._mps,
-            retries_alone=retries_alone,
-            keeps=True,
-        )
+        return LocalEngine(backend, seed=self.seed, machine=self._machine, mps=self._mps, retries_alone=retries_alone)
 
     def _make_on_cluster(self, backend: Backend) -> Running:
         assert self._cluster is not None, "made for one"
@@ -158,7 +150,7 @@ class Pool:
         return ClusterStart(backend.hub, backend.folder, self._cluster, self.seed)
 
     def capacity(self) -> Capacity:
-        """What there is for jobs: this machine, or those of the cluster's hosts now. With `ray` the first use connects.
+        """Return this machine, or those of the cluster's hosts now. With `ray`, the first use connects and blocks.
 
         >>> Pool(cpus=3).capacity().cpus
         3
@@ -167,28 +159,30 @@ class Pool:
 
     @property
     def machine(self) -> Machine:
-        """What one job can have at most."""
+        """The largest machine that a job can run on: this one, or the cluster's. Inside a job, its lease."""
         machines = self.capacity().machines
         return max(machines, key=lambda machine: (len(machine.gpus), machine.cpus), default=Machine(0, 0))
 
     @property
-    def cluster_settings(self) -> Mapping[str, Any]:  # Any: JSON
-        """What it was told of its cluster, for another pool there: `Pool(**pool.cluster_settings)`; empty: none.
+    def _cluster_settings(self) -> Mapping[str, Any]:
+        """Arguments for another pool on the same cluster: `Pool(**pool._cluster_settings)`. Empty without `ray`.
 
-        >>> dict(Pool(ray="10.0.0.1:6379", bundles=[{"CPU": 4}]).cluster_settings)
+        >>> dict(Pool(ray="10.0.0.1:6379", bundles=[{"CPU": 4}])._cluster_settings)
         {'ray': '10.0.0.1:6379', 'bundles': [{'CPU': 4.0}], 'runtime_env': None, 'start_within_s': 60.0}
         """
         return {} if self._cluster is None else self._cluster.as_arguments(os.path.abspath)
 
     # -- submitting ------------------------------------------------------------------------------------------------
 
-    def submit(
-        self, function: Callable[..., Any], *args: Any, **kwargs: Any
-    ) -> JobHandle | NestedHandle:  # Any: user's
-        """Run `function(*args, **kwargs)` in a process of its own, on one CPU. Returns at once.
+    def submit(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> JobHandle | NestedHandle:
+        """Run `function(*args, **kwargs)` in its own process on one CPU. Does not block.
 
-        The function travels by value, with its closure and defaults; what cannot travel is named by a
-        `NotSendableError` here, not in the worker. The job is queued until its lease is free.
+        The function is sent by value, with its closure and defaults. The job is queued until its lease is free.
+
+        Raises:
+            NotSendableError: the function or an argument cannot be sent.
+            LeaseError: the pool cannot provide the resources.
+            ClosedError: the pool is closed.
         """
         return self._submit(function, args, kwargs, Resources(), Options())
 
@@ -204,21 +198,21 @@ class Pool:
         number: int | None = None,
         on_report: OnReport | None = None,
     ) -> Submitter:
-        """What each job submitted through the returned object needs.
+        """Return an object that submits jobs with these settings.
 
         Args:
-            cpus: CPUs, and so threads.
-            gpus: GPUs; below 1 a share of one GPU's memory, beside other jobs.
-            memory: bytes of host memory, 0: not limited.
-            reuse: run in a process that has run such a job before (keeps the CUDA context), if there is one.
-            retries: repeat a job that failed or died so many times.
-            number: number the jobs with this, instead of counting; their seed is made from it.
-            on_report: called on the pool's thread with what a job reports; returns "CONTINUE", or "STOP" or "PAUSE",
-                which both end the job, or a `Reply` with something for the job to know.
+            cpus: number of CPUs and threads.
+            gpus: number of GPUs; below 1: a share of one GPU's memory, beside other jobs.
+            memory: host memory in bytes; 0: unlimited.
+            reuse: run in a process that has run such a job before, if possible. It keeps its CUDA context.
+            retries: number of repetitions of a job that failed or died.
+            number: number of the jobs, from which their seed is derived; None: counted by the pool.
+            on_report: called on the pool's thread with the values of each report. Returns "CONTINUE", or "STOP" or
+                "PAUSE", which both end the job, or a `Reply` with values for the job. It must not block.
 
         Raises:
-            LeaseError: this pool can never give it; says what there is. Inside a job `submit` raises it.
-            TypeError, ValueError: an unknown setting, or one that makes no sense.
+            LeaseError: this pool cannot provide the resources. Inside a job, `submit` raises it.
+            TypeError, ValueError: unknown or invalid setting.
         """
         require_int("memory", memory, least=0)
         resources = Resources(cpus=cpus, gpus=gpus, memory_bytes=memory)
@@ -227,15 +221,14 @@ class Pool:
         return Submitter(self, resources, Options(number, reuse, retries, on_report))
 
     def _check(self, resources: Resources) -> None:
-        """Raise LeaseError for what it can never give; a cluster is asked by the submit."""
         if self._cluster is None:
             Ledger(self._machine, "this pool").check(resources)
 
     def _submit(
         self,
-        function: Callable[..., Any],  # Any: the user's
-        args: tuple[Any, ...],  # Any: the user's
-        kwargs: dict[str, Any],  # Any: the user's
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
         resources: Resources,
         options: Options,
     ) -> JobHandle | NestedHandle:
@@ -249,9 +242,9 @@ class Pool:
     def _submit_nested(
         self,
         job: CurrentJob,
-        function: Callable[..., Any],  # Any: the user's
-        args: tuple[Any, ...],  # Any: the user's
-        kwargs: dict[str, Any],  # Any: the user's
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
         resources: Resources,
         options: Options,
     ) -> NestedHandle:
@@ -259,43 +252,35 @@ class Pool:
             raise closed_error()
         if options.reuse or options.retries or options.on_report is not None:
             raise ValueError("inside a job, needs() takes no reuse, retries or on_report: its jobs end with this job.")
-        return job.submit_needing(
-            function,
-            args,
-            kwargs,
-            cpus=resources.cpus,
-            gpus=resources.gpus,
-            memory_bytes=resources.memory_bytes,
-            number=options.number,
-        )
+        return job._submit(function, args, kwargs, resources, options.number)
 
-    # -- for the layers above --------------------------------------------------------------------------------------
+    # -- for other layers ------------------------------------------------------------------------------------------
 
     @property
-    def hub(self) -> Hub:
-        """The hub of this pool, whose thread runs all callbacks."""
+    def _hub(self) -> Hub:
+        """The event loop of this pool, whose thread runs all callbacks."""
         self._started()
         assert self._life.hub is not None, "comes with the engine"
         return self._life.hub
 
     @property
-    def engine(self) -> PoolEngine:
-        """The engine of this pool; to be used on the hub's thread only."""
+    def _engine(self) -> PoolEngine:
+        """The engine of this pool, which must be used on the event loop's thread."""
         return self._started()
 
     @property
-    def cluster(self) -> "ClusterEngine | None":
-        """The engine, where jobs run on the hosts of a cluster. The first use connects."""
+    def _cluster_engine(self) -> "ClusterEngine | None":
+        """The engine if jobs run on a cluster. The first use connects and blocks."""
         from .cluster.engine import ClusterEngine
 
         engine = self._started() if self._cluster is not None else None
-        assert engine is None or isinstance(engine, ClusterEngine), "such pools have no other"
+        assert engine is None or isinstance(engine, ClusterEngine), "the engine of a pool with a cluster"
         return engine
 
-    # -- the end ---------------------------------------------------------------------------------------------------
+    # -- closing ---------------------------------------------------------------------------------------------------
 
     def stats(self) -> PoolStats:
-        """What this pool has done so far."""
+        """Return numbers of jobs since the pool was created."""
         engine = self._life.engine
         started: Counter[How] = engine.started if engine else Counter()
         return PoolStats(
@@ -304,13 +289,12 @@ class Pool:
             started_by_fork=started["fork"],
             started_in_spare=started["spare"],
             started_by_reuse=started["reuse"],
-            connections_refused=engine.connections_refused if engine else 0,
         )
 
     def close(self) -> None:
-        """End every job of this pool and wait until they are gone. May be called twice.
+        """End every job of this pool. Blocks until they are gone. May be called twice.
 
-        Inside a job it only ends the use of this object: the jobs that were submitted go on, and end with this job.
+        Inside a job, only this object is closed. Submitted jobs continue and end with this job.
         """
         self._life.close()
 
@@ -323,19 +307,20 @@ class Pool:
         self.close()
 
     def __repr__(self) -> str:
-        has = self._has()
+        machines = self._describe_machines()
         if self._job is not None:
-            return f"<Pool: {has}, inside job {self._job.id} {self._job.name!r}>"
-        return f"<Pool: {has}, seed {self.seed}: {self._state()}>"
+            return f"<Pool: {machines}, inside job {self._job.id} {self._job.name!r}>"
+        return f"<Pool: {machines}, seed {self.seed}: {self._describe_state()}>"
 
-    def _has(self) -> str:
+    def _describe_machines(self) -> str:
         if self._cluster is None:
             return f"{counted(self._machine.cpus, 'CPU')}, {counted(len(self._machine.gpus), 'GPU')}"
-        there = Capacity(()) if self._life.engine is None else self._life.engine.capacity()
-        hosts = counted(len(there.machines), "host")
-        return f"ray {self._cluster.address}: {hosts}, {counted(there.cpus, 'CPU')}, {counted(there.gpus, 'GPU')}"
+        capacity = Capacity(()) if self._life.engine is None else self._life.engine.capacity()
+        hosts = counted(len(capacity.machines), "host")
+        cpus, gpus = counted(capacity.cpus, "CPU"), counted(capacity.gpus, "GPU")
+        return f"ray {self._cluster.address}: {hosts}, {cpus}, {gpus}"
 
-    def _state(self) -> str:
+    def _describe_state(self) -> str:
         if self._life.is_forked:
             return "of another process"
         if self._life.closed:
@@ -346,7 +331,6 @@ class Pool:
         return f"{running} running, {waiting} waiting, {self._life.engine.finished} finished"
 
     def _started(self) -> PoolEngine:
-        """Return the engine, which is made at first use."""
         self._life.check_process()
         if self._job is not None:
             raise ClosedError("inside a job only submit and needs may be used; the engine is in the pool's process.")
@@ -354,7 +338,7 @@ class Pool:
 
 
 def _counting(machine: Machine, cpus: int | None, gpus: Sequence[str] | None) -> Machine:
-    """The machine as if it had so many CPUs, and these GPUs. One that NVML does not know is taken as it is named."""
+    """Return the machine with this number of CPUs and these GPUs, also GPUs that NVML does not know."""
     notes = machine.notes
     if cpus is not None and cpus > machine.cpus:
         notes = (*notes, f"The pool counts {cpus} CPUs, and {machine.cpus} were found: jobs share them and run slower.")

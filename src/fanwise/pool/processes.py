@@ -1,12 +1,12 @@
-"""What the operating system offers for processes that must not outlive each other. Linux; elsewhere less holds.
+"""Linux functions for process trees: parent-death signals, subreapers, lookup in /proc, and tags in the environment.
 
-    die_with_parent    this process gets SIGKILL when the thread that made it ends
-    adopt_orphans      descendants whose parent dies become children of this process (it is a subreaper)
-    kill_descendants   ends the whole tree below this process, which has adopted orphans
-    kill_marked          ends all processes that carry a mark (see `marks`), wherever they hang
+Every process of a pool has its lineage as a tag in its environment, such as `4711.1/2/4720`. Executed programs inherit
+it, so orphans can be attributed even after they have left their session. /proc shows the environment at the time of
+exec, and a fork keeps its parent's; so the first process of a pool is started with room behind its tag, and forks write
+their own tag there.
 
-All are found in /proc. Each fact about another process may be missing, because it may end while we look; then it
-is left out. How the children of one process are watched, and what they leave behind, is in `children`.
+Facts about other processes may be missing, because a process can end at any time. On other systems than Linux, the
+functions that need prctl do nothing.
 """
 
 import contextlib
@@ -19,34 +19,40 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from .marks import is_of_line, mark_of
+TAG = "FANWISE_LINE"
 
+_ROOM = "/" * 24
+_PREFIX = f"{TAG}=".encode()
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _prctl = ctypes.CDLL(None, use_errno=True).prctl if sys.platform == "linux" else None
 
-# Killed processes need a moment to die, longer with much memory; one that hangs in the kernel is not waited for.
+# Killed processes with much memory need a while to exit. A process that hangs in the kernel is not waited for.
 _DYING_S = 5.0
-_PAUSE_S = 0.0005
-# While a program is being loaded it has no environment yet; one that is older and has none was started so.
-_EXECUTED_S = 2.0
+_POLL_S = 0.0005
+# A process has no environment during exec. Older processes without one were started that way.
+_EXEC_S = 2.0
 _PARENTS_OF_KERNEL_THREADS = (0, 2)
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 class Stat(NamedTuple):
-    """A process in one look: state (`Z`: dead, not reaped), the parent's pid, when it began in seconds since boot."""
+    """State of a process (`Z`: a zombie; empty: gone), its parent's pid, and its start in seconds since boot."""
 
     state: str
     parent: int
     started_s: float
+
+    @property
+    def is_running(self) -> bool:
+        return self.state not in ("", "Z", "X")
 
 
 _GONE = Stat("", 0, 0.0)
 
 
 def die_with_parent(parent_pid: int) -> None:
-    """Ask for SIGKILL when the parent dies; ends at once when it is dead already."""
+    """Let the kernel kill this process when its parent ends. Exit at once if the parent has ended already."""
     if _prctl is not None:
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent_pid:
@@ -54,13 +60,13 @@ def die_with_parent(parent_pid: int) -> None:
 
 
 def adopt_orphans() -> None:
-    """Become the parent of all descendants that lose theirs."""
+    """Become a subreaper: the new parent of all descendants whose parent ends."""
     if _prctl is not None:
         _prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def stat_of(pid: int) -> Stat:
-    """What /proc says of `pid`; zeros and an empty state when it is gone."""
+    """Return the state of a process, with an empty `state` if it is gone."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:
@@ -70,72 +76,41 @@ def stat_of(pid: int) -> Stat:
 
 
 def started_s(pid: int) -> float:
-    """When `pid` was started, in seconds since boot; 0.0 when it is gone. With the pid it names a process for good."""
+    """Return the start of a process in seconds since boot, 0.0 if it is gone. Together with the pid it is unique."""
     return stat_of(pid).started_s
 
 
 def boot_s() -> float:
-    """Now, as `started_s` would say it of a process that is just being started."""
+    """Return the current time on the scale of `started_s`."""
     return int(time.clock_gettime(time.CLOCK_BOOTTIME) * _TICKS_PER_S) / _TICKS_PER_S
 
 
 def all_pids() -> list[int]:
-    """All processes of this machine, or of our namespace."""
+    """Return the pids of all processes of this machine, or of our PID namespace."""
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
 def descendants_of(root: int) -> list[int]:
-    """All pids below `root`, parents before their children."""
+    """Return all pids below `root`, parents before their children."""
     children: dict[int, list[int]] = {}
     for pid in all_pids():
         children.setdefault(stat_of(pid).parent, []).append(pid)
-    found = [root]
-    for known in found:  # grows while it is walked
-        found += children.pop(known, [])
-    return found[1:]
+    pids = [root]
+    for pid in pids:  # grows during the loop
+        pids += children.pop(pid, [])
+    return pids[1:]
 
 
 def kill_descendants() -> None:
-    """SIGKILL everything below this process, which is a subreaper, again and again until nothing is left.
-
-    Done when it has no child: what loses its parent becomes its child, even while /proc is being read.
-    """
+    """Kill everything below this process, which must be a subreaper. Blocks until it has no child, at most 5 s."""
     until_s = time.monotonic() + _DYING_S
     while not reap_all() and time.monotonic() < until_s:
         _kill_all(descendants_of(os.getpid()))
-        time.sleep(_PAUSE_S)
-
-
-def kill_marked(line: str, *, listed: Callable[[], Iterable[int]] | None = None) -> None:
-    """SIGKILL every process that carries the mark `line` or one below it. Blocks until they are gone.
-
-    `listed`: the processes of this machine; None: as /proc has them.
-    """
-    until_s = time.monotonic() + _DYING_S
-    num_clean = 0
-    # Twice: who was listed may start another and die before its mark is read, and only the next list has that one.
-    while num_clean < 2 and time.monotonic() < until_s:
-        marks = {pid: mark_of(pid) for pid in (listed or all_pids)()}
-        found = [pid for pid, mark in marks.items() if is_of_line(mark, line)]
-        _kill_all(found)
-        is_clean = not found and not any(_is_being_executed(pid) for pid, mark in marks.items() if not mark)
-        num_clean = num_clean + 1 if is_clean else 0
-        time.sleep(_PAUSE_S)
-
-
-def _is_being_executed(pid: int) -> bool:
-    """Whether a process shows no environment because it is just getting one: what it is will be known in a moment."""
-    try:
-        empty = not Path(f"/proc/{pid}/environ").read_bytes()
-    except OSError:
-        return False
-    stat = stat_of(pid)
-    young = time.clock_gettime(time.CLOCK_BOOTTIME) - stat.started_s < _EXECUTED_S
-    return empty and young and stat.state not in ("", "Z", "X") and stat.parent not in _PARENTS_OF_KERNEL_THREADS
+        time.sleep(_POLL_S)
 
 
 def reap_all() -> bool:
-    """Reap every dead child of this process; True when none is left. Only where no child is waited for by its pid."""
+    """Reap all dead children. Return True if there are no children left. Not for processes that wait by pid."""
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
@@ -148,3 +123,81 @@ def _kill_all(pids: list[int]) -> None:
     for pid in pids:
         with contextlib.suppress(OSError):
             os.kill(pid, signal.SIGKILL)
+
+
+# -- tags --------------------------------------------------------------------------------------------------------------
+
+
+def with_room(tag: str) -> str:
+    """Return the value of the tag's variable for a process whose forks get tags of their own."""
+    return tag + _ROOM
+
+
+def set_tag(tag: str) -> None:
+    """Set this process's tag: in `os.environ`, and in /proc if there is room."""
+    os.environ[TAG] = tag
+    start, size = _initial_environment()
+    offset, room = _find_tag(ctypes.string_at(start, size))
+    if len(tag) <= room:
+        ctypes.memmove(start + offset, tag.ljust(room, "/").encode(), room)
+
+
+def tag_of(pid: int) -> str:
+    """Return the tag of a process; empty if it has none or is gone."""
+    try:
+        environment = Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return ""
+    offset, size = _find_tag(environment)
+    return environment[offset : offset + size].decode(errors="replace").rstrip("/")
+
+
+def is_in_lineage(tag: str, lineage: str) -> bool:
+    return tag == lineage or tag.startswith(f"{lineage}/")
+
+
+def kill_lineage(lineage: str, *, list_pids: Callable[[], Iterable[int]] | None = None) -> None:
+    """Kill every process whose tag is in `lineage`. Blocks until they are gone, at most 5 s.
+
+    Args:
+        list_pids: returns the processes to check; None: all of this machine.
+    """
+    until_s = time.monotonic() + _DYING_S
+    num_clean = 0
+    # Two clean passes: a listed process may start another and exit before its tag is read.
+    while num_clean < 2 and time.monotonic() < until_s:
+        tags = {pid: tag_of(pid) for pid in (list_pids or all_pids)()}
+        members = [pid for pid, tag in tags.items() if is_in_lineage(tag, lineage)]
+        _kill_all(members)
+        is_clean = not members and not any(_is_in_exec(pid) for pid, tag in tags.items() if not tag)
+        num_clean = num_clean + 1 if is_clean else 0
+        time.sleep(_POLL_S)
+
+
+def _is_in_exec(pid: int) -> bool:
+    """Return whether a process has no environment because it is executing a program right now."""
+    try:
+        is_empty = not Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return False
+    stat = stat_of(pid)
+    is_young = time.clock_gettime(time.CLOCK_BOOTTIME) - stat.started_s < _EXEC_S
+    return is_empty and is_young and stat.is_running and stat.parent not in _PARENTS_OF_KERNEL_THREADS
+
+
+def _find_tag(environment: bytes) -> tuple[int, int]:
+    """Return offset and size of the tag's value in an environment; zeros if there is none."""
+    offset = 0
+    for entry in environment.split(b"\0"):
+        if entry.startswith(_PREFIX):
+            return offset + len(_PREFIX), len(entry) - len(_PREFIX)
+        offset += len(entry) + 1
+    return 0, 0
+
+
+def _initial_environment() -> tuple[int, int]:
+    """Return address and size of the memory that /proc shows as our environment; see env_start in proc(5)."""
+    stat = Path("/proc/self/stat").read_bytes()
+    fields = stat[stat.rindex(b")") + 2 :].split()  # from the third field on
+    start, end = int(fields[47]), int(fields[48])
+    return start, end - start

@@ -1,46 +1,57 @@
-"""Where a job runs: the working folder, `sys.path` and environment of whoever submitted it, at the time of the submit.
+"""The runtime environment of a job: working folder, `sys.path` and environment variables of its submitter.
 
-    submitter: look(base)  -->  RuntimeEnvironment, on the job's record  -->  worker: apply(environment)
+    submitter: capture_environment(base)  -->  RuntimeEnvironment, sent with the job  -->  worker: apply(environment)
 
-The processes below a pool are started once, with the environment the pool began with. A job's runtime environment says
-what has become different since, as a rule nothing, so it is small and costs little to apply.
+The processes of a pool start with the environment that the pool began with. A job's runtime environment contains the
+differences since then. Variables of the lease (threads, GPUs) and of the pool itself are never taken from the
+submitter.
 
-Invariant: what a lease decides (threads, GPUs) and what the pool needs for itself is never taken from the submitter.
+On a cluster, folders of the submitter's Python are omitted (`without_python`), and folders that do not exist on the
+node are replaced by the node's own (`localize`), where Ray puts `runtime_env={"working_dir": ...}`.
 """
 
 import contextlib
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from .launching import OWN_VARIABLES
 from .specs import RuntimeEnvironment
 
-# The environment this process was started with; a forked worker has that of the warm process.
+# The environment at the start of this process, or of the warm process that it was forked from.
 _base: dict[str, str] = {}
 _applied: RuntimeEnvironment | None = None
 
 
-def look(base: Mapping[str, str] | None = None) -> RuntimeEnvironment:
-    """The runtime environment of this process now; `base`: what it is compared with, None in a process below a pool."""
+def capture_environment(base: Mapping[str, str] | None = None) -> RuntimeEnvironment:
+    """Return the runtime environment of this process now.
+
+    Args:
+        base: variables to compare with; None: those at the start of this process, which must belong to a pool.
+    """
     before = _base if base is None else base
-    now = dict(os.environ)
-    changes: dict[str, str | None] = {name: value for name, value in now.items() if before.get(name) != value}
-    changes.update(dict.fromkeys(before.keys() - now.keys()))
+    variables = dict(os.environ)
+    changes: dict[str, str | None] = {name: value for name, value in variables.items() if before.get(name) != value}
+    changes.update(dict.fromkeys(before.keys() - variables.keys()))
     own = tuple(sorted((name, value) for name, value in changes.items() if name not in OWN_VARIABLES))
     return RuntimeEnvironment(_folder(), tuple(sys.path), own)
 
 
 def remember_base() -> None:
-    """This process has just been started: its environment is what later ones are compared with."""
+    """Store the current variables as the base of later comparisons. Called at the start of a process."""
     _base.clear()
     _base.update(os.environ)
 
 
-def apply(environment: RuntimeEnvironment, *, again: bool = False) -> None:
-    """Make it this process's own. `again`: also when nothing changed since the last time, to undo user code."""
+def apply(environment: RuntimeEnvironment, *, force: bool = False) -> None:
+    """Give this process a runtime environment.
+
+    Args:
+        force: also if it is the same as the last one, to undo changes by user code.
+    """
     global _applied
-    if environment == _applied and not again:
+    if environment == _applied and not force:
         return
     _applied = environment
     target = {**_base, **{name: value for name, value in environment.variables if value is not None}}
@@ -53,7 +64,7 @@ def apply(environment: RuntimeEnvironment, *, again: bool = False) -> None:
         if name not in OWN_VARIABLES and os.environ.get(name) != value:
             os.environ[name] = value
     sys.path[:] = environment.path
-    with contextlib.suppress(OSError):  # a folder that is gone meanwhile leaves the job where it is
+    with contextlib.suppress(OSError):  # a deleted folder: the job stays where it is
         os.chdir(environment.folder)
 
 
@@ -62,3 +73,33 @@ def _folder() -> str:
         return os.getcwd()
     except OSError:
         return ""
+
+
+def without_python(environment: RuntimeEnvironment, prefixes: Sequence[str]) -> RuntimeEnvironment:
+    """Remove the folders of a Python installation from `sys.path`.
+
+    Args:
+        prefixes: folders of the installation, such as `sys.prefix`.
+
+    >>> without_python(RuntimeEnvironment("/me", ("/me", "/venv/lib/site-packages")), ["/venv"]).path
+    ('/me',)
+    """
+    below = tuple(os.path.join(os.path.normpath(folder), "") for folder in prefixes)
+    return replace(environment, path=tuple(entry for entry in environment.path if not entry.startswith(below)))
+
+
+def localize(
+    environment: RuntimeEnvironment, node: RuntimeEnvironment, is_folder: Callable[[str], bool] = os.path.isdir
+) -> RuntimeEnvironment:
+    """Return the environment with only the folders that exist on this machine, followed by those of `node`.
+
+    >>> submitter = RuntimeEnvironment("/me/work", ("/me/work", "/me/lib"))
+    >>> localize(submitter, RuntimeEnvironment("/tmp/ray", ("/tmp/ray",)), lambda folder: folder == "/me/lib")
+    RuntimeEnvironment(folder='/tmp/ray', path=('/me/lib', '/tmp/ray'), variables=())
+    """
+    existing = [entry for entry in environment.path if is_folder(entry)]
+    return RuntimeEnvironment(
+        environment.folder if is_folder(environment.folder) else node.folder,
+        tuple(dict.fromkeys((*existing, *node.path))),
+        environment.variables,
+    )

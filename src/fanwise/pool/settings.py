@@ -1,18 +1,22 @@
-"""What users may set of pools and jobs, checked where it is given: the wrong value is told with its name.
+"""Validation of pool and job settings. Errors name the setting. Pure.
 
-A number that is a bool, NaN or negative is a mistake somewhere else, most often a comparison or a division that went
-wrong; taken as it is it would show up far away, in another process. Knows only values.
+Invalid numbers (bools, NaN, negative values) usually come from a bug in the caller's arithmetic. They are refused here,
+because otherwise they would cause errors in other processes.
 """
 
+import json
 import math
 import numbers
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 
 def require_int(name: str, value: object, *, least: int | None = None) -> None:
-    """Return if `value` is an int, not a bool, and at least `least`.
+    """Check that `value` is an int of at least `least`, and not a bool.
 
     Raises:
-        TypeError, ValueError: it is not; the message names it.
+        TypeError, ValueError: it is not.
 
     >>> require_int("cpus", 0, least=1)
     Traceback (most recent call last):
@@ -25,27 +29,27 @@ def require_int(name: str, value: object, *, least: int | None = None) -> None:
 
 
 def require_int_or_none(name: str, value: object, *, least: int | None = None) -> None:
-    """As `require_int`, and None is right too."""
+    """Check that `value` is None or as in `require_int`."""
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
+        raise TypeError(f"{name} must be an int or None, got {value!r} ({type(value).__name__})")
     if value is not None:
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise TypeError(f"{name} must be an int or None, got {value!r} ({type(value).__name__})")
         require_int(name, value, least=least)
 
 
 def require_bool(name: str, value: object) -> None:
-    """Return if `value` is True or False; else TypeError."""
+    """Raise TypeError unless `value` is True or False."""
     if not isinstance(value, bool):
         raise TypeError(f"{name} must be True or False, got {value!r} ({type(value).__name__})")
 
 
 def require_callable_or_none(name: str, value: object) -> None:
-    """Return if `value` is None or can be called; else TypeError."""
+    """Raise TypeError unless `value` is None or callable."""
     if value is not None and not callable(value):
         raise TypeError(f"{name} must be a function or None, got {value!r} ({type(value).__name__})")
 
 
 def grace_of(grace_s: object) -> float:
-    """The seconds that a stopped job gets, finite and not negative.
+    """Return the grace period of a stop as a finite number of seconds.
 
     >>> grace_of(float("nan"))
     Traceback (most recent call last):
@@ -58,7 +62,7 @@ def grace_of(grace_s: object) -> float:
 
 
 def limit_of(within_s: object) -> float | None:
-    """How long to wait, in seconds; None: for ever, also for infinity. Time that has run out already is 0.
+    """Return a timeout in seconds; None for no limit, which infinity means too. Negative values become 0.
 
     >>> limit_of(None), limit_of(3), limit_of(float("inf")), limit_of(-0.001)
     (None, 3.0, None, 0.0)
@@ -71,7 +75,107 @@ def limit_of(within_s: object) -> float | None:
     return None if seconds == math.inf else max(0.0, seconds)
 
 
-def _number(name: str, value: object, what: str) -> float:
+def _number(name: str, value: object, expected: str) -> float:
     if not isinstance(value, numbers.Real) or isinstance(value, bool):
-        raise TypeError(f"{name} must be {what}, got {value!r} ({type(value).__name__})")
+        raise TypeError(f"{name} must be {expected}, got {value!r} ({type(value).__name__})")
     return float(value)
+
+
+# -- clusters ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSettings:
+    """The cluster of a pool; see `Pool`."""
+
+    address: str
+    bundles: tuple[Mapping[str, float], ...]
+    runtime_env: Mapping[str, Any] | None
+    start_within_s: float
+
+    def as_arguments(self, absolute: Callable[[str], str]) -> dict[str, Any]:
+        """Return equivalent arguments of `Pool` as JSON values, with absolute paths.
+
+        >>> ClusterSettings("auto", (), {"working_dir": "."}, 60.0).as_arguments(lambda path: "/me")["runtime_env"]
+        {'working_dir': '/me'}
+        """
+        environment = None if self.runtime_env is None else dict(self.runtime_env)
+        if environment is not None and "://" not in (folder := str(environment.get("working_dir", "://"))):
+            environment["working_dir"] = absolute(folder)
+        return {
+            "ray": self.address,
+            "bundles": [dict(bundle) for bundle in self.bundles] or None,
+            "runtime_env": environment,
+            "start_within_s": self.start_within_s,
+        }
+
+
+def cluster_of(ray: object, bundles: object, runtime_env: object, start_within_s: float) -> ClusterSettings | None:
+    """Return the cluster settings of a pool, or None for a local pool.
+
+    Raises:
+        TypeError, ValueError: invalid settings.
+
+    >>> cluster_of("auto", [{"CPU": 0}], None, 60.0)
+    Traceback (most recent call last):
+    ValueError: each of bundles needs a whole number of CPUs, at least 1, as {'CPU': 1}; got {'CPU': 0}
+    """
+    _check_seconds(start_within_s)
+    if ray is None:
+        for name, value in (("bundles", bundles), ("runtime_env", runtime_env)):
+            if value is not None:
+                raise ValueError(f"{name} is for a pool on a cluster: say Pool(ray='auto', {name}=...).")
+        return None
+    if not isinstance(ray, str):
+        raise TypeError(f"ray must be 'auto' or the address of a cluster, as '10.0.0.1:6379', got {ray!r}")
+    if ray.startswith("ray://"):
+        raise ValueError(
+            f"ray={ray!r} is an address of Ray Client, whose program is outside the cluster: nodes could not reach it. "
+            f"Run the program on a node of the cluster, with ray='auto'."
+        )
+    if ray != "auto" and not ray.rpartition(":")[2].isdecimal():
+        raise ValueError(f"ray must be 'auto' or host:port, as '10.0.0.1:6379', got {ray!r}")
+    return ClusterSettings(ray, _bundles(bundles), _runtime_env(runtime_env), float(start_within_s))
+
+
+def _check_seconds(start_within_s: object) -> None:
+    if not isinstance(start_within_s, int | float) or isinstance(start_within_s, bool):
+        raise TypeError(f"start_within_s must be a number of seconds, got {start_within_s!r}")
+    if not 0 < start_within_s < float("inf"):
+        raise ValueError(f"start_within_s must be a number of seconds above 0, got {start_within_s!r}")
+
+
+def _bundles(bundles: object) -> tuple[Mapping[str, float], ...]:
+    if bundles is None:
+        return ()
+    is_list = isinstance(bundles, Sequence) and not isinstance(bundles, str) and len(bundles) > 0
+    if not is_list or not all(isinstance(bundle, Mapping) for bundle in bundles):  # type: ignore[attr-defined]
+        raise TypeError(f"bundles must be a list of dicts, as [{{'CPU': 4, 'GPU': 1}}], got {bundles!r}")
+    return tuple(_bundle(bundle) for bundle in bundles)  # type: ignore[attr-defined]
+
+
+def _bundle(bundle: Mapping[object, object]) -> Mapping[str, float]:
+    amounts: dict[str, float] = {}
+    for kind, amount in bundle.items():
+        if not isinstance(kind, str) or not isinstance(amount, int | float) or isinstance(amount, bool) or amount < 0:
+            raise ValueError(f"each of bundles needs amounts by name, as {{'CPU': 4, 'GPU': 1}}; got {dict(bundle)!r}")
+        amounts[kind] = float(amount)
+    if amounts.get("CPU", 0) < 1 or amounts["CPU"] != int(amounts["CPU"]):
+        raise ValueError(
+            f"each of bundles needs a whole number of CPUs, at least 1, as {{'CPU': 1}}; got {dict(bundle)!r}"
+        )
+    if amounts.get("GPU", 0) != int(amounts.get("GPU", 0)):
+        raise ValueError(f"a bundle has whole GPUs, which its jobs may share; got {dict(bundle)!r}")
+    return amounts
+
+
+def _runtime_env(runtime_env: object) -> Mapping[str, Any] | None:
+    if runtime_env is None:
+        return None
+    if not isinstance(runtime_env, Mapping):
+        raise TypeError(f"runtime_env must be a dict, as {{'working_dir': '.'}}, got {runtime_env!r}")
+    try:
+        copy: dict[str, Any] = json.loads(json.dumps(dict(runtime_env)))
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"runtime_env must consist of strings, numbers, lists and dicts: {error}") from error
+    return copy

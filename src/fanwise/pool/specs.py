@@ -1,31 +1,28 @@
-"""What is told to a worker process, and what it tells: plain frozen records that travel on links.
-
-A worker process is started (forked from the warm process, or a spare), says `ready`, and runs one job, or one after
-another when it is reused.
-"""
+"""Messages between a pool and its worker processes: frozen records that are sent over links."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from .leases import Resources
+
 How = Literal["fork", "spare", "reuse", "simulated"]
 EndKind = Literal["returned", "exception", "stopped"]
 
-# What a worker exits with whose link has ended: told with the reason when it is the pool that still lives.
+# Exit code of a worker whose link has ended.
 LINK_LOST = 252
 
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """A call ready to travel.
+    """A serialized call.
 
     Args:
         function: the pickled function.
         arguments: the pickled (args, kwargs).
-        function_id: sha256 of `function` and `modules` in hex; who has unpacked a function of this id, and imported
-            what it needs, need not do it again.
-        name: what messages call the function.
-        modules: what to import before it runs, also for functions and classes among its arguments; see
+        function_id: sha256 of `function` and `modules` in hex, the key of the caches of loaded functions.
+        name: name of the function in messages.
+        modules: modules to import before it runs, also for functions and classes among its arguments; see
             `preload.modules_needed`.
     """
 
@@ -38,7 +35,7 @@ class Packed:
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """Where a worker process reports to."""
+    """Address and key of the pool for its worker processes."""
 
     socket: str
     key: bytes
@@ -46,7 +43,13 @@ class Home:
 
 @dataclass(frozen=True, slots=True)
 class RuntimeEnvironment:
-    """The working folder (empty: gone), `sys.path`, and what is different in the environment (None: not set)."""
+    """Environment of a job.
+
+    Attributes:
+        folder: the working folder; empty if it was deleted.
+        path: `sys.path`.
+        variables: differences from the environment of the pool's processes. None unsets a variable.
+    """
 
     folder: str
     path: tuple[str, ...]
@@ -55,11 +58,11 @@ class RuntimeEnvironment:
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """One job, as its worker process gets it.
+    """A job, as its worker process receives it.
 
     Attributes:
-        output: the path without ending: `.out` and `.err` are added.
-        mps_variables: what a job that shares a GPU under MPS has in its environment.
+        output: path of its output files without the extensions `.out` and `.err`.
+        mps_variables: environment variables of a job that shares a GPU under MPS.
     """
 
     job_id: int
@@ -82,7 +85,12 @@ class JobSpec:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The process will not run the job: `why` is threads, cuda or stale; `culprit` the module or files behind it."""
+    """A process cannot run a job.
+
+    Attributes:
+        why: it has several threads or a CUDA context and cannot be forked, or its source files are out of date.
+        culprit: the module or files that caused this.
+    """
 
     why: Literal["threads", "cuda", "stale"]
     culprit: str
@@ -90,12 +98,12 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What came of preparing a function: ready, or why not.
+    """The result of loading a function.
 
     Attributes:
-        refusal: it was loaded, but this process cannot fork.
-        error: it could not be loaded; the packed error.
-        killed: somebody killed the process meanwhile, which says nothing about the function.
+        refusal: the function was loaded, but the process cannot be forked.
+        error: packed error if the function could not be loaded.
+        killed: the process was killed meanwhile, so the error says nothing about the function.
     """
 
     refusal: Refusal | None = None
@@ -105,15 +113,9 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class NestedJob:
-    """A job that a job submits: the same as `Pool.submit`, already packed."""
+    """A job that another job submits."""
 
-    function: bytes
-    function_id: str
-    name: str
-    modules: tuple[str, ...]
-    arguments: bytes
-    cpus: int
-    gpus: float
-    memory_bytes: int
+    packed: Packed
+    resources: Resources
     number: int | None
     runtime_environment: RuntimeEnvironment

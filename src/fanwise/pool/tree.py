@@ -1,21 +1,19 @@
-"""The tree of jobs: who started whom, what is known of each job's end, who must be ended, who may be forgotten.
+"""The tree of jobs: which job submitted which, and which must be ended or can be forgotten.
 
-    facts:  add, outcome, reaped      (any order, any number of times)
-    orders: End(job)        end its process tree if it is not gone yet; given once a job
-            Finished(job)   nothing of it is left: its lease can come back, its slot is free
+    events:  add, outcome, reaped      in any order, any number of times
+    orders:  End(job)       end its process tree; given at most once per job
+             Finished(job)  nothing of it is left: return its lease
 
-A job that another job started is forked by the warm process like every other, so the operating system knows nothing
-of their kinship; this table does. Knows nothing of processes, links, leases or time, nor how hard an end must be.
+The warm process forks the jobs of a job like all others, so only this table knows how they are related. Pure: no
+processes, links, leases or time.
 
 Rules:
-* When a job ends, for whatever reason, everything below it that is not reaped must end too.
-* Orders go from the outside in, parents before their children, elder before younger, also among cousins: a parent that
-  saw its child die first could take that for a failure, report it, or start the child again.
-* A job is finished only when it is reaped, its outcome is known (it may still lie unread in the socket after the
-  process is gone), and every job below it is finished. So inner jobs finish first, and a lease comes back only when
-  nothing runs inside it any more.
-* A finished job is forgotten. Facts about jobs that are not in the table say nothing new and are dropped. Numbers of
-  jobs are never used twice, and the younger has the higher.
+* When a job ends for any reason, all unreaped jobs below it are ended.
+* Orders go from the top down, and from older to younger jobs. A parent that saw its child die first could report that
+  as a failure, or start the child again.
+* A job is finished when it is reaped, its outcome is known (it may be unread when the process is gone), and all jobs
+  below it are finished. So a lease is returned only when nothing runs inside it.
+* Finished jobs are forgotten, and events of unknown jobs are ignored. Ids are never reused and increase.
 """
 
 from dataclasses import dataclass, field
@@ -30,7 +28,7 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """Order: give this job's lease back and forget it; nothing of it is left."""
+    """Order: return this job's lease and forget it."""
 
     job: int
 
@@ -40,7 +38,13 @@ Order = End | Finished
 
 @dataclass(slots=True)
 class Job:
-    """What is known of one job. `over`: its outcome is known; `ending`: it was told to end."""
+    """State of one job.
+
+    Attributes:
+        ending: it was ordered to end.
+        over: its outcome is known.
+        reaped: its process and everything that it started are reaped.
+    """
 
     parent: int | None
     children: list[int] = field(default_factory=list)
@@ -51,7 +55,7 @@ class Job:
 
 @dataclass(slots=True)
 class JobTree:
-    """All jobs that are not finished.
+    """All unfinished jobs.
 
     >>> tree = JobTree()
     >>> tree.add(0, None), tree.add(1, 0)
@@ -65,10 +69,9 @@ class JobTree:
     jobs: dict[int, Job] = field(default_factory=dict)
 
     def add(self, job: int, parent: int | None) -> list[Order]:
-        """A job was started, by the user (`parent` None) or by another job.
+        """Add a job of the user (`parent` None) or of another job.
 
-        Under a parent that is ending, over or already forgotten it is told to end at once: nothing may outlive
-        the job that started it.
+        A job whose parent is ending, over or unknown is ended at once, because no job may outlive its parent.
         """
         if job in self.jobs:
             return []
@@ -76,30 +79,30 @@ class JobTree:
         self.jobs[job] = Job(parent if above else None)
         if above:
             above.children.append(job)
-        welcome = parent is None or (above is not None and not (above.ending or above.over or above.reaped))
-        return [] if welcome else self._end([job])
+        may_run = parent is None or (above is not None and not (above.ending or above.over or above.reaped))
+        return [] if may_run else self._end([job])
 
     def outcome(self, job: int) -> list[Order]:
-        """Its result or failure is known. Its process is expected to exit by itself, so it gets no order."""
+        """Record that the outcome of a job is known. Its own process exits without an order."""
         if not (known := self.jobs.get(job)):
             return []
         known.over = True
         return self._end(known.children) + self._finish(job)
 
     def reaped(self, job: int) -> list[Order]:
-        """Its process and everything its process started are gone."""
+        """Record that a job's process and everything that it started are reaped."""
         if not (known := self.jobs.get(job)):
             return []
         known.reaped = True
         return self._end(known.children) + self._finish(job)
 
     def _breadth_first(self, roots: list[int]) -> list[int]:
-        found: list[int] = []
+        jobs: list[int] = []
         level = list(roots)
         while level:
-            found += level
+            jobs += level
             level = sorted(child for job in level for child in self.jobs[job].children)
-        return found
+        return jobs
 
     def _end(self, roots: list[int]) -> list[Order]:
         orders: list[Order] = []
@@ -111,16 +114,16 @@ class JobTree:
         return orders
 
     def _finish(self, job: int) -> list[Order]:
-        """Forget the job if nothing of it is left, then look at its parent, which may have waited only for it."""
+        """Forget the job if it is finished, then its parent, which may have waited only for this job."""
         orders: list[Order] = []
-        at: int | None = job
-        while at is not None:
-            known = self.jobs[at]
+        current: int | None = job
+        while current is not None:
+            known = self.jobs[current]
             if not (known.reaped and known.over) or known.children:
                 break
-            del self.jobs[at]
+            del self.jobs[current]
             if known.parent is not None:
-                self.jobs[known.parent].children.remove(at)
-            orders.append(Finished(at))
-            at = known.parent
+                self.jobs[known.parent].children.remove(current)
+            orders.append(Finished(current))
+            current = known.parent
         return orders

@@ -1,19 +1,18 @@
-"""The warm process and the spare: interpreters that have imported what a function needs, before it is needed.
+"""The warm process and the spare: interpreters that have imported the modules of a function before a job begins.
 
-A warm process is a fork of the supervisor, which is a fresh interpreter and runs no user code; never of the user's. It
-imports what the functions and their modules use, touches no GPU, keeps one OS thread, and forks a child for each job.
-Before each fork it looks whether that is still safe: one thread, no CUDA context, and no imported source file changed
-since. Where it is not, it refuses and says why; the pool then runs the job in a spare, or starts a new warm process.
+A warm process is a fork of the supervisor, which is a fresh interpreter. It imports the modules that functions use,
+touches no GPU, keeps one OS thread, and forks a child for each job. Before each fork it checks that this is safe: one
+thread, no CUDA context, and no change of an imported source file. If not, it refuses, and the pool runs the job in a
+spare or starts a new warm process.
 
-While jobs run, one child is forked ahead of the next job: it connects and waits for it at a pipe. So what a trial's end
-has to wait for is the end of its own process, and no fork. The child is as fresh as one that is forked later: it is
-dropped when something more is imported here, and does nothing before its job.
+While jobs run, one child is forked ahead of the next job. It connects to the pool and waits at a pipe, so that the next
+job waits for no fork. It is dropped when this process imports something more.
 
-A spare is the same interpreter that does not fork: it becomes the worker itself, for one job, or for several when it
-is reused.
+A spare is the same interpreter, but it does not fork: it becomes the worker itself, for one job or for several reused.
 
-Asked by the pool: `prepare(function_id, function, modules, environment) -> Prepared`, `forget(function_id)`,
-`start(JobSpec) -> pid | Refusal`, and `signal(pid, number)` (warm only). Tells: `exited(pid, status)`.
+Requests of the pool: `prepare(function_id, function, modules, environment) -> Prepared`, `preload(modules,
+environment)`, `forget(function_id)`, `start(JobSpec) -> pid | Refusal`, and `signal(pid, number)` (warm only).
+Notifications: `exited(pid, status)`.
 """
 
 import atexit
@@ -39,38 +38,37 @@ from .children import Children
 from .functions import Function, unpack_function
 from .late_imports import call_on_import
 from .launching import Config
-from .marks import MARK, take_mark
 from .pages import collapse
-from .processes import adopt_orphans, die_with_parent, stat_of
+from .processes import TAG, adopt_orphans, die_with_parent, set_tag, stat_of
 from .sources import Sources
 from .specs import Home, JobSpec, Prepared, Refusal, RuntimeEnvironment
 
-# Imported after the first jobs have been forked: workers and many objectives use these, but not at once.
+# Imported after the first jobs were forked: workers and many objectives use these, but not at the start.
 _IMPORTED_LATER = ("numpy", "threadpoolctl")
 
-# What a library imports on its first real use, which takes over a second. Imported when a job has imported it.
+# Modules that a library imports on its first real use, which takes over a second. Imported when a job has done so.
 # torch: the first optimizer imports torch._dynamo.
 _IMPORTED_ON_USE = {"torch": "torch._dynamo"}
 
-# The work that makes later forks cheaper is done after this many forks, or earlier when no job has to wait for it.
-_MOST_FORKS_BEFORE = 10
+# Work that makes later forks cheaper is done after this number of forks, or earlier if no job waits for it.
+_MAX_FORKS_BEFORE_SETTLING = 10
 
-# So long after a job has begun the next one's process is forked, while the CPU is not wanted to begin jobs.
-_AHEAD_AFTER_S = 0.03
-# It is kept so long when no job runs any more. A program that takes longer to send the next one will not notice a fork.
+# Delay between the start of a job and the fork ahead of the next one, so that it does not slow down the start.
+_FORK_AHEAD_DELAY_S = 0.03
+# A child forked ahead is kept for this time when no job runs.
 _IDLE_S = 0.1
-# So long after the last job of a pool its functions are given up. A collection takes a tenth of a second with torch.
-_TIDY_AFTER_S = 1.0
+# Delay of the garbage collection after the last job of a pool. It takes 0.1 s with torch.
+_COLLECT_DELAY_S = 1.0
 
 
-def main_after_fork(config: Config, mark: str, supervisor_pid: int) -> NoReturn:
-    """The life of a warm process (`kind` warm) or a spare (`kind` spare) that the supervisor has just forked."""
+def main_after_fork(config: Config, tag: str, supervisor_pid: int) -> NoReturn:
+    """Run a warm process or a spare (`config["kind"]`) in a child that the supervisor has just forked."""
     code = 1
     try:
         os.setsid()
         die_with_parent(supervisor_pid)
-        take_mark(mark)
-        _begin_log(config["log"])
+        set_tag(tag)
+        _redirect_to_log(config["log"])
         _main(config)
         code = 0
     except BaseException:
@@ -83,7 +81,7 @@ def main_after_fork(config: Config, mark: str, supervisor_pid: int) -> NoReturn:
         os._exit(code)
 
 
-def _begin_log(path: str) -> None:
+def _redirect_to_log(path: str) -> None:
     log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     os.dup2(log, 1)
     os.dup2(log, 2)
@@ -94,7 +92,7 @@ def _main(config: Config) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    faulthandler.enable()  # jobs inherit it: a crash in native code leaves the Python stack in the job's stderr
+    faulthandler.enable()  # inherited by jobs: a crash in native code writes the Python stack to stderr
     adopt_orphans()
     runtime_environment.remember_base()
     home = Home(config["socket"], bytes.fromhex(config["key"]))
@@ -105,8 +103,6 @@ def _main(config: Config) -> None:
 
 
 class _Warm:
-    """The state of this process: the functions it holds, what is unsafe about it, its children."""
-
     def __init__(self, home: Home, kind: Literal["warm", "spare"], number: int) -> None:
         self.functions: dict[str, Function] = {}
         self.sources = Sources()
@@ -117,20 +113,20 @@ class _Warm:
         self._link.handler = self._serve
         self._link.on_ended(lambda link, ending: self._end())
         self._link.open()
-        self._children = Children(self._hub, self._exited)
+        self._children = Children(self._hub, self._on_exit)
         self._over = False
         self._spare_job: JobSpec | None = None
         self._unsafe: Refusal | None = None
-        self._idle: tuple[int, int] | None = None  # a child that waits for a job, and the pipe by which it comes
+        self._idle: tuple[int, int] | None = None  # pid and pipe of the child that was forked ahead
         self._timer: Timer | None = None
         self._num_forks = 0
         self._is_settled = False
         self._used = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)  # see `_watch_use`
-        self._hub.watch(self._used, self._is_used)
+        self._hub.watch(self._used, self._on_use)
         self._link.notify("hello", kind, number)
 
     def serve(self) -> JobSpec | None:
-        """Until the pool closes the link; a spare returns with its job."""
+        """Serve until the pool closes the link. A spare returns with its job."""
         self._hub.run(until=lambda: self._over)
         self._link.close()
         self._hub.close()
@@ -147,27 +143,28 @@ class _Warm:
         idle = None if self._idle is None else self._idle[0]
         return any(pid != idle for pid in self._children.pids())
 
-    def _exited(self, pid: int, status: int) -> None:
+    def _on_exit(self, pid: int, status: int) -> None:
         if self._idle is not None and not self._has_jobs:
             self._set_timer(_IDLE_S, self._drop_idle)
-        with contextlib.suppress(Exception):  # the pool is gone: `_end` follows
+        with contextlib.suppress(Exception):  # the pool is gone, and `_end` follows
             self._link.notify("exited", pid, status)
 
     def _serve(self, request: Request) -> None:
-        if request.method == "prepare":
-            request.answer(self._prepare(*request.args))
-        elif request.method == "preload":
-            self._preload(*request.args)
-        elif request.method == "forget":
-            self.functions.pop(request.args[0], None)
-            if not self._has_jobs:
-                self._drop_idle()
-                self._set_timer(_TIDY_AFTER_S, self._tidy)
-        elif request.method == "signal":
-            self._children.signal(*request.args)
-        else:
-            assert request.method == "start", request.method
-            self._start(request, request.args[0])
+        match request.method:
+            case "prepare":
+                request.answer(self._prepare(*request.args))
+            case "preload":
+                self._preload(*request.args)
+            case "forget":
+                self.functions.pop(request.args[0], None)
+                if not self._has_jobs:
+                    self._drop_idle()
+                    self._set_timer(_COLLECT_DELAY_S, self._collect)
+            case "signal":
+                self._children.signal(*request.args)
+            case method:
+                assert method == "start", method
+                self._start(request, request.args[0])
 
     # -- preparing -------------------------------------------------------------------------------------------------
 
@@ -178,11 +175,10 @@ class _Warm:
             return Prepared(refusal=stale)
         error = self._import_all(modules, environment, lambda: self._unpack(function_id, packed))
         if self._kind == "spare":
-            self._set_timer(_AHEAD_AFTER_S, self._import_on_use)
+            self._set_timer(_FORK_AHEAD_DELAY_S, self._import_on_use)
         return Prepared(refusal=None if error else self._unsafe, error=error)
 
     def _preload(self, modules: list[str], environment: RuntimeEnvironment) -> None:
-        """Import modules before there is a function that needs them."""
         if not self._stale():
             self._import_all(modules, environment, lambda: None)
 
@@ -191,8 +187,8 @@ class _Warm:
     ) -> bytes | None:
         """Import modules, call `then`, and return its result.
 
-        What was imported is left out of garbage collections for good: a collection in a child would write to all of
-        its pages. It is not collected before either, because that takes a tenth of the time and finds next to nothing.
+        Imported objects are excluded from garbage collections, because a collection in a child would write to all of
+        their pages. They are not collected before, which would take a tenth of the time and find almost nothing.
         """
         self._drop_idle()
         if environment is not None:
@@ -210,28 +206,27 @@ class _Warm:
             gc.enable()
 
     def _unpack(self, function_id: str, packed: bytes) -> bytes | None:
-        """Unpack a function. Return the packed error if that fails."""
         try:
             self.functions[function_id] = unpack_function(packed)
-        except BaseException as error:  # of the user's module, which may even leave by sys.exit
+        except BaseException as error:  # of the user's module, which may even call sys.exit
             return pack_error(error)
-        self._look_what_broke("what the function refers to")
+        self._check_safety("what the function refers to")
         return None
 
     def _settle(self) -> None:
-        """Do what makes later forks cheaper, and what the first jobs did not have to wait for."""
+        """Make later forks cheaper by work for which the first jobs did not have to wait."""
         self._import_all(_IMPORTED_LATER, None, lambda: None)
         self._is_settled = True
         collapse()
 
-    def _tidy(self) -> None:
-        """Give back the memory of forgotten functions, which are in reference cycles with their global variables."""
+    def _collect(self) -> None:
+        """Free the memory of forgotten functions, which are in reference cycles with their global variables."""
         gc.unfreeze()
         gc.collect()
         gc.freeze()
 
-    def _is_used(self, _events: int) -> None:
-        """A job has imported one of `_IMPORTED_ON_USE`."""
+    def _on_use(self, _events: int) -> None:
+        """Handle the event that a job has imported one of `_IMPORTED_ON_USE`."""
         os.eventfd_read(self._used)
         self._import_on_use()
 
@@ -241,15 +236,16 @@ class _Warm:
 
     def _import(self, module: str) -> None:
         if module not in sys.modules:
-            with contextlib.suppress(BaseException):  # the function will meet the same error, and may expect it
+            with contextlib.suppress(BaseException):  # the function gets the same error and may handle it
                 importlib.import_module(module)
-            self._look_what_broke(module)
+            self._check_safety(module)
 
-    def _look_what_broke(self, module: str) -> None:
+    def _check_safety(self, culprit: str) -> None:
+        """Note if this process cannot be forked any more, because of `culprit`."""
         if self._unsafe is None:
-            why = _what_is_unsafe()
+            why = _why_unsafe()
             if why is not None:
-                self._unsafe = Refusal(why, module)
+                self._unsafe = Refusal(why, culprit)
 
     def _stale(self) -> Refusal | None:
         edited = self.sources.edited()
@@ -271,64 +267,63 @@ class _Warm:
     def _fork(self, request: Request, spec: JobSpec) -> None:
         pid = self._hand_to_idle(spec)
         if pid is None:
-            pid = self._forked(lambda: spec)
-            self._children.add(pid, f"{os.environ[MARK]}/{pid}")
+            pid = self._fork_worker(lambda: spec)
+            self._children.add(pid, f"{os.environ[TAG]}/{pid}")
         request.answer(pid)
         self._num_forks += 1
-        if not self._is_settled and self._num_forks >= _MOST_FORKS_BEFORE:
+        if not self._is_settled and self._num_forks >= _MAX_FORKS_BEFORE_SETTLING:
             self._settle()
         if not spec.reuse:
-            self._set_timer(_AHEAD_AFTER_S, self._fork_ahead)
+            self._set_timer(_FORK_AHEAD_DELAY_S, self._fork_ahead)
 
-    def _forked(self, job: Callable[[], JobSpec]) -> int:
-        """The pid of a new child that runs what `job` gives it."""
+    def _fork_worker(self, receive_job: Callable[[], JobSpec]) -> int:
         sys.stdout.flush()
         sys.stderr.flush()
-        me = os.getpid()
+        own_pid = os.getpid()
         pid = os.fork()
         if pid == 0:
             self._children.close_fds()
             self._watch_use()
-            worker.main_after_fork(self._home, job, self.functions, self.sources, me)
+            worker.main_after_fork(self._home, receive_job, self.functions, self.sources, own_pid)
         return pid
 
     def _watch_use(self) -> None:
-        """In a child: tell this process when the job imports one of `_IMPORTED_ON_USE`."""
+        """In a child: notify this process when the job imports one of `_IMPORTED_ON_USE`."""
         late = [late for module, late in _IMPORTED_ON_USE.items() if module in sys.modules and late not in sys.modules]
 
-        def tell(_module: object) -> None:
+        def notify(_module: object) -> None:
             with contextlib.suppress(OSError):
                 os.eventfd_write(self._used, 1)
 
-        call_on_import(dict.fromkeys(late, tell))
+        call_on_import(dict.fromkeys(late, notify))
 
-    # -- a child ahead of its job ----------------------------------------------------------------------------------
+    # -- forking ahead ---------------------------------------------------------------------------------------------
 
     def _fork_ahead(self) -> None:
-        """While jobs run: the next one finds a process that is forked and connected. The gap is half as long."""
+        """Fork a child for the next job, which halves the gap between two jobs."""
         if self._idle is not None or self._over or not self._children.pids() or self._refusal() is not None:
             return
         if not self._is_settled:
             self._settle()
         receiving, sending = os.pipe()
 
-        def job() -> JobSpec:
+        def receive_job() -> JobSpec:
             os.close(sending)
             with open(receiving, "rb") as pipe:
                 spec: JobSpec = pickle.load(pipe)
             return spec
 
-        pid = self._forked(job)
+        pid = self._fork_worker(receive_job)
         os.close(receiving)
-        self._children.add_idle(pid, f"{os.environ[MARK]}/{pid}")
+        self._children.add_idle(pid, f"{os.environ[TAG]}/{pid}")
         self._idle = pid, sending
 
     def _hand_to_idle(self, spec: JobSpec) -> int | None:
-        """The pid of the idle child, which gets this job; None: there is none."""
+        """Give a job to the idle child. Return its pid, or None if there is none."""
         if self._idle is None:
             return None
         packed = pickle.dumps(spec, protocol=5)
-        # What is larger than the pipe would be waited for, and all jobs with it. A stopped child would never begin.
+        # Writing more than the pipe holds would block all jobs. A child stopped by a signal would never begin.
         if len(packed) > fcntl.fcntl(self._idle[1], fcntl.F_GETPIPE_SZ) or stat_of(self._idle[0]).state in ("T", "t"):
             self._drop_idle()
             return None
@@ -337,18 +332,20 @@ class _Warm:
             os.close(sending)  # it was killed
             return None
         self._children.begin(pid)
-        with contextlib.suppress(BrokenPipeError), open(sending, "wb") as pipe:  # it has just ended: so has its job
+        with (
+            contextlib.suppress(BrokenPipeError),
+            open(sending, "wb") as pipe,
+        ):  # it has just exited
             pipe.write(packed)
         return pid
 
     def _set_timer(self, after_s: float, call: Callable[[], None]) -> None:
-        """At most one is kept: when the idle child is forked, or dropped."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._hub.call_at(self._hub.now_s() + after_s, call)
 
     def _drop_idle(self) -> None:
-        """No job comes, or it lacks what is about to be imported. Killed: it has done nothing, and may be stopped."""
+        """Kill the idle child, because there is no job for it or it lacks modules that are about to be imported."""
         if self._idle is not None:
             pid, sending = self._idle
             self._idle = None
@@ -359,13 +356,13 @@ class _Warm:
         if self._kind == "warm":
             if self._unsafe is not None:
                 return self._unsafe
-            if (why := _what_is_unsafe()) is not None:
+            if (why := _why_unsafe()) is not None:
                 return Refusal(why, "something that ran after the imports")
         return self._stale()
 
 
-def _what_is_unsafe() -> Literal["threads", "cuda"] | None:
-    """`threads` or `cuda` when a fork of this process could hang or break its child, else None."""
+def _why_unsafe() -> Literal["threads", "cuda"] | None:
+    """Return why a fork of this process could hang or break its child, or None if it is safe."""
     if len(os.listdir("/proc/self/task")) > 1:
         return "threads"
     torch = sys.modules.get("torch")

@@ -1,15 +1,14 @@
-"""A worker process from the inside: prepares itself, connects to the pool, runs its job, tells how it went, ends.
+"""The worker process: prepares itself, connects to the pool, runs its job, reports the outcome and exits.
 
-    forked by the warm process --> own session, dies with its parent --> dials the pool
-      --> lease, environment, output files, seeds --> ready --> the user's function --> done --> end, or the next job
+    forked by the warm process --> own session, dies with its parent --> connects to the pool
+      --> lease, environment, output files, seeds --> ready --> the user's function --> done --> exit, or the next job
 
-The forked child shares nothing with the warm process but memory: its links are closed by the fork, its signals and
-its exit handlers are its own. A stop order arrives as SIGTERM, which raises `TrialStopped` wherever the function is;
-never in the middle of a message. All that leaves the process goes through its one link.
+A forked child shares only memory with the warm process: the fork closes its links, and it has its own signal and exit
+handlers. A stop request arrives as SIGTERM (see `stop_signal`).
 
-Sent to the pool: `ready`, `report`, `done`; a reused worker then asks `next`, or exits if it cannot run another job.
-Before it exits, a worker ends what its function left running (see `leftovers`), and sends `killed` if something
-ignores SIGTERM.
+Messages to the pool: `ready`, `report`, `done`. A reused worker then sends `next`, or exits if it cannot run another
+job. Before it exits, a worker ends everything that its function left running (see `leftovers`), and sends `killed` if a
+process ignores SIGTERM.
 """
 
 import atexit
@@ -35,23 +34,20 @@ from .functions import Function, unpack_arguments, unpack_function
 from .late_imports import call_on_import
 from .launching import THREAD_VARIABLES
 from .leftovers import end_all, has_child_processes, running_threads
-from .marks import MARK
-from .processes import adopt_orphans, die_with_parent, started_s
+from .processes import TAG, adopt_orphans, die_with_parent, started_s
 from .seeds import seed_everything, seed_on_import
 from .sources import Sources
 from .specs import LINK_LOST, EndKind, Home, How, JobSpec
-from .stopper import Stopper, stop_by_signal
+from .stop_signal import StopSignal, stop_by_signal
 
-# The kernel shall pick a worker, not the tuner, when memory runs out.
+# Makes the kernel's OOM killer prefer workers to the tuner.
 _OOM_SCORE = 500
 
-# The pool's thread may be busy with a large message of somebody else; when the pool is gone, dialling fails at once.
+# The pool's thread may be busy with a large message. If the pool is gone, dialing fails at once.
 _DIAL_S = 60.0
 
 
 class _Ended(NamedTuple):
-    """How the user's function ended."""
-
     kind: EndKind
     payload: bytes
     buffers: list[Beside]
@@ -59,16 +55,20 @@ class _Ended(NamedTuple):
 
 
 def main_after_fork(
-    home: Home, job: Callable[[], JobSpec], functions: dict[str, Function], sources: Sources, warm_pid: int
+    home: Home, receive_job: Callable[[], JobSpec], functions: dict[str, Function], sources: Sources, warm_pid: int
 ) -> NoReturn:
-    """The life of a child that the warm process has just forked. `job`: waits for its job; EOFError: there is none."""
+    """Run a worker in a child that the warm process has just forked.
+
+    Args:
+        receive_job: blocks until there is a job. Raises EOFError if there will be none.
+    """
     code = 1
     try:
         os.setsid()
         die_with_parent(warm_pid)
-        os.environ[MARK] = f"{os.environ[MARK]}/{os.getpid()}"
+        os.environ[TAG] = f"{os.environ[TAG]}/{os.getpid()}"
         atexit._clear()
-        code = _main(home, job, functions, sources, "fork")
+        code = _main(home, receive_job, functions, sources, "fork")
     except EOFError:
         code = 0
     except BaseException:
@@ -79,7 +79,7 @@ def main_after_fork(
 
 
 def main_of_spare(home: Home, spec: JobSpec, functions: dict[str, Function], sources: Sources) -> NoReturn:
-    """The rest of the life of a spare that has got its job. Not left by return: threads may still be there."""
+    """Run a worker in a spare that got its job. Exits without returning, because other threads may be running."""
     code = 1
     try:
         code = _main(home, lambda: spec, functions, sources, "spare")
@@ -90,8 +90,10 @@ def main_of_spare(home: Home, spec: JobSpec, functions: dict[str, Function], sou
         os._exit(code)
 
 
-def _main(home: Home, first: Callable[[], JobSpec], functions: dict[str, Function], sources: Sources, how: How) -> int:
-    """Run the first job, and when it says `reuse` what the pool sends after it. Returns the exit code."""
+def _main(
+    home: Home, receive_job: Callable[[], JobSpec], functions: dict[str, Function], sources: Sources, how: How
+) -> int:
+    """Run the first job and, with `reuse`, further jobs of the pool. Return the exit code."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(str(_OOM_SCORE))
@@ -100,17 +102,17 @@ def _main(home: Home, first: Callable[[], JobSpec], functions: dict[str, Functio
     link.open()
     worker = _Worker(hub, link, functions, sources)
     try:
-        job: JobSpec | None = first()
+        job: JobSpec | None = receive_job()
         while job is not None:
-            fit = worker.run(job, how)
-            job = link.ask("next", job.job_id) if fit and job.reuse else None
+            can_continue = worker.run(job, how)
+            job = link.ask("next", job.job_id) if can_continue and job.reuse else None
             how = "reuse"
             if job is not None and worker.is_stale():
                 link.notify("declined", job.job_id)
                 job = None
         return 0
     except FanwiseError:
-        return LINK_LOST  # as a rule the pool is gone, and with it everybody who could be told
+        return LINK_LOST  # usually the pool is gone
     finally:
         if killed := end_all():
             worker.notify_killed(killed)
@@ -119,8 +121,6 @@ def _main(home: Home, first: Callable[[], JobSpec], functions: dict[str, Functio
 
 
 class _Worker:
-    """This process between its first job and its last."""
-
     def __init__(self, hub: Hub, link: Link, functions: dict[str, Function], sources: Sources) -> None:
         self._hub = hub
         self._link = link
@@ -133,28 +133,28 @@ class _Worker:
     def run(self, spec: JobSpec, how: How) -> bool:
         """Run one job. Return whether this process can run another one."""
         self._job_id = spec.job_id
-        runtime_environment.apply(spec.runtime_environment, again=how == "reuse")
+        runtime_environment.apply(spec.runtime_environment, force=how == "reuse")
         if spec.reuse:
             adopt_orphans()  # so that `has_child_processes` finds daemons, too
-        _redirect(spec.output)  # first, so that an error of the GPU below is in the job's output
+        _redirect(spec.output)  # first, so that GPU errors of the next lines are in the job's output
         _limit(spec, how)
         seed_everything(spec.seed)
-        with seed_on_import(spec.seed), stop_by_signal() as stopper:
-            job = CurrentJob(self._hub, self._link, spec, stopper)
+        with seed_on_import(spec.seed), stop_by_signal() as stop_signal:
+            job = CurrentJob(self._hub, self._link, spec, stop_signal)
             enter(job)
             self._link.notify("ready", spec.job_id, os.getpid(), started_s(os.getpid()), how)
-            ended = self._call(spec, job, stopper)
-            if os.getpid() != self._pid:  # a fork by user code that came back from the user's function
+            ended = self._call(spec, job, stop_signal)
+            if os.getpid() != self._pid:  # a process forked by user code, which returned from the user's function
                 _flush()
                 os._exit(ended.kind != "returned")
             leave()
         _flush()
         threads = running_threads()
         self._link.notify("done", spec.job_id, *ended, threads)
-        # An exception, or a stop outside of a report, may have left anything half-done. Threads and processes that are
-        # still there would disturb the next job; ending only these would break what the process keeps of them.
-        clean = ended.kind == "returned" or (ended.kind == "stopped" and stopper.stopped_in_report)
-        if not (clean and spec.reuse) or threads or has_child_processes() or not self._memory.is_steady():
+        # After an exception, or a stop outside of a report, state may be inconsistent. Leftover threads and processes
+        # would disturb the next job, and the process may depend on them.
+        is_clean = ended.kind == "returned" or (ended.kind == "stopped" and stop_signal.stopped_in_report)
+        if not (is_clean and spec.reuse) or threads or has_child_processes() or not self._memory.is_steady():
             return False
         self._sources.remember()
         return True
@@ -165,22 +165,20 @@ class _Worker:
             self._link.notify("killed", self._job_id, processes)
 
     def is_stale(self) -> bool:
-        """Whether a source file that this process has imported was changed since."""
+        """Return whether a source file that this process has imported has changed since."""
         return bool(self._sources.edited())
 
-    def _call(self, spec: JobSpec, job: CurrentJob, stopper: Stopper) -> _Ended:
-        """The user's function: how it ended, the packed result or error, and the seconds it took."""
+    def _call(self, spec: JobSpec, job: CurrentJob, stop_signal: StopSignal) -> _Ended:
         began_s = time.monotonic()
         try:
             try:
                 function = self._function(spec)
                 args, kwargs = unpack_arguments(spec.arguments)
-                began_s = time.monotonic()
-                job.began(began_s)
-                stopper.begin()
+                began_s = job._began_s = time.monotonic()
+                stop_signal.begin()
                 value = function(*args, **kwargs)
             finally:
-                stopper.ignore()
+                stop_signal.ignore()
                 objective_s = time.monotonic() - began_s
             payload, buffers = _pack_result(value, spec)
             return _Ended("returned", payload, buffers, objective_s)
@@ -191,18 +189,17 @@ class _Worker:
             return _Ended("exception", pack_error(error), [], objective_s)
 
     def _function(self, spec: JobSpec) -> Function:
-        """From the warm process, or, when this process was forked before it was known, from the pool."""
+        """Return the function, from the pool if this process was forked before the warm process had it."""
         if spec.function_id not in self._functions:
             self._functions[spec.function_id] = unpack_function(self._link.ask("function", spec.job_id))
         return self._functions[spec.function_id]
 
 
 def _print(error: BaseException) -> None:
-    """Tell it on stderr, as an interpreter does that ends by it."""
     if isinstance(error, MemoryError):
-        traceback.clear_frames(error.__traceback__)  # what could not all be held must not be in the way now
+        traceback.clear_frames(error.__traceback__)  # frees the memory that the frames refer to
     if not isinstance(error, SystemExit | KeyboardInterrupt):
-        with contextlib.suppress(BaseException):  # the hook may be the user's own, and leave by sys.exit
+        with contextlib.suppress(BaseException):  # the user's hook may call sys.exit
             sys.excepthook(type(error), error, error.__traceback__)
 
 
@@ -218,7 +215,7 @@ def _pack_result(value: object, spec: JobSpec) -> tuple[bytes, list[Beside]]:
 
 
 def _limit(spec: JobSpec, how: How) -> None:
-    """Threads, GPUs and memory as the lease says; before any user code of this job runs."""
+    """Limit threads, GPUs and memory to the lease, before any user code of the job runs."""
     os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(spec.gpus)
     for name in THREAD_VARIABLES:
         os.environ[name] = str(spec.cpus)
@@ -226,7 +223,7 @@ def _limit(spec: JobSpec, how: How) -> None:
         os.environ.update(_gpu_share(spec.gpu_fraction))
         os.environ.update(spec.mps_variables)  # a reused process keeps those of its first job
     if how == "reuse":
-        return  # the rest holds for the process: a reused one gets only jobs of the same resources
+        return  # the other limits are those of the process, which runs only jobs of the same resources
     if spec.cpus != 1:
         import threadpoolctl
 
@@ -246,18 +243,17 @@ def _limit(spec: JobSpec, how: How) -> None:
 
 
 def _gpu_share(fraction: float) -> dict[str, str]:
-    """What JAX and TensorFlow read when they first use the GPU; else each would take most of its memory at once.
+    """Return variables that keep JAX and TensorFlow from allocating most of the GPU's memory on first use.
 
-    JAX takes its part then, a little less than the job's, as its own default of 75 % is of a whole one. TensorFlow
-    takes what it needs, when it does: it has no variable for a part.
+    JAX allocates a little less than the job's part. TensorFlow has no variable for a part and allocates on demand.
     """
     return {"XLA_PYTHON_CLIENT_MEM_FRACTION": f"{0.9 * fraction:.3f}", "TF_FORCE_GPU_ALLOW_GROWTH": "true"}
 
 
 def _limit_gpu_memory(fraction: float) -> None:
-    """This process may have `fraction` of its GPU's memory; set when torch is there, at the latest by its import."""
+    """Limit torch to a fraction of the GPU's memory, now or at its import."""
 
-    def limit(torch: Any) -> None:  # Any: the module
+    def limit(torch: Any) -> None:
         if torch.backends.cuda.is_built():
             torch.cuda.set_per_process_memory_fraction(fraction)
 
@@ -268,18 +264,18 @@ def _limit_gpu_memory(fraction: float) -> None:
 
 
 def _redirect(output: str) -> None:
-    """Standard output and error go to the job's own files, line by line, so that a crash loses nothing."""
+    """Redirect standard output and error to the job's files, line by line, so that a crash loses nothing."""
     _flush()
-    for fd, ending in ((1, ".out"), (2, ".err")):
-        target = os.open(output + ending, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    for fd, extension in ((1, ".out"), (2, ".err")):
+        target = os.open(output + extension, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         os.dup2(target, fd)
         os.close(target)
     null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     os.dup2(null, 0)
     os.close(null)
-    sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__  # an earlier job may have put something else there
+    sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__  # an earlier job may have replaced them
     for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # text files both, as we were started
+        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
 
 
 def _flush() -> None:
@@ -297,33 +293,33 @@ def _resident_bytes() -> int:
 
 
 def _data_bytes() -> int:
-    """What RLIMIT_DATA counts, and a little more (the stack)."""
+    """Return the memory that RLIMIT_DATA limits, and the stack."""
     return _statm_bytes(5)
 
 
 class _Memory:
-    """Whether a reused process keeps its memory. Its baseline is what it holds after its first job."""
+    """Checks that a reused process does not grow. The baseline is its memory after the first job."""
 
     _SLACK_BYTES = 256 << 20
     _SLACK_SHARE = 0.25
 
     def __init__(self) -> None:
         self._baseline: tuple[int, int] | None = None
-        self._above = 0
+        self._num_above = 0
 
     def is_steady(self) -> bool:
-        """False once two jobs in a row ended well above the baseline, on the host or on a GPU."""
-        now = (_resident_bytes(), _cuda_bytes())
+        """Return False if two jobs in a row ended well above the baseline, on the host or on a GPU."""
+        used = (_resident_bytes(), _cuda_bytes())
         if self._baseline is None:
-            self._baseline = now
-        if self._is_above(now, self._baseline):
+            self._baseline = used
+        if self._is_above(used, self._baseline):
             gc.collect()
-            now = (_resident_bytes(), _cuda_bytes())
-        self._above = self._above + 1 if self._is_above(now, self._baseline) else 0
-        return self._above < 2
+            used = (_resident_bytes(), _cuda_bytes())
+        self._num_above = self._num_above + 1 if self._is_above(used, self._baseline) else 0
+        return self._num_above < 2
 
-    def _is_above(self, now: tuple[int, int], baseline: tuple[int, int]) -> bool:
-        return any(n > b * (1 + self._SLACK_SHARE) + self._SLACK_BYTES for n, b in zip(now, baseline, strict=True))
+    def _is_above(self, used: tuple[int, int], baseline: tuple[int, int]) -> bool:
+        return any(n > b * (1 + self._SLACK_SHARE) + self._SLACK_BYTES for n, b in zip(used, baseline, strict=True))
 
 
 def _cuda_bytes() -> int:

@@ -29,17 +29,16 @@ from .actors.queues import Queues
 from .calling.early_calls import EarlyCalls
 from .calling.queued_request import QueuedRequest
 from .calling.sender import Sender
+from .calling.serializer import Serializer
 from .calling.server import Server
 from .connections.connections import LINKS_LOST, Connections
-from .devices.cuda_memory import CudaMemory
-from .devices.device_maps import DeviceMaps, about_here
-from .devices.lending import Lending
+from .devices.cuda_ipc import CudaIpc
+from .devices.device_maps import DeviceMaps, describe_devices
 from .hub_thread import run_on_hub
 from .membership.group import Group
 from .membership.members import Event, Joined, Lost
 from .membership.worker_events import WorkerEvents
 from .messages.messages import Message
-from .messages.serializer import Serializer
 from .options import TensorPipeRpcBackendOptions
 from .references.references import References
 from .switch_interval import ShortSwitchInterval
@@ -71,24 +70,21 @@ class Agent:
         self.worker_events: WorkerEvents
         self.actors: Any
         self._infos: dict[str | int, WorkerInfo] = {}
-        self.lending: Lending
         self.connections = Connections(
             info,
             hub,
             handle=self._handle,
             waiting=runners.waiting,
             outside=runners.outside,
-            load_error=load_error if options.allowed is None else options.allowed.loads_error,
-            arrived=lambda sender, loans: self.lending.arrived(sender, loans),
+            load_error=load_error if options.allowed is None else None,
             unwanted=self.discard,
         )
         self.on_cut, self.on_over = self.connections.on_cut, self.connections.on_over
         self.references = References(self)
-        self.lending = Lending(self, hub, options.memory or CudaMemory())
         self.devices = DeviceMaps(options.device_maps, options.devices)
         self.serializer = Serializer(
             references=self.references,
-            lending=self.lending,
+            cuda_ipc=CudaIpc(self),
             allowed=options.allowed,
             devices=self.devices,
             name_of=self._name_of,
@@ -102,16 +98,10 @@ class Agent:
             record_sent=self.record_sent,
         )
         self._early_calls = EarlyCalls(self.server.serve)
-        self.sender = Sender(
-            self,
-            self.serializer,
-            self.connections,
-            self.references,
-            record_sent=self.record_sent,
-        )
+        self.sender = Sender(self)
         self.call, self.call_sync, self.stream = self.sender.call, self.sender.call_sync, self.sender.stream
         self.on(LINKS_LOST, self.connections.on_peer_lost_links)
-        self.on("devices", lambda sender: about_here(self.devices))
+        self.on("devices", lambda sender: describe_devices(self.devices))
         self._switch_interval = ShortSwitchInterval()
         self._switch_interval.begin()
 
@@ -126,6 +116,7 @@ class Agent:
         """Allow calls to the members of the group, and serve the calls received so far."""
         self.incarnation = group.me.incarnation
         group.on_event.append(self._on_event)
+        self.serializer.plain_peers = {id for id, member in group.members().items() if member.has_allow_list}
         group.on_fenced.append(self.connections.fenced)
         group.on_dial_request.append(lambda member: self.outside(partial(self.connections.dial_back, member)))
         self.connections.joined(group)
@@ -168,15 +159,17 @@ class Agent:
 
     def _on_event(self, event: Event) -> None:
         """Handle a membership event, on the hub's thread."""
-        if isinstance(event, Joined):
-            return
-        self._infos = {}  # replaced, because `worker` may be adding an obsolete entry to the old dict
         member = event.member
+        if isinstance(event, Joined):
+            if member.has_allow_list:
+                self.serializer.plain_peers.add(member.id)
+            return
+        self.serializer.plain_peers.discard(member.id)
+        self._infos = {}  # replaced, because `worker` may be adding an obsolete entry to the old dict
         if isinstance(event, Lost):
             self.connections.lost(member)
         else:
             self.connections.left(member)
-        self.lending.gone(member.key)
         if isinstance(event, Lost):
             for callback in list(self.on_lost):  # a copy: the callbacks wake threads that remove theirs
                 callback(member.info, member.incarnation)
@@ -223,12 +216,8 @@ class Agent:
         return self.server.num_streams + self.sender.num_streams
 
     def record_sent(self, message: Message, link: Link) -> bool:
-        """Record that the references or loans of a message are sent over `link`. Return False if the link has ended."""
-        number = self.connections.number_of(link)
-        if message.fork_ids and not self.references.leave(message.fork_ids, link, number):
-            return False
-        self.lending.leave(message.loans, number)
-        return True
+        """Record that the references of a message are sent over `link`. Return False if the link has ended."""
+        return self.references.leave(message.fork_ids, link, self.connections.number_of(link))
 
     def call_later(self, delay_s: float, job: Callable[[], None]) -> None:
         """Run `job` on the hub's thread after a delay."""
@@ -243,7 +232,7 @@ class Agent:
         return may_wait_for(self._hub)
 
     def discard(self, answer: Message, link: Link) -> None:
-        """Release the references and loans of a message that will not be deserialized. Thread-safe."""
+        """Release the references of a message that will not be deserialized. Thread-safe."""
 
         def discard() -> None:
             with contextlib.suppress(FanwiseError, struct.error):  # the link was lost, or the message is invalid
@@ -257,7 +246,7 @@ class Agent:
         return {
             "agent.thread_pool_size": self._runners.limit,
             "agent.server_active_calls": num_open_in,
-            "agent.client_active_calls": self.connections.num_open + self.lending.num_lent,
+            "agent.client_active_calls": self.connections.num_open,
             "agent.calls_begun": self.server.num_begun,
         }
 
@@ -278,14 +267,14 @@ class Agent:
         return self.connections.closed
 
     def open_calls(self) -> tuple[int, int]:
-        """Return the number of open calls in both directions, including outstanding loans, and of calls ever started.
+        """Return the number of open calls in both directions, and of calls ever started.
 
         A stream does not count on its consumer, which reads it in a call or in the program. In a static group it does
         not count on its producer either while it waits to be read.
         """
         server = self.server
         num_open_in = server.num_open if self.group.world_size is None else server.num_open_but_waiting
-        return self.connections.num_open + num_open_in + self.lending.num_lent, server.num_begun
+        return self.connections.num_open + num_open_in, server.num_begun
 
     def close(self) -> None:
         """Close the links and stop the threads. Pending calls fail; running jobs are not interrupted.
@@ -295,7 +284,6 @@ class Agent:
         if self.has_joined:
             self.worker_events.close()
         self.connections.close()
-        self.lending.close()
         self._switch_interval.end()
         self._runners.close()
         self.server.coroutines.close()

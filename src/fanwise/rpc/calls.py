@@ -16,10 +16,11 @@ from torch.futures import Future
 
 from ..base.errors import WorkerLostError
 from . import current as process
-from .actors.address import CONCURRENCY_LIMIT
 from .calling import cancellation, torch_futures
-from .calling.call import Call, ChainedCall, Invocation
+from .calling.call import Call, ChainedCall
 from .constants import UNSET_RPC_TIMEOUT
+from .messages.ids import Invocation
+from .messages.metadata import CONCURRENCY_LIMIT
 from .references import proxy
 from .references.rref import RRef
 from .worker_info import WorkerInfo

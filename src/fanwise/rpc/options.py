@@ -7,7 +7,7 @@ and `_channels` are accepted and ignored. `allow` and `heartbeat_s` are not in t
 
 import math
 import numbers
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,8 +16,7 @@ from . import constants
 from .constants import HEARTBEAT_S
 
 if TYPE_CHECKING:  # loaded on use
-    from .allow_list.allowing import Allow, Allowed
-    from .devices.device_memory import DeviceMemory
+    from .allowed import Allowed
 
 HEARTBEAT_MIN_S = 1.0
 
@@ -60,13 +59,10 @@ class TensorPipeRpcBackendOptions(RpcBackendOptions):
         init_method: rendezvous of the workers.
         device_maps: for each callee by name, {device of this worker: device of the callee}; one to one.
         devices: GPUs of this worker that calls use; None for all.
-        allow: functions, classes and modules that other workers may use here, as objects or as names such as
-            "shop.train.step" and "shop.train.*"; None for everything. A function may be called. A class, without its
-            subclasses, allows its constructor, its methods without a leading underscore and `__call__`, also through
-            references, and its instances among arguments, results and errors. A module allows its definitions. Plain
-            values and containers, tensors, references and builtin errors are always allowed; a method of a remote value
-            needs its class to be listed, tensors' too. Everything else is refused, by name, before it is imported;
-            an error that is not listed arrives as a RemoteError. The arguments of a listed function are not checked.
+        allow: the functions that other workers may call here; None for all. Arguments and results, also of the calls
+            that this worker makes, are then plain values: None, bool, int, float, str, bytes, tuple, list, dict,
+            frozenset, arrays and tensors, which arrive on the CPU. No pickle is read. References, actors and
+            distributed autograd cannot be used with this worker. An error of a user's type arrives as a RemoteError.
         heartbeat_s: seconds of silence after which a worker on another host counts as lost, because it is stopped or
             holds the interpreter's lock. At least 1, and equal on all workers. A higher value detects a hanging worker
             later; a lower one evicts busy workers. It does not apply to a process that has ended (detected within
@@ -82,7 +78,7 @@ class TensorPipeRpcBackendOptions(RpcBackendOptions):
         init_method: str = constants.DEFAULT_INIT_METHOD,
         device_maps: Mapping[str, Mapping[Device, Device]] | None = None,
         devices: Sequence[Device] | None = None,
-        allow: "Iterable[Allow] | None" = None,
+        allow: Iterable[Callable[..., Any]] | None = None,
         heartbeat_s: float = HEARTBEAT_S,
         _transports: Any = None,
         _channels: Any = None,
@@ -99,7 +95,6 @@ class TensorPipeRpcBackendOptions(RpcBackendOptions):
             self.set_device_map(to, device_map)
         self.devices = [_gpu(device) for device in devices or ()]
         self.allowed = None if allow is None else _allow_list(allow)
-        self.memory: DeviceMemory | None = None  # allocator of the memory to lend; None for CUDA
 
     def set_device_map(self, to: str, device_map: Mapping[Device, Device]) -> None:
         """Add to the device map for worker `to`. Raises ValueError if a device would map to two devices."""
@@ -129,8 +124,8 @@ def _check_heartbeat(heartbeat_s: float) -> float:
     return float(heartbeat_s)
 
 
-def _allow_list(allow: "Iterable[Allow]") -> "Allowed":
-    from .allow_list.allowing import Allowed
+def _allow_list(allow: Iterable[Callable[..., Any]]) -> "Allowed":
+    from .allowed import Allowed
 
     return Allowed(allow)
 

@@ -102,7 +102,7 @@ class _Group:
         world_size: int,
         options: TensorPipeRpcBackendOptions | None,
     ) -> list[Any]:
-        cluster = self._pool.cluster
+        cluster = self._pool._cluster_engine
         reachable_host = cluster.hosts[0].address if cluster is not None and cluster.hosts else "127.0.0.1"
         secret, results = new_secret(), dict[int, Any]()
         try:

@@ -27,7 +27,7 @@ from . import autograd, backend_registry, constants
 from . import current as _process
 from .actors.calls import Actors
 from .calling import coroutines, server, torch_futures
-from .devices.device_maps import check_here, check_there
+from .devices.device_maps import check_local, check_targets
 from .membership.group import Group
 from .options import RpcBackendOptions, TensorPipeRpcBackendOptions
 from .rendezvous import Rendezvous, open_rendezvous
@@ -164,6 +164,7 @@ def _start(
             address=address,
             within_s=options.rpc_timeout or _JOIN_S,
             heartbeat_s=options.heartbeat_s,
+            has_allow_list=options.allowed is not None,
         )
         _set_agent(agent)  # before early calls are served, because their functions may make calls
         agent.set_group(group)
@@ -178,7 +179,7 @@ def _check_devices(agent: _agent.Agent) -> None:
     """Check the device maps against the current group. Raises ValueError with torch's messages."""
     maps, own_name = agent.devices, agent.info.name
     names = None if agent.group.world_size is None else [worker.name for worker in agent.workers()]
-    check_here(own_name, maps, names, torch.cuda.device_count())
+    check_local(own_name, maps, names, torch.cuda.device_count())
     replies = {
         worker.name: agent.request(worker.id, "devices") for worker in agent.workers() if maps.map_to(worker.name)
     }
@@ -187,7 +188,7 @@ def _check_devices(agent: _agent.Agent) -> None:
             count, devices = reply.wait()
         except WorkerLostError:
             continue  # its own device maps may be invalid
-        check_there(own_name, to, maps.map_to(to), (count, devices))
+        check_targets(own_name, to, maps.map_to(to), (count, devices))
 
 
 def _abort_start(agent: _agent.Agent) -> None:

@@ -1,7 +1,6 @@
-"""The identity of a worker: `WorkerInfo`, its name and rank, and `WorkerKey`, one incarnation of it."""
+"""`WorkerInfo`: the name and rank of a worker."""
 
 import re
-from typing import NamedTuple
 
 _NAME_CHARS_MAX = 128
 _NAME = re.compile(r"[A-Za-z0-9_:\-]+")
@@ -16,13 +15,6 @@ def name_error(name: str) -> str | None:
     if _NAME.fullmatch(name) is None:
         return f"Worker name must match ^[A-Za-z0-9_-:]*$, but got {name!r}"
     return None
-
-
-class WorkerKey(NamedTuple):
-    """One incarnation of a worker: a restarted worker keeps its id, the rank, and gets another incarnation."""
-
-    id: int
-    incarnation: int
 
 
 class WorkerInfo:

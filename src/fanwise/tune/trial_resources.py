@@ -15,7 +15,8 @@ BLAS, OpenMP) have as many threads as the trial has cores.
 
 import math
 
-from ..pool import Capacity, Resources
+from ..pool import Capacity
+from ..pool.leases import Resources
 from .values import checked_int, is_number
 
 

@@ -19,7 +19,7 @@ from ..base.nearest import did_you_mean, names_nearest_option
 from ..pool import Capacity, Pool
 from ..pool.backend import start_ahead
 from ..pool.devices import find_machine
-from ..pool.functions import check_signature, name_of
+from ..pool.functions import name_of
 from .core import events
 from .experiment import Experiment, folder_of
 from .program import ASK_AND_TELL, load_cluster, load_program
@@ -32,6 +32,7 @@ from .runtime.search_run import SearchRun, check_name_is_free
 from .schedulers.scheduler import Scheduler
 from .search_settings import SearchSettings, as_space
 from .searchers.searcher import Mode, Searcher
+from .signatures import check_signature
 from .space import Space, object_categories, space_from_json
 from .stopping import StoppingCriterion
 from .trial_resources import default_devices_per_trial, resolve_devices

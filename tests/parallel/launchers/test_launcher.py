@@ -5,7 +5,7 @@ import torch
 
 from fanwise.parallel.devices import Devices
 from fanwise.parallel.launch.external import Launched, check_arguments, device_of, launched, launched_as
-from fanwise.pool.launchers import launched_by
+from fanwise.parallel.launch.launchers import launched_by
 
 COMPLETE = {"RANK": "1", "WORLD_SIZE": "3", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "1234"}
 SECOND_OF_THREE = Launched(rank=1, size=3, local_rank=None, is_joined=False)

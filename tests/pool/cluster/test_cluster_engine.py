@@ -7,7 +7,7 @@ import pytest
 from engine_contract import CHECKS, Check, EngineCase
 from memory_hosts import MemoryHosts, memory_pool
 
-from fanwise.pool.cluster.jobs import ClusterJob
+from fanwise.pool.cluster.engine import ClusterJob
 from fanwise.pool.contract import Job, Ready
 from fanwise.testing import within
 

@@ -91,7 +91,7 @@ class Nodes:
     @property
     def hosts(self) -> dict[str, int]:
         """The pid of each node's host."""
-        engine = self.pool.engine
+        engine = self.pool._engine
         assert isinstance(engine, ClusterEngine)
         return {host.node: host.pid for host in engine.hosts}
 

@@ -49,7 +49,7 @@ if __name__ == "__main__":
     address, folder, trials, epochs = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
     with Pool(ray=address) as pool:
         pool.capacity()
-        print(*(host.pid for host in pool.engine.hosts), flush=True)
+        print(*(host.pid for host in pool._engine.hosts), flush=True)
         Tuner(
             train, {"folder": folder, "epochs": epochs}, FIFO(metric="loss"),
             StoppingCriterion(max_num_trials_started=trials), n_workers=4, retries=3, name="far", pool=pool,

@@ -19,8 +19,7 @@ from with_ray import RayCluster
 
 from fanwise import Pool
 from fanwise.base.errors import ClusterError, NotInstalled
-from fanwise.pool.cluster.engine import ClusterEngine
-from fanwise.pool.cluster.jobs import ClusterJob
+from fanwise.pool.cluster.engine import ClusterEngine, ClusterJob
 from fanwise.pool.contract import Job, Ready
 from fanwise.testing import within
 
@@ -34,8 +33,8 @@ def alive(pid: int) -> bool:
 
 
 def engine_of(pool: Pool) -> ClusterEngine:
-    assert isinstance(pool.engine, ClusterEngine)
-    return pool.engine
+    assert isinstance(pool._engine, ClusterEngine)
+    return pool._engine
 
 
 PROGRAM = """
@@ -49,7 +48,7 @@ if __name__ == "__main__":
     pool = Pool(ray=sys.argv[1])
     jobs = [pool.submit(waits) for _ in range(2)]
     assert all(job.wait_began(60) for job in jobs)
-    print(*(host.pid for host in pool.engine.hosts), *(job.pid for job in jobs), flush=True)
+    print(*(host.pid for host in pool._engine.hosts), *(job.pid for job in jobs), flush=True)
     sys.stdin.read()
 """
 
@@ -221,7 +220,7 @@ def test_a_cluster_with_a_token_is_told_to_those_without_and_used_by_those_with(
         ({"ray": "auto", "bundles": [{"GPU": 1}]}, ValueError, "needs a whole number of CPUs, at least 1"),
         ({"ray": "auto", "bundles": [{"CPU": 1, "GPU": 0.5}]}, ValueError, "a bundle has whole GPUs"),
         ({"ray": "auto", "cpus": 2}, ValueError, "cpus and gpus are of this machine"),
-        ({"ray": "auto", "runtime_env": {"working_dir": Path()}}, TypeError, "runtime_env must be of texts"),
+        ({"ray": "auto", "runtime_env": {"working_dir": Path()}}, TypeError, "runtime_env must consist of strings"),
         ({"ray": "auto", "start_within_s": 0}, ValueError, "a number of seconds above 0"),
     ],
 )

@@ -16,7 +16,7 @@ WEARING = (contract.a_lost_node_is_an_outcome, contract.closing_tells_every_subm
 
 
 def case_of(pool: Pool) -> EngineCase:
-    engine = pool.engine
+    engine = pool._engine
     assert isinstance(engine, ClusterEngine)
 
     def wait(fact: object, text: str) -> None:

@@ -11,12 +11,12 @@ import pytest
 from fanwise.base.errors import ClusterError
 from fanwise.links.hub import Hub
 from fanwise.pool.cluster import starting
-from fanwise.pool.cluster.ray_process import News, RayProcess
-from fanwise.pool.cluster.settings import ClusterSettings
+from fanwise.pool.cluster.ray_process import Event, RayProcess
 from fanwise.pool.cluster.starting import ClusterStart
 from fanwise.pool.contract import JobEvents, JobRequest
 from fanwise.pool.functions import pack
 from fanwise.pool.leases import Resources
+from fanwise.pool.settings import ClusterSettings
 
 
 def test_modules_in_the_working_folder_do_not_shadow_the_standard_library(
@@ -24,10 +24,10 @@ def test_modules_in_the_working_folder_do_not_shadow_the_standard_library(
 ) -> None:
     (tmp_path / "json.py").write_text("raise RuntimeError('the wrong module')\n")
     monkeypatch.chdir(tmp_path)
-    heard: list[News] = []
+    heard: list[Event] = []
     ended = threading.Event()
 
-    def hear(news: News) -> None:
+    def hear(news: Event) -> None:
         heard.append(news)
         if news["kind"] == "gone":
             ended.set()
@@ -77,16 +77,16 @@ def hub() -> Iterator[Hub]:
 @pytest.fixture
 def started(hub: Hub, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ClusterStart:
     """A pool that had begun on a cluster; no process is started again."""
-    monkeypatch.setattr(ClusterStart, "_speak_with_ray", lambda self: None)
+    monkeypatch.setattr(ClusterStart, "_start_process", lambda self: None)
     start = ClusterStart(hub, tmp_path, ClusterSettings("10.0.0.1:6379", (), None, 60.0), seed=0)
     monkeypatch.setattr(start, "_closing", clock)
-    start._on_news({"kind": "settled", "hosts": ["node 1"]})
+    start._on_event({"kind": "settled", "hosts": ["node 1"]})
     return start
 
 
 def lose_the_cluster(start: ClusterStart) -> None:
-    start._on_news({"kind": "fatal", "why": "no-cluster", "text": "connection refused"})
-    start._on_news({"kind": "gone", "text": "exit code 0"})
+    start._on_event({"kind": "fatal", "why": "no-cluster", "text": "connection refused"})
+    start._on_event({"kind": "gone", "text": "exit code 0"})
 
 
 def test_a_cluster_that_stays_away_is_given_up_with_one_warning_and_one_error(
@@ -111,7 +111,7 @@ def test_a_process_that_cannot_be_started_is_another_try(
     def fails() -> NoReturn:
         raise OSError(errno.EAGAIN, "no more processes")
 
-    monkeypatch.setattr(started, "_speak_with_ray", fails)
+    monkeypatch.setattr(started, "_start_process", fails)
     lose_the_cluster(started)
     assert len(clock.pauses) > 50
 
@@ -122,7 +122,7 @@ def test_a_cluster_that_comes_back_after_minutes_is_used_again_and_its_next_loss
     for _ in range(10):
         lose_the_cluster(started)
     assert clock.now_s > 200
-    started._on_news({"kind": "settled", "hosts": ["node 2"]})
+    started._on_event({"kind": "settled", "hosts": ["node 2"]})
     clock.now_s += 3600
     lose_the_cluster(started)
     assert clock.pauses[-1] == 2.0
@@ -134,5 +134,5 @@ def test_a_cluster_that_is_lost_again_at_once_is_not_warned_of_each_time(
 ) -> None:
     for _ in range(10):
         lose_the_cluster(started)
-        started._on_news({"kind": "settled", "hosts": ["node 2"]})
+        started._on_event({"kind": "settled", "hosts": ["node 2"]})
     assert [record.levelname for record in caplog.records] == ["WARNING"]

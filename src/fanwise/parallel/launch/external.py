@@ -1,7 +1,7 @@
 """Processes that a launcher has started: `launched` returns which of them this one is.
 
 torch.distributed is initialized                         its processes
-torchrun, SLURM or MPI has started this process          the launcher's processes; see pool/launchers.py
+torchrun, SLURM or MPI has started this process          the launcher's processes; see `launchers`
 neither, or there is only one process                    None: `fanwise.run` starts the processes that it needs
 in a job of a pool                                       None, because the job may have inherited a launcher's variables
 """
@@ -14,10 +14,10 @@ from torch import distributed
 from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
-from ...pool import LaunchedProcess, from_environment
 from ...pool.current import in_job
 from ..comm.torch_group import TorchGroup, World
 from ..devices import Devices, devices_of, gpus_here
+from .launchers import LaunchedProcess, from_environment
 
 # The launcher's store and the number of runs that have used it. The store stays open for the next run: rank 0 may serve
 # it, and a process that connects again could reach it while it closes.

@@ -71,7 +71,7 @@ def pool_for(
     names = tuple(map(str, devices))
     if devices[0].type != "cuda":
         return own_pool() if pool is None else pool, names, ()
-    if pool is not None and pool.cluster is not None:
+    if pool is not None and pool._cluster_engine is not None:
         return pool, ("cuda:0",) * len(devices), ()
     visible_gpus = gpus_here()
     gpu_names = tuple((visible, f"cuda:{number}") for number, visible in enumerate(visible_gpus))

@@ -1,14 +1,13 @@
-"""The engine of a pool over many hosts: which host runs which job, and what is told of it. On the hub's thread only.
+"""The engine of a pool on a cluster: assigns jobs to hosts and passes on their events.
 
     submit --> placement --a host has room--> submit on its link --> ready, reports, ended, free come back
-    a link ends --> each job of that host ends as lost, and is free
-    a host joins --> jobs that wait are placed there in the same turn
+    a link ends --> each job of that host ends as lost
+    a host joins --> queued jobs are placed in the same iteration of the loop
 
-Each host is a local engine behind a link (`host`), and this forwards: a job that was placed is as good as one of a
-local pool, jobs that it submits itself stay on its host, and its reports are calls that wait for their answers. Knows
-nothing of who starts hosts, and so nothing of Ray: whoever holds the pool's secret and says `join` is one.
+Each host is a local engine behind a link (`host`). Jobs that a job submits stay on its host. Does not depend on Ray:
+any process that has the pool's secret and sends `join` is a host. Used on the event loop's thread, except where stated.
 
-Invariant: a job is in the table until it is free, and an outcome is told once, before that.
+Invariant: a job is in the table until it is free, and its outcome is reported once, before that.
 """
 
 import functools
@@ -18,103 +17,128 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from ...base.errors import ClosedError, ClusterError, LeaseError, NotSendableError, WorkerLostError
 from ...base.text import counted
 from ...links.codec import pack_error
 from ...links.hub import Hub, Timer
 from ...links.link import Link, Reply, Request
-from ...links.peers import Ending
-from ..contract import Capacity, JobEvents, JobRequest, Outcome, Output, Ready
-from ..contract import Ending as HowToEnd
+from ...links.peers import Ending as LinkEnding
+from ..contract import Capacity, Ending, JobEvents, JobRequest, JobState, Outcome, Output, Ready
 from ..contract import Job as AnyJob
+from ..jobs import Report
 from ..leases import Machine
-from ..outcomes import exception_outcome
-from ..runtime_environment import look
+from ..outcomes import exception_outcome, never_began
+from ..runtime_environment import capture_environment, without_python
 from ..seeds import job_seed
 from ..specs import How, Packed, RuntimeEnvironment
-from .hosts import HostFacts
-from .jobs import ClusterJob, ClusterReport
+from .host import HostFacts
 from .placement import JobPlacement
-from .surroundings import of_the_user
 
 _log = logging.getLogger(__name__)
 
-# How long to wait for what a job that still runs has printed.
-_OUTPUT_WITHIN_S = 10.0
+# Timeout of a request for the output of a running job.
+_OUTPUT_S = 10.0
 
-HostsChanged = Callable[[tuple[HostFacts, ...]], None]
+OnHosts = Callable[[tuple[HostFacts, ...]], None]
 
 
-def _result_of(reply: Reply) -> Output | None:
-    """What a host says a job has printed; None when it says nothing."""
-    try:
-        printed: Output | None = reply.result()
-    except Exception:
-        return None
-    return printed
+@dataclass(slots=True, eq=False)
+class ClusterJob:
+    """A job, see `contract.Job`.
+
+    Attributes:
+        request: as it was submitted.
+        sent: as its host gets it.
+        host: where it was placed.
+        is_ending: the user has stopped it.
+        begun: its function is about to be called, or was.
+        printed: the end of its output, as its host sent it last.
+    """
+
+    id: int
+    request: JobRequest
+    sent: JobRequest
+    events: JobEvents
+    seed: int
+    host: str | None = None
+    is_ending: bool = False
+    begun: bool = False
+    over: bool = False
+    outcome: Outcome | None = None
+    printed: Output = field(default_factory=Output)
+
+    @property
+    def state(self) -> JobState:
+        """See `contract.Job`."""
+        if self.over:
+            return "over"
+        if self.outcome is not None or self.is_ending:
+            return "ending"
+        if self.host is None:
+            return "queued"
+        return "running" if self.begun else "starting"
 
 
 class ClusterEngine:
-    """Jobs on hosts that have joined; an engine as `contract` says.
+    """Runs jobs on hosts that have joined, see `contract.Engine`.
 
     Args:
-        patience_s: a job waits so long for a host that could run it at all, when there was one and it was lost.
-        on_hosts: is told all hosts whenever one has joined or was lost. On the hub's thread.
+        patience_s: how long a job waits for a host that can run it, if the only one was lost.
+        on_hosts: called with all hosts when one has joined or was lost.
     """
 
-    def __init__(self, hub: Hub, *, seed: int, patience_s: float, on_hosts: HostsChanged = lambda hosts: None) -> None:
+    def __init__(self, hub: Hub, *, seed: int, patience_s: float, on_hosts: OnHosts = lambda hosts: None) -> None:
         self.loop = hub
         self.seed = seed
         self.finished = 0
         self.started: Counter[How] = Counter()
-        self.connections_refused = 0
         self.hosts: tuple[HostFacts, ...] = ()
         self._patience_s = patience_s
         self._on_hosts = on_hosts
         self._placement = JobPlacement()
         self._links: dict[str, Link] = {}
-        self._facts: dict[str, HostFacts] = {}  # of `hosts`, by their keys
+        self._facts: dict[str, HostFacts] = {}  # of `hosts`, by key
         self._jobs: dict[int, ClusterJob] = {}
-        self._seen: dict[Machine, None] = {}  # machines of all hosts that were ever here
-        self._ever = Capacity(())  # of these
+        self._seen: dict[Machine, None] = {}  # machines of all hosts that ever joined
+        self._seen_capacity = Capacity(())
         self._prepared: Packed | None = None
         self._last_id = 0
         self._stuck: tuple[int, Timer] | None = None
         self._environment = dict(os.environ)
-        self._given_up = ""
+        self._lost_reason = ""  # why the cluster was given up
         self._closed = False
 
     def capacity(self) -> Capacity:
-        """What the hosts have that are here now. May be called by any thread."""
+        """Return the machines of the present hosts. May be called on any thread."""
         return Capacity(tuple(host.machine for host in self.hosts))
 
     def runtime_environment(self) -> RuntimeEnvironment:
-        """That of this process now, as jobs elsewhere are told it. May be called by any thread."""
-        return of_the_user(look(self._environment), (sys.prefix, sys.base_prefix))
+        """Return the runtime environment of this process for jobs elsewhere. May be called on any thread."""
+        return without_python(capture_environment(self._environment), (sys.prefix, sys.base_prefix))
 
     def counts(self) -> tuple[int, int]:
-        """How many jobs run, and how many wait to begin. May be called by any thread."""
+        """Return the number of running and of waiting jobs. May be called on any thread."""
         jobs = list(self._jobs.values())
         running = sum(job.begun for job in jobs)
         return running, len(jobs) - running
 
     def prepare(self, packed: Packed) -> None:
-        """Begin to load a function on every host, and on those that join later."""
+        """Load a function on every host, and on hosts that join later."""
         self._prepared = packed
         for link in self._links.values():
-            _tell(link, "prepare", packed)
+            _notify(link, "prepare", packed)
 
     # -- submitting and ending ---------------------------------------------------------------------------------------
 
     def submit(self, request: JobRequest, events: JobEvents) -> ClusterJob:
-        """Queue a job, see `contract.Engine`. One that only a lost host could run waits for such a host to come."""
+        """Queue a job, see `contract.Engine`. If only a lost host could run it, it waits for such a host."""
         if self._closed:
             raise ClosedError("this pool is closed. Make a new one.")
-        if self._given_up and not self._links:
-            raise ClusterError(self._given_up)
-        self._ever.check(request.resources)
+        if self._lost_reason and not self._links:
+            raise ClusterError(self._lost_reason)
+        self._seen_capacity.check(request.resources)
         self._last_id += 1
         number = self._last_id - 1 if request.number is None else request.number
         seed = self.seed if request.seed is None else request.seed
@@ -130,101 +154,107 @@ class ClusterEngine:
         self._place()
         return job
 
-    def end(self, job: AnyJob, how: HowToEnd, *, grace_s: float | None = None) -> None:
+    def end(self, job: AnyJob, how: Ending, *, grace_s: float | None = None) -> None:
         """End a job, see `contract.Engine`."""
         own = self._jobs.get(job.id)
         if own is not job or own is None:
             return
-        own.asked = True
+        own.is_ending = True
         if self._placement.withdraw(own.id):
-            stopped = Outcome("stopped", f"job {own.id} was stopped before it began")
-            # Later in this turn: whoever stops it may be in the middle of its own book-keeping.
-            self.loop.call_soon(lambda: self._over(own, stopped))
+            # Not now, because the caller may be updating its own tables.
+            self.loop.call_soon(lambda: self._finish(own, never_began(own.id)))
         elif own.host in self._links:
-            _tell(self._links[own.host], "end", own.id, how, grace_s)
+            _notify(self._links[own.host], "end", own.id, how, grace_s)
 
     def output(self, job: AnyJob) -> Output:
-        """What a job printed last; of one that runs its host is asked, which blocks. By any thread.
+        """Return the end of a job's output. May be called on any thread.
 
-        On the hub's thread, which must not block, what the host has told last.
+        Blocks while the host of a running job is asked, except on the event loop's thread, which gets the last output
+        that the host has sent.
         """
         assert isinstance(job, ClusterJob), "a job of this engine"
         if job.outcome is None and job.begun and not self.loop.is_loop_thread:
-            asked = threading.Event()
-            self.loop.call_soon(lambda: self._ask_output(job, asked.set))
-            asked.wait(_OUTPUT_WITHIN_S)
+            answered = threading.Event()
+            self.loop.call_soon(lambda: self._request_output(job, answered.set))
+            answered.wait(_OUTPUT_S)
         return job.printed
 
-    def _ask_output(self, job: ClusterJob, then: Callable[[], None]) -> None:
+    def _request_output(self, job: ClusterJob, callback: Callable[[], None]) -> None:
         link = self._links.get(job.host or "")
         if link is None or job.outcome is not None:
-            then()
+            callback()
             return
 
-        def told(printed: Output | None) -> None:
+        def on_reply(reply: Reply) -> None:
+            printed: Output | None
+            try:
+                printed = reply.result()
+            except Exception:
+                printed = None
             if printed is not None and job.outcome is None:
                 job.printed = printed
-            then()
+            callback()
 
         try:
             reply = link.call("output", job.id)
         except (ClosedError, WorkerLostError):
-            then()
+            callback()
             return
-        reply.add_done_callback(lambda reply: told(_result_of(reply)))
+        reply.add_done_callback(on_reply)
 
     # -- hosts -------------------------------------------------------------------------------------------------------
 
     def on_link(self, link: Link) -> None:
-        """Somebody who holds the secret has connected."""
-        link.handler = self._first_words
+        link.handler = self._on_first_message
 
-    def _first_words(self, request: Request) -> None:
-        if request.method != "join" or self._closed:
-            request.fail(ClosedError("this pool is closed.") if self._closed else LookupError("a host says join first"))
+    def _on_first_message(self, request: Request) -> None:
+        if self._closed:
+            request.fail(ClosedError("this pool is closed."))
+            return
+        if request.method != "join":
+            request.fail(LookupError("the first message of a host must be `join`"))
             return
         facts: HostFacts = request.args[0]
         link = request.link
         if facts.key in self._links:
             request.fail(ClosedError(f"a host with the key {facts.key!r} has joined already."))
             return
-        link.handler = functools.partial(self._heard, facts.key)
+        link.handler = functools.partial(self._on_message, facts.key)
         self._links[facts.key] = link
         if facts.machine not in self._seen:
             self._seen[facts.machine] = None
-            self._ever = Capacity(tuple(self._seen))
+            self._seen_capacity = Capacity(tuple(self._seen))
         self._placement.join(facts.key, facts.machine)
         request.answer()
         if self._prepared is not None:
-            _tell(link, "prepare", self._prepared)
+            _notify(link, "prepare", self._prepared)
         self._facts[facts.key] = facts
-        self._set_hosts()
-        link.on_ended(lambda link, ending: self.loop.call_soon(lambda: self._lost(facts, ending)))
+        self._update_hosts()
+        link.on_ended(lambda link, ending: self.loop.call_soon(lambda: self._on_host_lost(facts, ending)))
         self._place()
 
-    def _set_hosts(self) -> None:
+    def _update_hosts(self) -> None:
         self.hosts = tuple(self._facts.values())
         self._on_hosts(self.hosts)
 
-    def _lost(self, facts: HostFacts, ending: Ending) -> None:
-        """A host is gone, with all that ran on it."""
+    def _on_host_lost(self, facts: HostFacts, ending: LinkEnding) -> None:
         if self._links.pop(facts.key, None) is None:
             return
         del self._facts[facts.key]
-        self._set_hosts()
+        self._update_hosts()
         jobs = self._placement.leave(facts.key)
         if not self._closed:
             _log.warning("node %s was lost (%s), and %s with it", facts, ending.reason, counted(len(jobs), "job"))
         outcome = Outcome("lost", f"it was lost with its node, {facts}: {ending.reason}")
         for job_id in jobs:
-            self._over(self._jobs[job_id], outcome)
-        self._drop_waiting()
+            self._finish(self._jobs[job_id], outcome)
+        self._finish_waiting()
         self._place()
 
-    # -- what hosts tell ---------------------------------------------------------------------------------------------
+    # -- messages of hosts -------------------------------------------------------------------------------------------
 
-    def _heard(self, host: str, request: Request) -> None:
-        """A message about a job; one about a job that is over, or has moved, comes too late."""
+    def _on_message(self, host: str, request: Request) -> None:
+        """Handle a message about a job. Messages about finished or moved jobs come too late."""
         job = self._jobs.get(request.args[0])
         if job is None or job.host != host:
             request.fail(LookupError(f"job {request.args[0]} has ended; {request.method!r} comes too late"))
@@ -233,13 +263,13 @@ class ClusterEngine:
             case "ready":
                 self._ready(job, *request.args[1:])
             case "report" if job.outcome is None:
-                job.events.on_report(ClusterReport(job, request))
+                job.events.on_report(Report(job, request))
             case "ended":
                 self._ended(job, *request.args[1:])
             case "free":
                 self._free(job, request.args[1])
-            case other:
-                request.fail(LookupError(f"no host says {other!r} now"))
+            case method:
+                request.fail(LookupError(f"unexpected message of a host: {method!r}"))
 
     def _ready(self, job: ClusterJob, pid: int, age_s: float, how: How) -> None:
         job.begun = True
@@ -257,10 +287,10 @@ class ClusterEngine:
         if printed is not None:
             job.printed = printed
         self._placement.release(job.id)
-        self._over(job, Outcome("lost", "its host has forgotten it"))
+        self._finish(job, Outcome("lost", "its host has forgotten it"))
 
-    def _over(self, job: ClusterJob, outcome: Outcome) -> None:
-        """Nothing of it is left. `outcome`: if none was told before."""
+    def _finish(self, job: ClusterJob, outcome: Outcome) -> None:
+        """Forget a job. `outcome`: reported if the job has none."""
         if self._jobs.pop(job.id, None) is None:
             return
         if job.outcome is None:
@@ -272,11 +302,11 @@ class ClusterEngine:
         self._place()
 
     def _call(self, call: Callable[[], None]) -> None:
-        """A submitter that fails must not leave the books half-written."""
+        """Call an event handler. Its errors must not leave the tables half updated."""
         try:
             call()
-        except BaseException:  # of user code, on our own thread
-            _log.exception("whoever submitted a job failed when it was told of it; the pool goes on")
+        except BaseException:  # of user code, on our thread
+            _log.exception("an event handler of a job failed; the pool continues")
 
     # -- placing -----------------------------------------------------------------------------------------------------
 
@@ -287,27 +317,27 @@ class ClusterEngine:
             job = self._jobs[placed.job]
             job.host = placed.host
             self._send(job, self._links[placed.host])
-        self._mind_stuck()
+        self._watch_stuck()
 
     def _send(self, job: ClusterJob, link: Link) -> None:
         try:
-            _tell(link, "submit", job.id, job.sent)
+            _notify(link, "submit", job.id, job.sent)
         except NotSendableError as error:
             outcome = exception_outcome(pack_error(error), None, "")
             self._placement.release(job.id)
-            self.loop.call_soon(lambda: self._over(job, outcome))
+            self.loop.call_soon(lambda: self._finish(job, outcome))
 
-    def _mind_stuck(self) -> None:
-        """The first job in line may need what no host here has: wait for one that has, and not for ever."""
+    def _watch_stuck(self) -> None:
+        """Limit the time for which the first queued job waits for a host that can run it."""
         job_id = self._placement.stuck
         if self._stuck is not None and self._stuck[0] != job_id:
             self._stuck[1].cancel()
             self._stuck = None
         if job_id is not None and self._stuck is None:
-            timer = self.loop.call_at(self.loop.now_s() + self._patience_s, lambda: self._give_up(job_id))
+            timer = self.loop.call_at(self.loop.now_s() + self._patience_s, lambda: self._on_patience_over(job_id))
             self._stuck = (job_id, timer)
 
-    def _give_up(self, job_id: int) -> None:
+    def _on_patience_over(self, job_id: int) -> None:
         self._stuck = None
         if self._closed or self._placement.stuck != job_id:
             return
@@ -319,22 +349,22 @@ class ClusterEngine:
         except LeaseError as error:
             why = error.message
         text = f"no node came within {self._patience_s:g} s that could run it, after one was lost: {why}"
-        self._over(job, Outcome("lost", text))
+        self._finish(job, Outcome("lost", text))
 
-    # -- the end -----------------------------------------------------------------------------------------------------
+    # -- closing -----------------------------------------------------------------------------------------------------
 
     def give_up(self, reason: str) -> None:
-        """No host will join any more. Once all are lost, jobs that wait end as lost, and new ones are refused."""
-        self._given_up = reason
-        self._drop_waiting()
+        """Accept that no host will join any more: without hosts, waiting jobs are lost and new ones are refused."""
+        self._lost_reason = reason
+        self._finish_waiting()
 
-    def _drop_waiting(self) -> None:
-        if self._given_up and not self._links:
+    def _finish_waiting(self) -> None:
+        if self._lost_reason and not self._links:
             for job in [job for job in self._jobs.values() if self._placement.withdraw(job.id)]:
-                self._over(job, Outcome("lost", self._given_up))
+                self._finish(job, Outcome("lost", self._lost_reason))
 
     def close(self) -> None:
-        """End every job now, and let the hosts go: they end what runs there, and themselves, when their links end."""
+        """End every job now. Hosts end their jobs and themselves when their links end."""
         if self._closed:
             return
         self._closed = True
@@ -350,8 +380,7 @@ class ClusterEngine:
             self._call(functools.partial(job.events.on_free, job))
 
 
-def _tell(link: Link, method: str, *args: object) -> None:
-    """Tell a host; when its link has ended, its loss is on its way."""
+def _notify(link: Link, method: str, *args: object) -> None:
     try:
         link.notify(method, *args)
     except (ClosedError, WorkerLostError):

@@ -1,47 +1,81 @@
-"""A host: a local engine on a node, which does what the pool at the other end of its link says, and tells what happens.
+"""The node's side of a pool on a cluster: a local engine behind a link to the pool.
 
     pool --prepare, submit, end, output--> Host --> LocalEngine of this node
     pool <--ready, report, ended, free---- Host <-- its events
 
-It begins with `join`. When its link ends, in whatever way, everything that runs here is ended (`serving`): a host that
-nobody directs may not hold a node's devices. Runs on its hub's thread; knows nothing of who started it.
+The first message is `join`. When the link ends, `serve` ends everything on this node, because a host without a pool
+must not hold its devices. Used on the event loop's thread, except `serve`, which blocks. Does not depend on Ray.
 """
 
-from dataclasses import replace
+import os
+import socket
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from ...base.errors import ClosedError, WorkerLostError
 from ...links.codec import pack_error, with_note
 from ...links.link import Link, Request
 from ...links.link import Reply as Asked
 from ..contract import GO_ON, Engine, Job, JobRequest, Outcome, Output, Ready, Reply, Report
-from ..outcomes import exception_outcome, to_send
+from ..devices import find_machine
+from ..engine import LocalEngine
+from ..jobs import to_send
+from ..leases import Machine
+from ..lifetime import Lifetime
+from ..outcomes import exception_outcome
+from ..runtime_environment import capture_environment, localize
 from ..specs import RuntimeEnvironment
-from .hosts import HostFacts
-from .surroundings import fitted
+
+_DIAL_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class HostFacts:
+    """A host's description of itself when it joins a pool.
+
+    Attributes:
+        key: identifies the host process. A new process for the same node has a new key.
+        node: the cluster's id of its node.
+        address, hostname: of its node.
+        pid: its process.
+        machine: the resources that its jobs share.
+    """
+
+    key: str
+    node: str
+    address: str
+    hostname: str
+    pid: int
+    machine: Machine
+
+    def __str__(self) -> str:
+        return f"{self.hostname} ({self.address}, node {self.node[:8]})"
 
 
 class Host:
-    """See the module.
+    """Runs the jobs of a pool on this node.
 
     Args:
-        link: to the pool; its handler is this from now on.
-        here: the folder and `sys.path` of this node.
+        link: link to the pool, whose handler is replaced.
+        node_environment: working folder and `sys.path` of this node.
     """
 
-    def __init__(self, link: Link, engine: Engine, facts: HostFacts, here: RuntimeEnvironment) -> None:
+    def __init__(self, link: Link, engine: Engine, facts: HostFacts, node_environment: RuntimeEnvironment) -> None:
         self._link = link
         self._engine = engine
         self._facts = facts
-        self._here = here
+        self._node_environment = node_environment
         self._jobs: dict[int, Job] = {}
-        link.handler = self._heard
+        link.handler = self._on_request
 
     def join(self) -> Asked:
-        """Say who this is. The answer comes when the pool has taken it in."""
+        """Send `join`. The reply arrives when the pool has accepted this host."""
         return self._link.call("join", self._facts)
 
-    def _heard(self, request: Request) -> None:
+    def _on_request(self, request: Request) -> None:
         match request.method:
             case "prepare":
                 self._engine.prepare(request.args[0])
@@ -54,52 +88,52 @@ class Host:
             case "output":
                 running = self._jobs.get(request.args[0])
                 request.answer(None if running is None else self._engine.output(running))
-            case other:
-                request.fail(LookupError(f"no pool says {other!r}"))
+            case method:
+                request.fail(LookupError(f"unknown message of a pool: {method!r}"))
 
     def _submit(self, job_id: int, request: JobRequest) -> None:
-        assert request.runtime_environment is not None, "the pool's side says where its jobs run"
-        here = replace(
+        assert request.runtime_environment is not None, "set by the pool's side"
+        local = replace(
             request,
-            runtime_environment=fitted(request.runtime_environment, self._here),
-            output=_kept_here(request.output),
+            runtime_environment=localize(request.runtime_environment, self._node_environment),
+            output=_local_output(request.output),
         )
         try:
-            self._jobs[job_id] = self._engine.submit(here, _Forwarded(self, job_id))
-        except Exception as error:  # whatever it is, the job has ended and somebody waits for it
-            self.tell("ended", job_id, exception_outcome(pack_error(error), None, ""), Output())
-            self.tell("free", job_id, None)
+            self._jobs[job_id] = self._engine.submit(local, _Forwarded(self, job_id))
+        except Exception as error:
+            self.notify("ended", job_id, exception_outcome(pack_error(error), None, ""), Output())
+            self.notify("free", job_id, None)
 
-    def tell(self, method: str, *args: object) -> None:
-        """Tell the pool; when the link has ended, everything here ends too."""
+    def notify(self, method: str, *args: object) -> None:
+        """Send a notification. If the link has ended, everything on this node ends anyway."""
         try:
             self._link.notify(method, *args)
         except (ClosedError, WorkerLostError):
             pass
 
-    def ask(self, report: Report, job_id: int) -> None:
-        """Hand a report to the pool, and its answer to the job."""
+    def forward(self, report: Report, job_id: int) -> None:
+        """Send a report to the pool, and its answer to the job."""
 
-        def answered(asked: Asked) -> None:
+        def on_answer(reply: Asked) -> None:
             try:
-                told = asked.result()
+                answer = reply.result()
             except BaseException as error:
                 report.refuse(error)
                 return
-            if told == "CONTINUE":
+            if answer == "CONTINUE":
                 report.answer(GO_ON)
             else:
-                report.answer(Reply(*((told,) if isinstance(told, str) else told)))
+                report.answer(Reply(*((answer,) if isinstance(answer, str) else answer)))
 
         try:
-            asked = self._link.call("report", job_id, report.values, report.worker_time_s, report.checkpoint)
+            reply = self._link.call("report", job_id, report.values, report.worker_time_s, report.checkpoint)
         except (ClosedError, WorkerLostError):
             report.answer(Reply("STOP"))
             return
-        asked.add_done_callback(answered)
+        reply.add_done_callback(on_answer)
 
-    def where(self, outcome: Outcome) -> Outcome:
-        """With the name of this node, where something has failed: it may be its files, its memory or its devices."""
+    def with_node(self, outcome: Outcome) -> Outcome:
+        """Add the name of this node to a failure, which may be caused by its files, memory or devices."""
         note = f"(on node {self._facts})"
         if outcome.kind in ("returned", "stopped"):
             return outcome
@@ -118,13 +152,13 @@ class Host:
         self._jobs.pop(job_id, None)
 
 
-def _kept_here(output: str | None) -> str | None:
-    """Where a job's output is kept; a node that does not see that folder keeps it as long as the job is there."""
+def _local_output(output: str | None) -> str | None:
+    """Return the path for a job's output; None (temporary files) if this node does not have its folder."""
     return output if output is not None and Path(output).parent.is_dir() else None
 
 
 class _Forwarded:
-    """What the engine of this node tells of a job, on its way to the pool."""
+    """Forwards the events of a job to the pool."""
 
     def __init__(self, host: Host, job_id: int) -> None:
         self._host = host
@@ -132,16 +166,65 @@ class _Forwarded:
         self._printed = Output()
 
     def on_ready(self, job: Job, ready: Ready) -> None:
-        self._host.tell("ready", self._id, ready.pid, self._host.age_s(ready), ready.how)
+        self._host.notify("ready", self._id, ready.pid, self._host.age_s(ready), ready.how)
 
     def on_report(self, report: Report) -> None:
-        self._host.ask(report, self._id)
+        self._host.forward(report, self._id)
 
     def on_ended(self, job: Job, outcome: Outcome) -> None:
         self._printed = self._host.printed(job)
-        self._host.tell("ended", self._id, to_send(self._host.where(outcome)), self._printed)
+        self._host.notify("ended", self._id, to_send(self._host.with_node(outcome)), self._printed)
 
     def on_free(self, job: Job) -> None:
         printed = self._host.printed(job)
         self._host.forget(self._id)
-        self._host.tell("free", self._id, None if printed == self._printed else printed)
+        self._host.notify("free", self._id, None if printed == self._printed else printed)
+
+
+# -- the process of a host ---------------------------------------------------------------------------------------------
+
+
+def serve(key: str, node: str, address: str, bundle: Mapping[str, float], listener: Mapping[str, Any]) -> str:
+    """Run jobs on this machine for a pool. Blocks until the link ends. Return the reason of the end.
+
+    Args:
+        key: identifies this host process.
+        node, address: the cluster's id and address of this machine.
+        bundle: amounts of CPU, GPU and memory that belong to the pool.
+        listener: host, port and secret of the pool.
+    """
+    from ...links.security.certificates import Identity
+    from ...links.transports.tcp import dial_tcp
+
+    machine = machine_of(find_machine(), bundle)
+    life = Lifetime(lambda backend: LocalEngine(backend, seed=0, machine=machine))
+    try:
+        engine = life.start()
+        assert life.hub is not None, "comes with the engine"
+        link = dial_tcp(life.hub, listener["host"], listener["port"], Identity(listener["secret"]), within_s=_DIAL_S)
+        facts = HostFacts(key, node, address, socket.gethostname(), os.getpid(), machine)
+        host = Host(link, engine, facts, capture_environment())
+        ended = threading.Event()
+        link.on_ended(lambda link, ending: ended.set())
+        try:
+            link.open()
+            host.join()
+            ended.wait()
+        finally:
+            # Before the jobs end, so that they are reported as lost and not as stopped.
+            link.close("its host was told to end")
+        assert link.ending is not None, "it has ended"
+        return link.ending.reason
+    finally:
+        life.close()
+
+
+def machine_of(machine: Machine, bundle: Mapping[str, float]) -> Machine:
+    """Return the part of a machine that a bundle contains.
+
+    >>> machine_of(Machine(cpus=8, memory_bytes=64), {"CPU": 2}).cpus
+    2
+    """
+    gpus = machine.gpus[: int(bundle.get("GPU", 0))]
+    memory = int(bundle.get("memory", 0)) or machine.memory_bytes
+    return Machine(int(bundle.get("CPU", 1)), memory, gpus)

@@ -1,37 +1,47 @@
-"""Which host of a pool runs which job: first come, first served, each on one machine.
+"""Assigns jobs to the hosts of a pool: first in, first out, each job on one host. Pure.
 
-    add(job, needs)  --> waits --place()--> Placed(job, host)   takes part of that host's ledger
-    release(job)                                                gives it back
-    join(host, machine), leave(host) -> the jobs it had
+    add(job, needs)             queue a job
+    place() -> [Placed]         assign queued jobs that fit now
+    release(job)                return the lease of a job
+    join(host, machine), leave(host) -> the jobs that it had
 
-The first job that waits is never passed by, so a big one gets its turn however many small ones come. What it needs may
-be on no machine that is here now, as when its node was lost: then `stuck` says so, and the engine decides how long to
-wait. A job goes where most CPUs are free, and one that needs no GPU goes to a machine without any while there is room.
-Jobs of one group, as the processes of a training, go to where the others of it are, as long as there is room.
-What a job costs does not grow with the hosts: `free_hosts` finds one. Knows nothing of links, processes, time or Ray.
+The first job in the queue is never passed over, so large jobs do not starve. If no present machine can ever run it, for
+example because a node was lost, it is `stuck`, and the engine decides how long to wait. A job goes to the host with the
+most free CPUs, and a job without GPUs to a machine without GPUs if one has room. Jobs of one group, such as the
+processes of a training, go to the same hosts if there is room.
 
-Invariant: a job waits, or has exactly one host, or is not here.
+Invariant: a job is queued, or has exactly one host, or is unknown.
 """
 
 from collections import Counter, deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import cast
 
-from ..leases import Ledger, Machine, Resources
-from .free_hosts import FreeHost, FreeHosts, Shapes
+from ..leases import Ledger, Machine, Resources, max_concurrent
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Order: `job` runs on `host`."""
+    """Order: run `job` on `host`."""
 
     job: int
     host: str
 
 
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A host. `number`: the order in which hosts joined."""
+
+    number: int
+    name: str
+    machine: Machine
+    ledger: Ledger
+
+
 @dataclass(slots=True)
 class JobPlacement:
-    """See the module.
+    """Queued jobs, and the jobs of all hosts.
 
     >>> placement = JobPlacement()
     >>> placement.join("a", Machine(cpus=2, memory_bytes=0)), placement.add(7, Resources(cpus=2))
@@ -40,70 +50,61 @@ class JobPlacement:
     ([Placed(job=7, host='a')], [7])
     """
 
-    hosts: dict[str, FreeHost] = field(default_factory=dict)
-    where: dict[int, str] = field(default_factory=dict)
-    waiting: deque[int] = field(default_factory=deque)
+    hosts: dict[str, Host] = field(default_factory=dict)
+    host_of: dict[int, str] = field(default_factory=dict)
+    queue: deque[int] = field(default_factory=deque)
     needs: dict[int, Resources] = field(default_factory=dict)
     groups: dict[int, str] = field(default_factory=dict)
-    _free: FreeHosts = field(default_factory=FreeHosts)
-    _shapes: Shapes = field(default_factory=Shapes)
-    _hosts_of: dict[str, Counter[str]] = field(default_factory=dict)  # by group: how many of its jobs are on which host
+    _hosts_of: dict[str, Counter[str]] = field(default_factory=dict)  # by group: number of its jobs per host
     _num_joined: int = 0
 
     def join(self, host: str, machine: Machine) -> None:
-        """A host is there, with nothing running."""
+        """Add a host without jobs."""
         assert host not in self.hosts, f"{host} has joined already"
         self._num_joined += 1
-        joined = self.hosts[host] = FreeHost(self._num_joined, host, machine, Ledger(machine, host))
-        self._free.changed(joined)
-        self._shapes.join(host, machine)
+        self.hosts[host] = Host(self._num_joined, host, machine, Ledger(machine, host))
 
     def leave(self, host: str) -> list[int]:
-        """A host is gone; the jobs that it had, which are here no more. Of one that is not here: none."""
+        """Remove a host, if it is known. Return its jobs, which are removed, too."""
         lost = self.hosts.pop(host, None)
         if lost is None:
             return []
-        self._free.left(lost)
-        self._shapes.leave(host, lost.machine)
         jobs = [cast(int, job) for job in lost.ledger.leases]
         for job in jobs:
             self._forget(job, host)
         return jobs
 
     def add(self, job: int, needs: Resources, group: str | None = None) -> None:
-        """The last of those that wait."""
-        assert job not in self.needs, f"job {job} is here already"
+        assert job not in self.needs, f"job {job} is known already"
         self.needs[job] = needs
         if group is not None:
             self.groups[job] = group
-        self.waiting.append(job)
+        self.queue.append(job)
 
     def withdraw(self, job: int) -> bool:
-        """A job that waits does not any more; False when it does not wait."""
-        if job not in self.waiting:
+        """Remove a queued job. Return False if it is not queued."""
+        if job not in self.queue:
             return False
-        self.waiting.remove(job)
+        self.queue.remove(job)
         del self.needs[job]
         self.groups.pop(job, None)
         return True
 
     def release(self, job: int) -> None:
-        """It has ended and nothing of it is left. Late or repeated: nothing happens."""
-        host = self.where.get(job)
+        """Return the lease of a job, if it has one."""
+        host = self.host_of.get(job)
         if host is not None:
             self._forget(job, host)
             self.hosts[host].ledger.give_back(job)
-            self._free.changed(self.hosts[host])
 
     def place(self) -> list[Placed]:
-        """Give jobs that wait their hosts, as many as can begin now."""
+        """Assign queued jobs to hosts until the first one does not fit. Takes time linear in the number of hosts."""
         placed = []
-        while self.waiting and (host := self._host_for(self.waiting[0])) is not None:
-            job = self.waiting.popleft()
+        while self.queue and (host := self._best_host(self.queue[0])) is not None:
+            job = self.queue.popleft()
             lease = host.ledger.take(self.needs[job], job)
             assert lease is not None, "it was free"
-            self._free.changed(host)
-            self.where[job] = host.name
+            self.host_of[job] = host.name
             if (group := self.groups.get(job)) is not None:
                 self._hosts_of.setdefault(group, Counter())[host.name] += 1
             placed.append(Placed(job, host.name))
@@ -111,23 +112,23 @@ class JobPlacement:
 
     @property
     def stuck(self) -> int | None:
-        """The first job that waits, if no machine here can ever run it."""
-        if not self.waiting or self._shapes.can_run(self.needs[self.waiting[0]]):
+        """The first queued job, if no present machine can ever run it."""
+        if not self.queue:
             return None
-        return self.waiting[0]
+        needs = self.needs[self.queue[0]]
+        is_possible = any(max_concurrent(host.machine, needs) for host in self.hosts.values())
+        return None if is_possible else self.queue[0]
 
-    def _host_for(self, job: int) -> FreeHost | None:
+    def _best_host(self, job: int) -> Host | None:
         needs, group = self.needs[job], self.groups.get(job)
         if group in self._hosts_of:
-            near = [self.hosts[name] for name in self._hosts_of[group]]
-            with_room = [host for host in near if host.ledger.has_room(needs)]
-            if with_room:
-                return min(with_room, key=lambda host: _rank(host, needs))
-        return self._free.first(needs)
+            near = _best((self.hosts[name] for name in self._hosts_of[group]), needs)
+            if near is not None:
+                return near
+        return _best(self.hosts.values(), needs)
 
     def _forget(self, job: int, host: str) -> None:
-        """A job that had this host is here no more."""
-        del self.where[job], self.needs[job]
+        del self.host_of[job], self.needs[job]
         group = self.groups.pop(job, None)
         if group is not None:
             hosts = self._hosts_of[group]
@@ -138,6 +139,12 @@ class JobPlacement:
                 del self._hosts_of[group]
 
 
-def _rank(host: FreeHost, needs: Resources) -> tuple[bool, int, int]:
-    """The least is the best."""
-    return not needs.gpus and bool(host.machine.gpus), -host.ledger.free().cpus, host.number
+def _best(hosts: Iterable[Host], needs: Resources) -> Host | None:
+    # The first comparison skips full hosts, which are most of a large cluster.
+    with_room = [host for host in hosts if host.ledger.free_cpus >= needs.cpus and host.ledger.has_room(needs)]
+    return min(with_room, key=lambda host: _rank(host, needs), default=None)
+
+
+def _rank(host: Host, needs: Resources) -> tuple[bool, int, int]:
+    """Return the sort key of a host: machines without unneeded GPUs first, then by free CPUs, then the oldest."""
+    return not needs.gpus and bool(host.machine.gpus), -host.ledger.free_cpus, host.number

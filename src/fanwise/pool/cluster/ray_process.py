@@ -1,8 +1,8 @@
-"""The process that speaks with Ray, seen from the pool: started, told where the pool listens, heard, ended.
+"""The Ray driver process (`with_ray`), seen from the pool: started, configured, and ended.
 
-    settings (JSON, a line) --> with_ray.main   its news (JSON, a line each) --> on_news, on a thread of its own
+    settings (one line of JSON) --> with_ray.main   events (one line of JSON each) --> on_event, on its own thread
 
-It is told nothing on its command line or in its environment, as the secret of the pool's links is among it.
+Settings are not passed on the command line or in the environment, because they contain the secret of the pool's links.
 """
 
 import contextlib
@@ -20,22 +20,24 @@ _BOOT = (
     "import json, sys; c = json.loads(sys.stdin.readline()); sys.path[:] = c['path']; "
     "from fanwise.pool.cluster import with_ray; with_ray.main(c)"
 )
-_ENDS_WITHIN_S = 15.0
-_LAST_LINES = 20
+_EXIT_S = 15.0
+_MAX_LINES = 20
 
-News = Mapping[str, Any]  # Any: JSON
+Event = Mapping[str, Any]
 
 
 class RayProcess:
-    """See the module. `on_news` gets each news; last of all `{"kind": "gone", "text": ...}`.
+    """The Ray driver process.
 
     Args:
-        log: where what it prints as errors is kept, Ray's own among it.
+        config: the settings for `with_ray.main`.
+        log: file for its standard error, which includes Ray's messages.
+        on_event: called with each event, and at the end with `{"kind": "gone", "text": ...}`.
     """
 
-    def __init__(self, config: Mapping[str, object], log: Path, on_news: Callable[[News], None]) -> None:
+    def __init__(self, config: Mapping[str, object], log: Path, on_event: Callable[[Event], None]) -> None:
         self._log = log
-        self._on_news = on_news
+        self._on_event = on_event
         with log.open("ab") as errors:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-c", _BOOT],
@@ -43,50 +45,47 @@ class RayProcess:
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
-                start_new_session=True,  # Ctrl-C is for the pool, which ends this in order
+                start_new_session=True,  # Ctrl-C is for the pool, which ends this process
             )
-        self.tell({"path": own_path(), **config})
-        self._thread = threading.Thread(target=self._hear, name="fanwise-ray", daemon=True)
+        self.send({"path": own_path(), **config})
+        self._thread = threading.Thread(target=self._read, name="fanwise-ray", daemon=True)
 
     def start(self) -> None:
-        """Hear it from now on."""
         self._thread.start()
 
-    def tell(self, values: Mapping[str, object]) -> None:
-        """Say something. When it has ended, that is told by itself."""
+    def send(self, values: Mapping[str, object]) -> None:
+        """Send a line of JSON. Does nothing if the process has exited."""
         assert self._process.stdin is not None, "asked for a pipe"
-        with contextlib.suppress(BrokenPipeError, ValueError):  # it has gone, and its pipe may be closed
+        with contextlib.suppress(BrokenPipeError, ValueError):  # ValueError: the pipe is closed
             self._process.stdin.write(json.dumps(dict(values)) + "\n")
             self._process.stdin.flush()
 
-    def _hear(self) -> None:
+    def _read(self) -> None:
         assert self._process.stdout is not None, "asked for a pipe"
         with self._process.stdout as lines:
             for line in lines:
-                with contextlib.suppress(json.JSONDecodeError):  # something that Ray has printed
-                    self._on_news(json.loads(line))
+                with contextlib.suppress(json.JSONDecodeError):  # printed by Ray
+                    self._on_event(json.loads(line))
         self._process.wait()
-        self._let_go()
+        self._close_stdin()
         text = f"exit code {self._process.returncode}\n{self.last_lines()}".rstrip()
-        self._on_news({"kind": "gone", "text": text})
+        self._on_event({"kind": "gone", "text": text})
 
     def last_lines(self) -> str:
-        """The end of what it printed as errors; Ray's own words are among them."""
         with contextlib.suppress(OSError):
-            return "\n".join(self._log.read_text(errors="replace").splitlines()[-_LAST_LINES:])
+            return "\n".join(self._log.read_text(errors="replace").splitlines()[-_MAX_LINES:])
         return ""
 
-    def _let_go(self) -> None:
-        """It ends when its standard input does."""
+    def _close_stdin(self) -> None:
         assert self._process.stdin is not None, "asked for a pipe"
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
 
     def close(self) -> None:
-        """End it, and what Ray runs for it. Blocks until that is done."""
-        self._let_go()
+        """End the process and all host processes. Blocks until it has exited."""
+        self._close_stdin()
         try:
-            self._process.wait(_ENDS_WITHIN_S)
+            self._process.wait(_EXIT_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
         if threading.current_thread() is not self._thread:

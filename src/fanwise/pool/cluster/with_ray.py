@@ -1,15 +1,15 @@
-"""The process that speaks with Ray for one pool, and what it has Ray run on the nodes. Nothing else imports Ray.
+"""The Ray driver process of a pool, and the host actors that Ray runs for it. No other file imports Ray.
 
-    pool --settings, then where it listens--> this process --an actor for each bundle--> Ray --> host on a node
-    pool <------- news, a line each --------- this process <--what became of each actor---'
+    pool --settings, then its listener--> this process --an actor per node or bundle--> Ray --> host on a node
+    pool <---- events, one line each ---- this process <-- results of the actors ------'
 
-A process of its own, because to speak with Ray starts threads, changes handlers of signals and the environment, and is
-possible once in a process: all of it would be in the user's program otherwise, which may speak with Ray itself.
+Ray needs its own process, because it starts threads, changes signal handlers and environment variables, and can be
+initialized once per process, which the user's program may do itself.
 
-For each alive node that has none - or for each of the bundles that were asked for - it has Ray run one actor. That
-first tells the node's versions, before anything of ours is loaded there, and then serves until its link to the pool
-ends (`host`). When it is gone, or its node is, another is started as soon as Ray has a place. This process ends when
-its standard input does, and Ray ends what it has started, also when this process is killed.
+Each node with CPUs, or each requested bundle, gets one actor. The actor first reports the versions of its node, before
+it loads fanwise, and then serves until its link to the pool ends (`host`). When an actor or its node is gone, another
+one is started as soon as Ray has room. This process ends when its standard input is closed, and Ray then ends the
+actors, also if this process is killed.
 """
 
 import contextlib
@@ -23,47 +23,69 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
-
-import psutil
 
 from ...base.text import counted
 
-# How often to look for nodes that have come.
-_LOOK_EVERY_S = 1.0
+# Interval of the search for new nodes.
+_NODES_S = 1.0
+_POLL_S = 0.2
 
-# After an actor has failed, the next one for its place.
-_AGAIN_AFTER_S = 2.0
+# Pause before a failed actor is replaced.
+_RESTART_S = 2.0
 
-_REACH_WITHIN_S = 5.0
-_LET_GO_WITHIN_S = 5.0
+_CONNECT_S = 5.0
+_EXIT_S = 5.0
 _COMPARED = ("fanwise", "torch")
+_ABSENT = "none"
 
 
 def versions() -> dict[str, str]:
-    """Of Python, and of what is installed here."""
-    found = {"Python": platform.python_version()}
+    """Return the versions of Python and of installed packages that must be the same on all nodes."""
+    installed = {"Python": platform.python_version()}
     for name in _COMPARED:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[name] = importlib.metadata.version(name)
-    return found
+            installed[name] = importlib.metadata.version(name)
+    return installed
 
 
-def main(config: dict[str, Any]) -> None:  # Any: JSON
-    """Speak with Ray until standard input ends. `config`: the settings, see `ray_process`."""
+def version_differences(expected: Mapping[str, str], installed: Mapping[str, str]) -> list[str]:
+    """Return a phrase for each difference between the versions of this program and those of a node.
+
+    Functions are sent as code objects, which need the same Python (major.minor). Messages between hosts depend on the
+    version of fanwise, and saved models may depend on that of torch. Builds of one version (`+cpu`) are equal.
+
+    >>> version_differences({"Python": "3.11.7", "torch": "2.13.0+cpu"}, {"Python": "3.12.1", "torch": "2.13.0"})
+    ['Python 3.12.1, and 3.11.7 here']
+    """
+    return [
+        f"{name} {installed.get(name, _ABSENT)}, and {version} here"
+        for name, version in expected.items()
+        if _significant(name, installed.get(name, _ABSENT)) != _significant(name, version)
+    ]
+
+
+def _significant(name: str, version: str) -> str:
+    if name == "Python":
+        return ".".join(version.split(".")[:2])
+    return version.partition("+")[0]
+
+
+def main(config: dict[str, Any]) -> None:
+    """Run until standard input is closed. `config`: see `starting`."""
     lines: queue.SimpleQueue[str] = queue.SimpleQueue()
     connected = threading.Event()
-    threading.Thread(target=_read, args=(lines, connected, config["folder"]), daemon=True).start()
+    threading.Thread(target=_read_stdin, args=(lines, connected, config["folder"]), daemon=True).start()
     try:
-        _Speaker(config, lines, connected).run()
+        _RayDriver(config, lines, connected).run()
     except _Failed as failed:
-        _say("fatal", why=failed.why, text=str(failed))
+        _emit("fatal", why=failed.why, text=str(failed))
 
 
-def _read(lines: "queue.SimpleQueue[str]", connected: threading.Event, folder: str) -> None:
-    """Hand on what the pool says; an empty line when it has gone. To connect may take Ray minutes: then end at once."""
+def _read_stdin(lines: "queue.SimpleQueue[str]", connected: threading.Event, folder: str) -> None:
+    """Put lines into the queue, and an empty one at the end. Exit at once if Ray is connecting, which takes minutes."""
     for line in sys.stdin:
         lines.put(line)
     shutil.rmtree(folder, ignore_errors=True)  # of the pool, which may have been killed
@@ -72,51 +94,54 @@ def _read(lines: "queue.SimpleQueue[str]", connected: threading.Event, folder: s
     lines.put("")
 
 
-def _say(kind: str, **values: object) -> None:
+def _emit(kind: str, **values: object) -> None:
     with contextlib.suppress(BrokenPipeError):
         sys.__stdout__.write(json.dumps({"kind": kind, **values}) + "\n")  # type: ignore[union-attr]
         sys.__stdout__.flush()  # type: ignore[union-attr]
 
 
 class _Failed(Exception):
-    """The pool cannot begin."""
-
     def __init__(self, why: str, text: str) -> None:
         super().__init__(text)
         self.why = why
 
 
 @dataclass(slots=True)
-class _Place:
-    """Where a host may be: a node, or a bundle of the placement group."""
+class _Slot:
+    """A node, or a bundle of the placement group, with the actor of its host.
+
+    Attributes:
+        task: Ray's reference to the running method of the actor.
+        is_checking: the method is `check`, and not `serve`.
+    """
 
     name: str
     bundle: dict[str, float]
-    strategy: Any  # Any: Ray's
-    actor: Any = None  # Any: Ray's
-    asked: Any = None  # Any: Ray's reference to what the actor does now
-    looks: bool = False
+    strategy: Any
+    actor: Any = None
+    task: Any = None
+    is_checking: bool = False
     key: str = ""
-    number: int = 0
+    num_actors: int = 0
     not_before_s: float = 0.0
 
 
 @dataclass(slots=True)
-class _Speaker:
-    config: dict[str, Any]  # Any: JSON
+class _RayDriver:
+    config: dict[str, Any]
     lines: "queue.SimpleQueue[str]"
     connected: threading.Event
-    places: dict[str, _Place] = field(default_factory=dict)
-    ray: Any = None  # Any: the library, which has no types that hold
-    actor_class: Any = None  # Any: Ray's
-    listener: dict[str, Any] | None = None  # Any: JSON
-    group: Any = None  # Any: Ray's
+    slots: dict[str, _Slot] = field(default_factory=dict)
+    ray: Any = None
+    actor_class: Any = None
+    listener: dict[str, Any] | None = None
+    group: Any = None
 
     def run(self) -> None:
         ray = self._connect()
         self.connected.set()
         try:
-            _say("connected", address=ray.util.get_node_ip_address())
+            _emit("connected", address=ray.util.get_node_ip_address())
             line = self.lines.get()
             if not line:
                 return
@@ -124,18 +149,18 @@ class _Speaker:
             self.actor_class = ray.remote(_host_class())
             if self.config["bundles"]:
                 self._place_bundles()
-            first = True
-            while not self._told_to_end(0.0 if first else _LOOK_EVERY_S):
-                self._look()
-                if first:
-                    _say("settled", hosts=[place.key for place in self.places.values()])
-                first = False
+            is_first = True
+            while not self._wait_for_end(0.0 if is_first else _NODES_S):
+                self._start_missing()
+                if is_first:
+                    _emit("settled", hosts=[slot.key for slot in self.slots.values()])
+                is_first = False
         finally:
-            self._let_go()
+            self._shut_down()
 
-    # -- the beginning -----------------------------------------------------------------------------------------------
+    # -- connecting --------------------------------------------------------------------------------------------------
 
-    def _connect(self) -> Any:  # Any: the library
+    def _connect(self) -> Any:
         try:
             import ray
         except ImportError as error:
@@ -145,8 +170,9 @@ class _Speaker:
         if self.config["address"] != "auto":
             address = self.config["address"]
         tried = f"{address!r}" + (" (of RAY_ADDRESS)" if address != self.config["address"] else "")
-        _check_reachable(address, tried) if address != "auto" else _check_auto(tried)
-        # What cannot be had is not looked for: without this Ray would start a cluster of its own.
+        # Without an address, Ray would start a cluster of its own.
+        if address != "auto":
+            _check_reachable(address, tried)
         try:
             ray.init(
                 address=address,
@@ -167,31 +193,29 @@ class _Speaker:
         self.group = placement_group(bundles, strategy="PACK")
         until_s = time.monotonic() + self.config["within_s"]
         while not self.group.wait(timeout_seconds=0.5):
-            if self._told_to_end(0.0):
+            if self._wait_for_end(0.0):
                 return
             if time.monotonic() >= until_s:
-                raise _Failed("too-few", f"{_all_of(bundles)} asked for by bundles={bundles}; {self._what_exists()}")
+                total = _amounts(
+                    {kind: sum(b.get(kind, 0) for b in bundles) for kind in {k for b in bundles for k in b}}
+                )
+                raise _Failed("too-few", f"{total} asked for by bundles={bundles}; {self._describe_cluster()}")
         for index, bundle in enumerate(bundles):
             strategy = PlacementGroupSchedulingStrategy(self.group, placement_group_bundle_index=index)
-            self.places[f"bundle {index}"] = _Place(f"bundle {index}", bundle, strategy)
+            self.slots[f"bundle {index}"] = _Slot(f"bundle {index}", bundle, strategy)
 
-    def _what_exists(self) -> str:
+    def _describe_cluster(self) -> str:
         nodes = [_amounts(node["Resources"]) for node in self.ray.nodes() if node["Alive"]]
-        there = f"{_amounts(self.ray.cluster_resources())} on {counted(len(nodes), 'node')}"
-        return f"the cluster has {there} ({'; '.join(nodes)}); free now: {_amounts(self._free())}"
+        total = f"{_amounts(self.ray.cluster_resources())} on {counted(len(nodes), 'node')}"
+        return f"the cluster has {total} ({'; '.join(nodes)}); free now: {_amounts(self.ray.available_resources())}"
 
-    def _free(self) -> dict[str, float]:
-        """What nobody holds now."""
-        free: dict[str, float] = self.ray.available_resources()
-        return free
+    # -- running -----------------------------------------------------------------------------------------------------
 
-    # -- while it runs -----------------------------------------------------------------------------------------------
-
-    def _told_to_end(self, within_s: float) -> bool:
-        """Wait for what an actor says, or the end, so long at most."""
+    def _wait_for_end(self, within_s: float) -> bool:
+        """Handle results of actors for this time. Return True if standard input was closed."""
         until_s = time.monotonic() + within_s
         while True:
-            self._hear(min(0.2, max(0.0, until_s - time.monotonic())))
+            self._wait_for_results(min(_POLL_S, max(0.0, until_s - time.monotonic())))
             try:
                 if self.lines.get_nowait() == "":
                     return True
@@ -200,86 +224,81 @@ class _Speaker:
             if time.monotonic() >= until_s:
                 return False
 
-    def _look(self) -> None:
-        """Have a host at each place that has none."""
+    def _start_missing(self) -> None:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         if self.group is None:
             alive = {node["NodeID"]: node["Resources"] for node in self.ray.nodes() if node["Alive"]}
-            for name in self.places.keys() - alive.keys():
-                if self.places[name].asked is None:
-                    del self.places[name]
+            for name in self.slots.keys() - alive.keys():
+                if self.slots[name].task is None:
+                    del self.slots[name]
             for name, resources in alive.items():
                 bundle = {kind: float(int(resources.get(kind, 0))) for kind in ("CPU", "GPU")}
-                if name not in self.places and bundle["CPU"] >= 1:
-                    self.places[name] = _Place(name, bundle, NodeAffinitySchedulingStrategy(name, soft=False))
-        for place in self.places.values():
-            if place.asked is None and time.monotonic() >= place.not_before_s:
-                self._start(place)
+                if name not in self.slots and bundle["CPU"] >= 1:
+                    self.slots[name] = _Slot(name, bundle, NodeAffinitySchedulingStrategy(name, soft=False))
+        for slot in self.slots.values():
+            if slot.task is None and time.monotonic() >= slot.not_before_s:
+                self._start(slot)
 
-    def _start(self, place: _Place) -> None:
-        place.number += 1
-        place.key = f"{place.name} {os.getpid()}.{place.number}"
-        more = {kind: amount for kind, amount in place.bundle.items() if kind not in ("CPU", "GPU", "memory")}
-        place.actor = self.actor_class.options(
-            num_cpus=place.bundle.get("CPU", 0),
-            num_gpus=place.bundle.get("GPU", 0),
-            memory=place.bundle.get("memory"),
-            resources=more,
-            scheduling_strategy=place.strategy,
+    def _start(self, slot: _Slot) -> None:
+        slot.num_actors += 1
+        slot.key = f"{slot.name} {os.getpid()}.{slot.num_actors}"
+        custom = {kind: amount for kind, amount in slot.bundle.items() if kind not in ("CPU", "GPU", "memory")}
+        slot.actor = self.actor_class.options(
+            num_cpus=slot.bundle.get("CPU", 0),
+            num_gpus=slot.bundle.get("GPU", 0),
+            memory=slot.bundle.get("memory"),
+            resources=custom,
+            scheduling_strategy=slot.strategy,
             max_restarts=0,
         ).remote()
-        place.asked, place.looks = place.actor.look.remote(), True
+        slot.task, slot.is_checking = slot.actor.check.remote(), True
 
-    def _hear(self, within_s: float) -> None:
-        """What the actors say that have something to say."""
-        waiting = {place.asked: place for place in self.places.values() if place.asked is not None}
-        if not waiting:
+    def _wait_for_results(self, within_s: float) -> None:
+        tasks = {slot.task: slot for slot in self.slots.values() if slot.task is not None}
+        if not tasks:
             time.sleep(within_s)
             return
-        done, _ = self.ray.wait(list(waiting), num_returns=len(waiting), timeout=within_s)
-        for asked in done:
-            self._on_answer(waiting[asked], asked)
+        done, _ = self.ray.wait(list(tasks), num_returns=len(tasks), timeout=within_s)
+        for task in done:
+            self._on_result(tasks[task], task)
 
-    def _on_answer(self, place: _Place, asked: Any) -> None:  # Any: Ray's reference
-        place.asked = None
+    def _on_result(self, slot: _Slot, task: Any) -> None:
+        slot.task = None
         try:
-            told = self.ray.get(asked)
-        except Exception as error:  # Ray has many: the actor died, its node did, its environment cannot be made
-            self._failed(place, "lost" if not place.looks else "not-started", _in_short(error))
+            result = self.ray.get(task)
+        except Exception as error:  # many types: the actor or its node died, or its environment cannot be created
+            self._fail(slot, "not-started" if slot.is_checking else "lost", _first_and_last_line(error))
             return
-        if not place.looks:
-            self._failed(place, "ended", told)
+        if not slot.is_checking:
+            self._fail(slot, "ended", result)
             return
-        from .versions import differences
+        node, node_name, installed = result
+        if differences := version_differences(self.config["versions"], installed):
+            self._fail(slot, "versions", f"node {node_name}: {'; '.join(differences)}")
+            slot.not_before_s = float("inf")
+            return
+        slot.is_checking = False
+        slot.task = slot.actor.serve.remote(slot.key, node, slot.bundle, self.listener)
 
-        node, where, found = told
-        if wrong := differences(self.config["versions"], found):
-            self._failed(place, "versions", f"node {where}: {'; '.join(wrong)}")
-            place.not_before_s = float("inf")  # the same node will be no other
-            return
-        place.looks = False
-        place.asked = place.actor.serve.remote(place.key, node, place.bundle, self.listener)
-
-    def _failed(self, place: _Place, why: str, text: str) -> None:
-        """Its actor is of no use any more."""
+    def _fail(self, slot: _Slot, why: str, text: str) -> None:
         with contextlib.suppress(Exception):
-            self.ray.kill(place.actor)
-        place.actor = None
-        place.not_before_s = time.monotonic() + _AGAIN_AFTER_S
-        _say("failed", host=place.key, why=why, text=text)
+            self.ray.kill(slot.actor)
+        slot.actor = None
+        slot.not_before_s = time.monotonic() + _RESTART_S
+        _emit("failed", host=slot.key, why=why, text=text)
 
-    # -- the end -----------------------------------------------------------------------------------------------------
+    # -- shutting down -----------------------------------------------------------------------------------------------
 
-    def _let_go(self) -> None:
-        """The hosts end with their links to the pool; those that do not are ended."""
-        serving = [place.asked for place in self.places.values() if place.asked is not None and not place.looks]
+    def _shut_down(self) -> None:
+        """Wait until hosts have ended, which they do with their links, and kill the rest."""
+        serving = [slot.task for slot in self.slots.values() if slot.task is not None and not slot.is_checking]
         with contextlib.suppress(Exception):
             if serving:
-                self.ray.wait(serving, num_returns=len(serving), timeout=_LET_GO_WITHIN_S)
-            for place in self.places.values():
-                if place.actor is not None:
-                    self.ray.kill(place.actor)
+                self.ray.wait(serving, num_returns=len(serving), timeout=_EXIT_S)
+            for slot in self.slots.values():
+                if slot.actor is not None:
+                    self.ray.kill(slot.actor)
             if self.group is not None:
                 from ray.util.placement_group import remove_placement_group
 
@@ -289,83 +308,54 @@ class _Speaker:
 
 
 def _check_reachable(address: str, tried: str) -> None:
-    """Raise unless somebody listens there. Ray itself would try for minutes."""
+    """Raise unless the address accepts connections. Ray itself would try for minutes."""
     host, _, port = address.rpartition(":")
     try:
-        socket.create_connection((host.strip("[]"), int(port)), _REACH_WITHIN_S).close()
+        socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S).close()
     except (OSError, ValueError) as error:
         raise _Failed("no-cluster", f"tried {tried}: {error}") from error
 
 
-def _check_auto(tried: str) -> None:
-    """Raise when nobody listens where Ray would look; when it finds no address at all, it says so itself."""
-    folder = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"
-    noted = Path(folder, "ray", "ray_current_cluster")  # of the cluster that was started last
-    with contextlib.suppress(FileNotFoundError):
-        if address := of_auto(noted.read_text().strip(), _clusters_here()):
-            _check_reachable(address, f"{tried}, which is {address!r} as {noted} says")
-
-
-def of_auto(noted: str, here: set[str]) -> str:
-    """The address that Ray notes and would take for "auto"; empty: it takes that of the only cluster on this machine.
-
-    >>> of_auto("10.0.0.1:6379", here={"10.0.0.2:6379"}), of_auto("10.0.0.1:6379", here=set())
-    ('', '10.0.0.1:6379')
-    """
-    return noted if len(here) != 1 else ""
-
-
-def _clusters_here() -> set[str]:
-    """The addresses of the clusters that this machine has nodes of."""
-    option = "--gcs-address="
-    nodes = [each.info["cmdline"] for each in psutil.process_iter(["name", "cmdline"]) if each.info["name"] == "raylet"]
-    return {word.removeprefix(option) for words in nodes for word in words or () if word.startswith(option)}
-
-
-def _in_short(error: Exception) -> str:
-    """What happened and why: Ray says that first and last, and ids in between."""
+def _first_and_last_line(error: Exception) -> str:
+    """Return the event and the reason of an error of Ray, without the ids in between."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     return lines[0] if len(lines) == 1 else f"{lines[0]} {lines[-1]}"
 
 
-def _all_of(bundles: list[dict[str, float]]) -> str:
-    return _amounts({kind: sum(b.get(kind, 0) for b in bundles) for kind in {k for b in bundles for k in b}})
-
-
 def _amounts(resources: dict[str, float]) -> str:
-    """The CPUs, GPUs and what else was named; without what Ray counts for itself."""
+    """Return CPUs, GPUs and custom resources in words, without Ray's internal ones."""
     own = {kind: amount for kind, amount in sorted(resources.items()) if not kind.startswith(("node:", "object_store"))}
     return ", ".join(f"{amount:g} {kind}" for kind, amount in own.items() if kind != "memory") or "nothing"
 
 
 def _host_class() -> type:
-    """The actor. A class of no module, so that it travels by value: a node without fanwise shall be told, not crash."""
+    """Return the class of the actor, which is sent by value, so that a node without fanwise can report that."""
 
     class FanwiseHost:
-        """A host of a pool; its process is Ray's."""
+        """A host of a pool in a process of Ray."""
 
-        def look(self) -> tuple[str, str, dict[str, str]]:
-            """The node, for people too, and its versions. Loads nothing of ours."""
+        def check(self) -> tuple[str, str, dict[str, str]]:
+            """Return the node's id, its name and its versions. Does not import fanwise."""
             import importlib.metadata
             import platform
             import socket
 
             import ray
 
-            found = {"Python": platform.python_version()}
+            installed = {"Python": platform.python_version()}
             for name in ("fanwise", "torch"):
                 try:
-                    found[name] = importlib.metadata.version(name)
+                    installed[name] = importlib.metadata.version(name)
                 except importlib.metadata.PackageNotFoundError:
                     pass
             node = ray.get_runtime_context().get_node_id()
-            return node, f"{socket.gethostname()} ({ray.util.get_node_ip_address()})", found
+            return node, f"{socket.gethostname()} ({ray.util.get_node_ip_address()})", installed
 
         def serve(self, key: str, node: str, bundle: dict[str, float], listener: dict[str, Any]) -> str:
-            """Run jobs until the link to the pool ends; why it ended."""
+            """Run jobs until the link to the pool ends. Return the reason."""
             import ray
 
-            from fanwise.pool.cluster.serving import serve
+            from fanwise.pool.cluster.host import serve
 
             return serve(key, node, ray.util.get_node_ip_address(), bundle, listener)
 

@@ -13,14 +13,14 @@ from typing import Any
 
 from ...base.errors import WorkerLostError
 from ..agent import Agent
-from ..calling.call import ChainedCall, Invocation, calls_method
+from ..calling.call import ChainedCall, calls_method
 from ..calling.server import delayed_reply
 from ..calls import collect
-from ..references.orders import GlobalId
+from ..messages.ids import GlobalId, Invocation
+from ..messages.metadata import Address
 from ..references.proxy import Api, method_of
 from ..references.rref import RRef
 from ..worker_info import WorkerInfo
-from .address import Address
 
 # The actor whose method this thread or coroutine runs.
 _running: ContextVar[GlobalId | None] = ContextVar("fanwise_actor", default=None)

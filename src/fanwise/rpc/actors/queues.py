@@ -7,8 +7,8 @@ Queued calls are bounded by the credit of their callers, who get it back when th
 reply: for a coroutine, or a function that replies later, when its future is done. No call starts while the actor is
 being created; if that fails, each call gets the error when it is dequeued.
 
-A queued call that is canceled, times out or loses its link is removed at once and does not run. The references and
-loans in it are released.
+A queued call that is canceled, times out or loses its link is removed at once and does not run. The references in it
+are released.
 """
 
 import threading
@@ -21,8 +21,8 @@ from ...base.errors import CancelledError, DeadlineExceeded, LinkLostError
 from ...links.hub import Alarm, Hub
 from ...links.link import Link, Listener, Request
 from ...links.runner_threads import RunnerThreads
-from ..references.orders import GlobalId
-from .address import Address
+from ..messages.ids import GlobalId
+from ..messages.metadata import Address
 from .scheduler import Scheduler
 
 

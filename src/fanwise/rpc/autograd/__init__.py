@@ -11,13 +11,16 @@ gets no gradient is not in the answer, where torch may have zeros; a worker's de
 
 from collections.abc import Sequence
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 import torch
 
-from ..agent_protocol import Agent
 from .contexts import WORKER_SHIFT
 from .contexts import Context as DistAutogradContext
 from .service import Service
+
+if TYPE_CHECKING:
+    from ..agent import Agent
 
 __all__ = ["DistAutogradContext", "backward", "context", "get_gradients", "is_available"]
 
@@ -25,7 +28,7 @@ __all__ = ["DistAutogradContext", "backward", "context", "get_gradients", "is_av
 _service: Service | None = None
 
 
-def attach(agent: Agent) -> Service:
+def attach(agent: "Agent") -> Service:
     """Distributed autograd for this agent, from now on that of this process. Called by `init_rpc`."""
     global _service
     service = Service(agent)
@@ -33,7 +36,7 @@ def attach(agent: Agent) -> Service:
     if serializer is not None:
         serializer.autograd = service
         if serializer.allowed is not None:
-            service.load_error = serializer.allowed.loads_error
+            service.load_error = None
     _service = service
     return service
 

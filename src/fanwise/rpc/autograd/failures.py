@@ -22,7 +22,7 @@ class Failure(NamedTuple):
         """For an error that was raised on `worker`, where this is called."""
         return Failure(worker, pack_error(error))
 
-    def error(self, load: Callable[[bytes], Any] = load_error) -> BaseException:
+    def error(self, load: Callable[[bytes], Any] | None = load_error) -> BaseException:
         """What `backward` raises. `load`: as in `unpack_error`."""
         original = unpack_error(self.packed, load)
         if isinstance(original, FanwiseError) and isinstance(original, RuntimeError):

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import torch
 
+from ..messages.records import control_codec
 from .functions import Grads
 
 
@@ -18,6 +19,8 @@ class Coordinates(NamedTuple):
     shape: tuple[int, ...]
     coalesced: bool
 
+
+control_codec.register(Coordinates, first_code=56)
 
 Parts = tuple[torch.Tensor | Coordinates | None, ...]
 

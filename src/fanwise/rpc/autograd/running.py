@@ -13,19 +13,22 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch.futures import Future
 
 from ...base.errors import LinkLostError, WorkerLostError
-from ..agent_protocol import Agent
+from ..messages.records import control_codec
 from .contexts import Context, PassId
 from .failures import Failure
 from .functions import Grads
 from .graph import Graph, Ran
 from .parts import Parts, from_parts, to_parts
 from .passes import Begin, ClassOfNodes, Finish, Order, Pass, Run, Zero
+
+if TYPE_CHECKING:
+    from ..agent import Agent
 
 
 class Through(NamedTuple):
@@ -39,6 +42,7 @@ class Absent(NamedTuple):
 
 
 Answer = Through | Absent | Failure
+control_codec.register(Through, Absent, Failure, first_code=48)
 Fact = Callable[[Pass], list[Order]]
 
 
@@ -52,7 +56,7 @@ class Running:
 
     def __init__(
         self,
-        agent: Agent,
+        agent: "Agent",
         context: Context,
         pass_id: PassId,
         *,

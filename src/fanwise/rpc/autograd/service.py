@@ -12,14 +12,13 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.futures import Future
 
 from ...base.errors import DeadlineExceeded, LinkLostError
 from ...links.codec import load_error
-from ..agent_protocol import Agent
 from ..calling.futures import wait_for
 from ..worker_info import WorkerInfo
 from .contexts import WORKER_SHIFT, BackwardPass, Context, Contexts, PassId
@@ -27,6 +26,9 @@ from .failures import Failure
 from .functions import Sent, receive
 from .parts import Parts
 from .running import Absent, Answer, Running, Through
+
+if TYPE_CHECKING:
+    from ..agent import Agent
 
 Header = tuple[int, int]  # context, message
 Exchanged = tuple[tuple[int, ...], tuple[int, ...]]  # messages that came from the teller, that it received
@@ -39,10 +41,10 @@ class _Here(threading.local):
 class Service:
     """See the module. Asks the agent for its `info` when it is first needed: not yet when this is made."""
 
-    def __init__(self, agent: Agent) -> None:
+    def __init__(self, agent: "Agent") -> None:
         self.contexts = Contexts()
         self._agent = agent
-        self.load_error: Callable[[bytes], Any] = load_error
+        self.load_error: Callable[[bytes], Any] | None = load_error
         self._here = _Here()
         self._messages = itertools.count(1)
         self._passes = itertools.count(1)

@@ -8,13 +8,11 @@ from typing import Any, TypeVar
 from torch.futures import Future
 
 from ...base.errors import CancelledError
+from ..messages.ids import Invocation
 from .futures import copy_result, unwrap
 
 T = TypeVar("T")
 Function = TypeVar("Function", bound=Callable[..., Any])
-
-# A function, its positional arguments and its keyword arguments.
-Invocation = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
 
 def calls_method(function: Function) -> Function:

@@ -4,7 +4,7 @@ Deserializing a reply runs user code. It is done once, by the waiting thread or,
 threads. Callbacks run on the thread that deserializes the reply.
 """
 
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...base.errors import (
     CancelledError,
@@ -16,17 +16,13 @@ from ...base.errors import (
     WorkerLostError,
 )
 from ...links.link import Reply
-from .. import agent_protocol
-from ..messages.serializer import Serializer
 from ..worker_info import WorkerInfo
 from .call import Call
 from .cancellation import current_scope
 from .futures import raise_copy, unwrap, wait_for
 
-
-class Agent(agent_protocol.Agent, Protocol):
-    @property
-    def serializer(self) -> Serializer: ...
+if TYPE_CHECKING:
+    from ..agent import Agent
 
 
 class CallFuture(Call[Any]):
@@ -36,7 +32,7 @@ class CallFuture(Call[Any]):
     __slots__ = ("_agent", "_has_waiter", "_limit_s", "_reply", "_to", "_unread")
     was_sent = True
 
-    def __init__(self, agent: Agent, reply: Reply, to: WorkerInfo, limit_s: float | None) -> None:
+    def __init__(self, agent: "Agent", reply: Reply, to: WorkerInfo, limit_s: float | None) -> None:
         super().__init__()
         self._agent = agent
         self._reply = reply

@@ -10,7 +10,7 @@ call is sent and then reads the reply itself. User code runs there or outside th
 import threading
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from torch.futures import Future
 
@@ -19,21 +19,12 @@ from ...links.flow_control.credits import cost_of
 from ...links.link import Link, NeverSent
 from ..messages.messages import Message
 from ..worker_info import WorkerInfo
-from . import call_future
 from .call import Call
 from .call_future import CallFuture, call_error, keep_until_reply, not_sent_error
 from .futures import copy_result, unwrap, wait_for, wait_for_event
 
-
-class Queues(Protocol):
-    @property
-    def withdraw(self) -> Callable[[int, Any], bool]: ...
-
-
-class Agent(call_future.Agent, Protocol):
-    @property
-    def connections(self) -> "Queues": ...
-    def record_sent(self, message: Message, link: Link) -> bool: ...
+if TYPE_CHECKING:
+    from ..agent import Agent
 
 
 class QueuedCall(Call[Any]):
@@ -46,7 +37,7 @@ class QueuedCall(Call[Any]):
     """
 
     def __init__(
-        self, agent: Agent, message: Message, to: WorkerInfo, *, now_s: Callable[[], float], limit_s: float | None
+        self, agent: "Agent", message: Message, to: WorkerInfo, *, now_s: Callable[[], float], limit_s: float | None
     ) -> None:
         super().__init__()
         self.deadline_s = None if limit_s is None else now_s() + limit_s
@@ -70,7 +61,7 @@ class QueuedCall(Call[Any]):
         """Send the call over `link`."""
         remaining_s = None if self.deadline_s is None else max(0.0, self.deadline_s - self._now_s())
         try:
-            if (self._message.fork_ids or self._message.loans) and not self._agent.record_sent(self._message, link):
+            if self._message.fork_ids and not self._agent.record_sent(self._message, link):
                 raise NeverSent("the link has ended")
             reply = link.call_on_credit(
                 cast(str, self._message), deadline_s=remaining_s, waiting=self._agent.waiting, overdraws=True

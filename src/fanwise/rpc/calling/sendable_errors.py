@@ -1,20 +1,71 @@
-"""Errors in a form that can be sent to the caller of a failed function.
+"""Errors of values that cannot be sent, and errors in a form that can be sent to the caller of a failed function.
 
+explain_error      explains that a call cannot be serialized
 as_exception       replaces SystemExit and others that would end the process of the caller
 sendable_error     replaces an error that cannot be pickled
-result_error       explains that a result cannot be pickled
+result_error       explains that a result cannot be serialized
 replacement_error  replaces an error whose own methods fail
 """
 
 import pickle
 import traceback
+from collections.abc import Callable
 from types import FunctionType
 
 import torch
 
 from ...base.errors import NotSendableError, RemoteError
 from ...links.codec import pack_error, unpack_error
+from ..messages.ids import Invocation
 from ..messages.pickling import is_future_error, is_self_explanatory, recursion_hint
+from .call import method_called
+
+_BY_NAME = "Functions and classes are sent by name: define them at the top of a module that both workers import."
+
+
+def explain_error(
+    error: Exception,
+    call: Invocation,
+    name: str,
+    to: str,
+    *,
+    encode: Callable[[object], object],
+    hint: str = _BY_NAME,
+) -> Exception:
+    """Return the error to raise if a call on worker `to` cannot be serialized.
+
+    Returns `error` if it explains that, or one that names the first part of the call that `encode` refuses.
+    """
+    if is_self_explanatory(error):
+        return error
+    name, call = method_called(call) or (name, call)
+    part = _find_refused(call, encode) or "something"
+    if is_future_error(error):
+        return RuntimeError(
+            f"{error}: {part} of the call of {name} on {to} is one, or holds one.\n"
+            f"A future belongs to the process that waits for it. Send its value, future.wait(), or make the call in "
+            f"future.then(...). For a value that stays on its worker, use rpc.remote."
+        )
+    if isinstance(error, NotSendableError):
+        why = error.message
+    elif isinstance(error, RecursionError):
+        why = recursion_hint()
+    else:
+        why = f"{type(error).__name__}: {error}\n{hint}"
+    return NotSendableError(f"{part} of the call of {name} on {to} cannot be sent: {why}")
+
+
+def _find_refused(call: Invocation, encode: Callable[[object], object]) -> str | None:
+    """Return a description of the first part of a call that `encode` refuses, or None."""
+    function, args, kwargs = call
+    parts = [("the function", function), *((f"argument {i}", arg) for i, arg in enumerate(args))]
+    parts += ((f"argument {name!r}", value) for name, value in kwargs.items())
+    for part_name, part in parts:
+        try:
+            encode(part)
+        except Exception:
+            return f"{part_name} (a {type(part).__module__}.{type(part).__qualname__})"
+    return None
 
 
 def result_error(error: BaseException, value: object, description: str) -> BaseException:
@@ -31,19 +82,16 @@ def result_error(error: BaseException, value: object, description: str) -> BaseE
     is_known = isinstance(error, (TypeError, AttributeError, RuntimeError, pickle.PicklingError))
     if not is_known or is_self_explanatory(error):
         return error
-    why = (
-        error.message
-        if isinstance(error, NotSendableError)
-        else recursion_hint()
-        if isinstance(error, RecursionError)
-        else f"{type(error).__name__}: {error}"
-    )
-    mark_delivered = NotSendableError(
+    if isinstance(error, NotSendableError):
+        why = error.message
+    else:
+        why = recursion_hint() if isinstance(error, RecursionError) else f"{type(error).__name__}: {error}"
+    explained = NotSendableError(
         f"{description} (a {type(value).__module__}.{type(value).__qualname__}) cannot be sent: {why}\n"
         f"Return plain values or tensors; or keep it on its worker with rpc.remote, and call its methods there."
     )
-    mark_delivered.__cause__ = error
-    return mark_delivered
+    explained.__cause__ = error
+    return explained
 
 
 def traceback_of(error: BaseException) -> str:

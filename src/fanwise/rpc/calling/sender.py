@@ -1,10 +1,10 @@
-"""The caller's half of a call: `server` has the other.
+"""The caller's half of a call; `server` has the other.
 
     call, call_sync, stream --> get a link --> serialize function and arguments --> send when the link has room
                                   no link: `queued_call` waits for one, or this thread does
 
-A serialized message may carry forks of references, and loans, so it is either sent or rolled back. A link that ended
-before anything was sent is replaced by another; nothing is sent twice.
+A serialized message may carry forks of references, so it is either sent or rolled back. A link that ended before
+anything was sent is replaced by another; nothing is sent twice.
 """
 
 import math
@@ -13,62 +13,41 @@ import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import torch
 
 from ...base.errors import ClosedError, DeadlineExceeded, FanwiseError, WindowFullError
 from ...links.link import Link, NeverSent, Reply, was_never_sent
+from .. import allowed
 from .. import current as process
-from ..actors.address import Address
-from ..connections.connections import Connections
 from ..constants import UNSET_RPC_TIMEOUT
 from ..messages import pickling
+from ..messages.ids import Created, Invocation
 from ..messages.messages import Message, addressed
-from ..messages.metadata import Created
-from ..messages.serializer import Serializer
-from ..references.references import References
-from ..streams import stream
+from ..messages.metadata import Address
 from ..streams.stream import Stream, StreamReader
 from ..streams.window import Window
 from ..worker_info import WorkerInfo
-from . import cancellation, queued_call
-from .call import Call, ChainedCall, Invocation
+from . import cancellation
+from .call import Call, ChainedCall
 from .call_future import CallFuture, call_error, keep_until_reply, not_sent_error
 from .futures import wait_for_event
 from .queued_call import QueuedCall
+from .sendable_errors import explain_error
+
+if TYPE_CHECKING:
+    from ..agent import Agent
 
 T = TypeVar("T")
 
 
-class Agent(queued_call.Agent, stream.Agent, Protocol):
-    """`timeout_s` is the default time limit of a call."""
-
-    @property
-    def timeout_s(self) -> float: ...
-
-
 class Sender:
-    """Sends the calls of one worker.
+    """Sends the calls of one worker."""
 
-    Args:
-        record_sent: records the link over which the references and loans of a message are sent; False if it has ended.
-    """
-
-    def __init__(
-        self,
-        agent: Agent,
-        serializer: Serializer,
-        connections: Connections,
-        references: References,
-        *,
-        record_sent: Callable[[Message, Link], bool],
-    ) -> None:
+    def __init__(self, agent: "Agent") -> None:
         self._agent = agent
-        self._serializer = serializer
-        self._connections = connections
-        self._references = references
-        self._record_sent = record_sent
+        self._serializer, self._connections = agent.serializer, agent.connections
         self._streams: weakref.WeakSet[StreamReader] = weakref.WeakSet()
         self._num_forks = process.num_forks
 
@@ -89,56 +68,178 @@ class Sender:
             limit_s = self._time_limit(timeout_s)
         except DeadlineExceeded as error:
             return ChainedCall.failed(error)
-        if address is not None:
-            address = address._replace(left_s=limit_s or 0.0)
-        link = self._connections.get_open(to.id)
-        if link is None:  # before serializing: a message must be sent or rolled back
-            try:
-                link = self._connections.get_without_waiting(to.id)
-            except FanwiseError as error:
-                return ChainedCall.failed(call_error(error, to, limit_s, closed=self._connections.closed))
-        mode = "async" if remote is None else "remote"
         scope = cancellation.current_scope()
         parent = scope if remote is None else None  # a remote value is released by its references
+
+        def send(link: Link, message: Message) -> Call[Any]:
+            reply = self._send_on_credit(link, message, limit_s, scope)
+            call = CallFuture(self._agent, reply, to, limit_s)
+            if parent is not None:
+                parent.add_child(reply)
+            return call
+
+        def queue(message: Message) -> Call[Any]:
+            call = QueuedCall(self._agent, message, to, now_s=self._agent.now_s, limit_s=limit_s)
+            if parent is not None:
+                parent.add_child(call)
+            return call if self._connections.queue(to.id, call) else self._wait_for_link(to, call, message, limit_s)
+
+        serialize = partial(
+            self._serialize, to, invocation, "async" if remote is None else "remote", limit_s, remote, address
+        )
+        return self._send(
+            to,
+            limit_s,
+            find_link=lambda: self._connections.get_open(to.id) or self._connections.get_without_waiting(to.id),
+            serialize=serialize,
+            send=send,
+            queue=queue,
+            fail=ChainedCall.failed,
+            remote=remote,
+        )
+
+    def call_sync(
+        self,
+        to: WorkerInfo,
+        invocation: Invocation,
+        *,
+        timeout_s: float,
+        address: Address | None = None,
+    ) -> Any:
+        """As `call`, and wait. The calling thread reads the reply itself."""
+        limit_s = self._time_limit(timeout_s)
+        scope = cancellation.current_scope()
+        watch = None
+        if scope is not None:
+            scope.check()
+            watch = scope.add_child
+
+        def send_and_wait(link: Link, message: Message) -> tuple[Any, Link]:
+            released = self._agent.begin_waiting()
+            try:
+                return link.ask_on_credit(message, within_s=limit_s, watch=watch), link  # type: ignore[arg-type]  # `dumps` knows it
+            finally:
+                if released:
+                    self._agent.end_waiting()
+
+        answer, link = self._send(
+            to,
+            limit_s,
+            find_link=partial(self._link_to, to, limit_s),
+            serialize=partial(self._serialize, to, invocation, "sync", limit_s, None, address),
+            send=send_and_wait,
+        )
+        return self._serializer.deserialize(answer, to.id, link).value
+
+    def stream(
+        self,
+        to: WorkerInfo,
+        invocation: Invocation,
+        *,
+        timeout_s: float,
+        window: tuple[int, int],
+    ) -> Stream[Any]:
+        """Run a function on `to` and return its items. `timeout_s` applies to each item, as in `call`.
+
+        `window`: arguments of `Window`. Blocks until the call is sent.
+        """
+        limit_s, window_size = self._time_limit(timeout_s), Window(*window)
+        scope = cancellation.current_scope()
+        cancellation.check()
+        reader = StreamReader(self._agent, to, window_size, is_of_call=scope is not None)
+
+        def send(link: Link, message: Message) -> Reply:
+            reply = self._send_on_credit(link, message, limit_s, scope, on_item=reader.on_item)
+            if scope is not None:
+                scope.add_child(reply)
+            return reply
+
+        reply = self._send(
+            to,
+            limit_s,
+            find_link=partial(self._link_to, to, limit_s),
+            serialize=partial(self._serialize, to, invocation, "stream", limit_s, window=window_size),
+            send=send,
+        )
+        reader.start(reply)
+        self._streams.add(reader)
+        return Stream(self._agent, reader, _name_of(invocation[0]), limit_s)
+
+    def _send(
+        self,
+        to: WorkerInfo,
+        limit_s: float | None,
+        *,
+        find_link: Callable[[], Link | None],
+        serialize: Callable[[], Message],
+        send: Callable[[Link, Message], T],
+        queue: Callable[[Message], T] | None = None,
+        fail: Callable[[Exception], T] | None = None,
+        remote: Created | None = None,
+    ) -> T:
+        """Serialize a call and return the result of `send`, or of `queue` if `find_link` returns no link.
+
+        If the link has ended before anything was sent, the message is rolled back and the call is sent over another
+        link. It is also rolled back on any error that is raised before it was sent.
+
+        Args:
+            fail: returns the result for an error of the link or the worker. Without it the error is raised.
+        """
         while True:
-            message = self._serialize_call(to, invocation, remote, mode, address)
+            try:
+                link = find_link()  # before serializing: a message must be sent or rolled back
+            except FanwiseError as error:
+                return self._failed(error, to, limit_s, fail)
+            message = serialize()
             if link is None:
-                return self._queued(message, to, limit_s, parent)
+                assert queue is not None, "only `call` does not wait for a link"
+                return queue(message)
             is_handed_over = False
             try:
-                if (message.fork_ids or message.loans) and not self._record_sent(message, link):
-                    self._roll_back(message, to)  # the link has ended: use another one
-                    link = self._connections.get_open(to.id)
+                if message.fork_ids and not self._agent.record_sent(message, link):
+                    self._roll_back(message, to)
                     continue
                 is_handed_over = True
-                reply = link.call_on_credit(
-                    message,  # type: ignore[arg-type]  # `dumps` knows it
-                    deadline_s=limit_s,
-                    waiting=self._agent.waiting,
-                    watch=None if scope is None else scope.add_child,
-                )
-            except NeverSent:  # the link has ended
+                return send(link, message)
+            except NeverSent:
                 self._roll_back(message, to)
-                if remote is not None and not self._references.stays(remote):
-                    return ChainedCall.failed(not_sent_error(to))
-                link = None
-                continue
+                if remote is not None and not self._agent.references.stays(remote):
+                    return self._failed(not_sent_error(to), to, limit_s, fail)
             except BaseException as error:
                 if not is_handed_over or was_never_sent(error):
                     self._roll_back(message, to)
                 if not isinstance(error, FanwiseError) or isinstance(error, WindowFullError):
                     raise
                 cancellation.check()
-                return ChainedCall.failed(call_error(error, to, limit_s, closed=self._connections.closed))
-            if message.keep_alive:
-                reply.add_done_callback(partial(keep_until_reply, message.keep_alive))
-            call = CallFuture(self._agent, reply, to, limit_s)
-            if parent is not None:
-                parent.add_child(reply)
-            return call
+                return self._failed(error, to, limit_s, fail)
+
+    def _failed(
+        self, error: Exception, to: WorkerInfo, limit_s: float | None, fail: Callable[[Exception], T] | None
+    ) -> T:
+        return (fail or _raise)(call_error(error, to, limit_s, closed=self._connections.closed))
+
+    def _send_on_credit(
+        self,
+        link: Link,
+        message: Message,
+        limit_s: float | None,
+        scope: cancellation.Scope | None,
+        on_item: Callable[[Message, int], None] | None = None,
+    ) -> Reply:
+        """Send a call when the peer has room for it."""
+        reply = link.call_on_credit(
+            message,  # type: ignore[arg-type]  # `dumps` knows it
+            deadline_s=limit_s,
+            waiting=self._agent.waiting,
+            watch=None if scope is None else scope.add_child,
+            on_item=on_item,
+        )
+        if message.keep_alive:
+            reply.add_done_callback(partial(keep_until_reply, message.keep_alive))
+        return reply
 
     def _roll_back(self, message: Message, to: WorkerInfo) -> None:
-        """Release the references and loans of a message that was not sent."""
+        """Release the references of a message that was not sent."""
         roll_back = partial(self._serializer.roll_back, message, to.id)
         if self._agent.may_wait():
             roll_back()
@@ -164,74 +265,8 @@ class Sender:
                 self._roll_back(message, to)
             if not isinstance(error, FanwiseError):
                 raise
-            return ChainedCall.failed(call_error(error, to, limit_s, closed=self._connections.closed))
+            return self._failed(error, to, limit_s, ChainedCall.failed)
         return call
-
-    def call_sync(
-        self,
-        to: WorkerInfo,
-        invocation: Invocation,
-        *,
-        timeout_s: float,
-        address: Address | None = None,
-    ) -> Any:
-        """As `call`, and wait. The calling thread reads the reply itself."""
-        limit_s = self._time_limit(timeout_s)
-        if address is not None:
-            address = address._replace(left_s=limit_s or 0.0)
-        scope = cancellation.current_scope()
-        watch = None
-        if scope is not None:
-            scope.check()
-            watch = scope.add_child
-
-        def send_and_wait(link: Link, message: Message) -> tuple[Any, Link]:
-            released = self._agent.begin_waiting()
-            try:
-                return link.ask_on_credit(message, within_s=limit_s, watch=watch), link  # type: ignore[arg-type]  # `dumps` knows it
-            finally:
-                if released:
-                    self._agent.end_waiting()
-
-        answer, link = self._send(send_and_wait, to, invocation, limit_s, "sync", address)
-        return self._serializer.deserialize(answer, to.id, link).value
-
-    def _send(
-        self,
-        send: Callable[[Link, Message], T],
-        to: WorkerInfo,
-        invocation: Invocation,
-        limit_s: float | None,
-        mode: str,
-        address: Address | None = None,
-        window: Window | None = None,
-    ) -> T:
-        """Serialize the call and return the result of `send`. Waits for a link, and for another if that ends first.
-
-        A message that was not sent is rolled back on any error.
-        """
-        while True:
-            try:
-                link = self._link_to(to, limit_s)  # before serializing, as in `call`
-            except FanwiseError as error:
-                raise call_error(error, to, limit_s, closed=self._connections.closed) from None
-            message = self._serialize_call(to, invocation, None, mode, address, window)
-            is_handed_over = False
-            try:
-                if (message.fork_ids or message.loans) and not self._record_sent(message, link):
-                    self._roll_back(message, to)
-                    continue
-                is_handed_over = True
-                return send(link, message)
-            except NeverSent:  # the link has ended
-                self._roll_back(message, to)
-            except BaseException as error:
-                if not is_handed_over or was_never_sent(error):
-                    self._roll_back(message, to)
-                if not isinstance(error, FanwiseError) or isinstance(error, WindowFullError):
-                    raise
-                cancellation.check()
-                raise call_error(error, to, limit_s, closed=self._connections.closed) from None
 
     def _link_to(self, to: WorkerInfo, limit_s: float | None) -> Link:
         """Return the link to `to`, opening one if necessary.
@@ -250,51 +285,6 @@ class Sender:
             wait_for_event(is_done)
         return connected.result()
 
-    def stream(
-        self,
-        to: WorkerInfo,
-        invocation: Invocation,
-        *,
-        timeout_s: float,
-        window: tuple[int, int],
-    ) -> Stream[Any]:
-        """Run a function on `to` and return its items. `timeout_s` applies to each item, as in `call`.
-
-        `window`: arguments of `Window`. Blocks until the call is sent.
-        """
-        limit_s, window_size = self._time_limit(timeout_s), Window(*window)
-        reader = StreamReader(self._agent, to, window_size, is_of_call=cancellation.current_scope() is not None)
-        reader.start(self._call_for_items(to, invocation, limit_s, window_size, reader.on_item))
-        self._streams.add(reader)
-        return Stream(self._agent, reader, _name_of(invocation[0]), limit_s)
-
-    def _call_for_items(
-        self,
-        to: WorkerInfo,
-        invocation: Invocation,
-        limit_s: float | None,
-        window: Window,
-        on_item: Callable[[Message, int], None],
-    ) -> Reply:
-        scope = cancellation.current_scope()
-        cancellation.check()
-
-        def call(link: Link, message: Message) -> Reply:
-            reply = link.call_on_credit(
-                message,  # type: ignore[arg-type]  # `dumps` knows it
-                deadline_s=limit_s,
-                waiting=self._agent.waiting,
-                watch=None if scope is None else scope.add_child,
-                on_item=on_item,
-            )
-            if message.keep_alive:
-                reply.add_done_callback(partial(keep_until_reply, message.keep_alive))
-            if scope is not None:
-                scope.add_child(reply)
-            return reply
-
-        return self._send(call, to, invocation, limit_s, "stream", window=window)
-
     def close_streams(self, *, of_calls: bool) -> None:
         """Close the streams that the program reads and, with `of_calls`, those that called functions left open."""
         for reader in list(self._streams):
@@ -305,15 +295,6 @@ class Sender:
     def num_streams(self) -> int:
         """Number of open streams that this worker reads."""
         return sum(not reader.is_finished for reader in list(self._streams))
-
-    def _queued(
-        self, message: Message, to: WorkerInfo, limit_s: float | None, scope: cancellation.Scope | None
-    ) -> Call[Any]:
-        """Return a call that is sent when a link is open."""
-        call = QueuedCall(self._agent, message, to, now_s=self._agent.now_s, limit_s=limit_s)
-        if scope is not None:
-            scope.add_child(call)
-        return call if self._connections.queue(to.id, call) else self._wait_for_link(to, call, message, limit_s)
 
     def _time_limit(self, timeout_s: float) -> float | None:
         """Return the time limit of a call in seconds. Raises ClosedError in a fork, whose locks may be held."""
@@ -328,28 +309,38 @@ class Sender:
             raise TypeError(f"timeout must be a number of seconds, 0 for no limit; got {timeout_s!r}.") from None
         return timeout_s or None
 
-    def _serialize_call(
+    def _serialize(
         self,
         to: WorkerInfo,
         invocation: Invocation,
-        remote: Created | None,
         mode: str,
-        address: Address | None,
+        limit_s: float | None,
+        remote: Created | None = None,
+        address: Address | None = None,
         window: Window | None = None,
     ) -> Message:
         """Serialize a call. A profiler records it under torch's name."""
-        name = _name_of(invocation[0])
+        name, serializer = _name_of(invocation[0]), self._serializer
+        if serializer.sends_plain_calls(to.id):
+            serializer.check_plain_call(to.id, name, remote=remote)
+            try:
+                return allowed.encode_call(invocation, name, window)
+            except Exception as error:
+                raise explain_error(
+                    error, invocation, name, to.name, encode=allowed.check_plain, hint=allowed.PLAIN_HINT
+                ) from error
         try:
             if torch._C._autograd._profiler_enabled():
                 with torch.autograd.profiler.record_function(
                     f"rpc_{mode}#{name}({self._agent.info.name} -> {to.name})"
                 ):
-                    message = self._serializer.serialize(invocation, to.id, call=name, remote=remote, window=window)
+                    message = serializer.serialize(invocation, to.id, call=name, remote=remote, window=window)
             else:
-                message = self._serializer.serialize(invocation, to.id, call=name, remote=remote, window=window)
-            return message if address is None else addressed(message, address)
+                message = serializer.serialize(invocation, to.id, call=name, remote=remote, window=window)
         except Exception as error:
-            raise pickling.explain_error(error, invocation, name, to) from error
+            encode = partial(pickling.encode, to=to.id)
+            raise explain_error(error, invocation, name, to.name, encode=encode) from error
+        return message if address is None else addressed(message, address._replace(left_s=limit_s or 0.0))
 
 
 def _name_of(function: Callable[..., Any]) -> str:
@@ -364,6 +355,10 @@ def _expired_error(timeout_s: float) -> FanwiseError | ValueError:
         f"RPC ran for more than set timeout ({timeout_s * 1000:.0f} ms) and will now be marked with an error: its "
         f"time was over before it began, so it was not sent. 0 means no limit, -1 the default of this worker."
     )
+
+
+def _raise(error: Exception) -> NoReturn:
+    raise error from None
 
 
 def _complete(future: "Future[T]", function: Callable[[], T]) -> None:

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable
 from functools import partial
 from types import CoroutineType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.futures import Future
@@ -22,31 +22,24 @@ from torch.futures import Future
 from ...base.errors import ClosedError, FanwiseError, LinkLostError, NotSendableError, WireError, WorkerLostError
 from ...links.link import Link, Request
 from ...links.runner_threads import RunnerThreads
-from ..actors.address import Address
-from ..messages.messages import BARE_CALL, Message, creation_of
-from ..messages.metadata import Context, Created
-from ..messages.serializer import Deserialized, Serializer
+from .. import allowed
+from ..messages.ids import Created, Invocation
+from ..messages.messages import BARE_CALL, PLAIN_CALL, Message, creation_of
+from ..messages.metadata import Address, Context
 from ..streams.producer import Producer
 from ..streams.window import Window
 from ..worker_info import WorkerInfo
-from .call import Invocation, method_called
+from .call import method_called
 from .cancellation import Scope, current_call
 from .coroutines import Coroutines
 from .sendable_errors import as_exception, replacement_error, result_error, sendable_error, traceback_of
+from .serializer import Deserialized, Serializer
 from .torch_state import call_in_default_state
 
+if TYPE_CHECKING:
+    from ..references.references import References
+
 _log = logging.getLogger("fanwise.rpc")
-
-
-class References(Protocol):
-    def expect(self, creation: Created, link: Link) -> Any:
-        """Register the value of a received call, so that requests for it wait. Returns the `value` for `keep`."""
-
-    def keep(self, sender: WorkerInfo, creation: Created, value: Any, run: Callable[[], Any]) -> Any:
-        """Call `run` and store its value. Return the reply."""
-
-    def confirmed(self) -> "Future[Any] | None":
-        """Return a future that is done when the references in the arguments are confirmed; None if all are."""
 
 
 class Server:
@@ -54,7 +47,7 @@ class Server:
 
     Args:
         enqueue_actor_call: queues a call to an actor: (address, request, function that creates the job).
-        record_sent: records the link over which the references and loans of a reply are sent; False if it has ended.
+        record_sent: records the link over which the references of a reply are sent; False if it has ended.
     """
 
     def __init__(
@@ -62,7 +55,7 @@ class Server:
         serializer: Serializer,
         runners: RunnerThreads,
         *,
-        references: References,
+        references: "References",
         enqueue_actor_call: Callable[[Address, Request, Callable[[Any], Any]], None],
         record_sent: Callable[[Message, Link], bool],
     ) -> None:
@@ -80,6 +73,8 @@ class Server:
     def serve(self, sender: WorkerInfo, request: Request, was_cancelled: bool = False) -> None:
         """Start a received call, on a reading thread. `was_cancelled`: while it was buffered."""
         message: Message = request.method  # type: ignore[assignment]
+        if self._serializer.allowed is not None and message.head[0] != PLAIN_CALL:
+            raise WireError("received a call that is not plain; this worker has an allow-list, so it was not read.")
         address, creation, value = message.address, None, None
         if message.head[0] != BARE_CALL:
             creation = creation_of(message)
@@ -144,15 +139,8 @@ class _Call:
     """One received call."""
 
     __slots__ = (
-        "_autograd_context",
-        "_creation",
-        "_name",
-        "_producer",
-        "_request",
-        "_scope",
-        "_sender",
-        "_server",
-        "_value",
+        *("_autograd_context", "_creation", "_is_plain", "_name", "_producer"),
+        *("_request", "_scope", "_sender", "_server", "_value"),
     )
 
     def __init__(
@@ -165,6 +153,7 @@ class _Call:
         self._request = request
         self._autograd_context: Context | None = None
         self._name = ""
+        self._is_plain = request.method.head[0] == PLAIN_CALL  # type: ignore[attr-defined]  # Message
         self._scope: Scope | None = None
         self._producer: Producer | None = None
 
@@ -316,19 +305,26 @@ class _Call:
 
     def serialize_item(self, item: Any) -> Message:
         """Serialize an item of a stream. Raises an error that explains why that failed."""
-        serializer = self._server._serializer
         try:
-            with serializer.entered(self._autograd_context):
-                return serializer.serialize(item, self._sender.id)
+            return self._serialize(item)
         except BaseException as error:
-            about = result_error(error, item, f"an item that {self._name} yielded")
-        raise about
+            explained = result_error(error, item, f"an item that {self._name} yielded")
+        raise explained
+
+    def _serialize(self, value: Any) -> Message:
+        """Serialize a result or an item."""
+        if self._is_plain:
+            return allowed.encode_reply(value)
+        serializer = self._server._serializer
+        if self._autograd_context is None:
+            return serializer.serialize(value, self._sender.id)
+        with serializer.entered(self._autograd_context):
+            return serializer.serialize(value, self._sender.id)
 
     def send_item(self, message: Message) -> bool:
         """Send an item. Return False if the link has ended. Raises NotSendableError if it is too large."""
         server, request = self._server, self._request
-        if (message.fork_ids or message.loans) and not server._record_sent(message, request.link):
-            server._serializer.roll_back(message, self._sender.id)
+        if not self._is_recorded(message):
             return False
         try:
             request.give(message)
@@ -338,6 +334,14 @@ class _Call:
         except FanwiseError:
             return False
         return True
+
+    def _is_recorded(self, message: Message) -> bool:
+        """Record the references of a reply. Return False, and roll it back, if the link has ended."""
+        server = self._server
+        if not message.fork_ids or server._record_sent(message, self._request.link):
+            return True
+        server._serializer.roll_back(message, self._sender.id)
+        return False
 
     def when_link_drained(self, on_drained: Callable[[], None]) -> bool:
         """Return False if the link has room for an item; otherwise True, and call `on_drained` when it has."""
@@ -370,22 +374,17 @@ class _Call:
             self._finish_unanswered()
             return
         try:
-            if self._autograd_context is None:
-                message = server._serializer.serialize(value, self._sender.id)
-            else:
-                with server._serializer.entered(self._autograd_context):
-                    message = server._serializer.serialize(value, self._sender.id)
+            message = self._serialize(value)
         except BaseException as error:
             self.fail(result_error(error, value, self._result_name))
             return
         with server._lock:  # inlined `on_finished`
             server.num_open -= 1
         try:
-            if (message.fork_ids or message.loans) and not server._record_sent(message, self._request.link):
-                server._serializer.roll_back(message, self._sender.id)
-                self._request.unanswered()
-            else:
+            if self._is_recorded(message):
                 self._request.answer(message)
+            else:
+                self._request.unanswered()
         except FanwiseError:
             pass  # the caller has disconnected
 

@@ -36,10 +36,9 @@ from ...links.link import Fail, Link, Reply, Request
 from ...links.process_state import has_ended
 from ...links.transports.unix import memory_links
 from ...links.transports.wires import Buffer
-from ..devices.lending import ReceivedLoans
 from ..membership.group import Group
 from ..membership.members import Member, no_member
-from ..messages.messages import Message, install_codec, loads
+from ..messages.messages import Message, install_codec
 from ..worker_info import WorkerInfo
 from .link_loss import LinkLossResolver
 from .routes import QueuedItem, Routes
@@ -72,8 +71,7 @@ class Connections:
         handle: handles a message (sender, request), on a reading thread.
         waiting: context manager for blocking waits.
         outside: runs a job on a thread that may wait.
-        load_error: deserializes errors of remote functions.
-        arrived: creates the `ReceivedLoans` of a message with loans.
+        load_error: deserializes errors of remote functions; None for those of builtin types and of fanwise only.
         unwanted: releases the contents of a late reply, on a reading thread.
     """
 
@@ -85,8 +83,7 @@ class Connections:
         handle: Callable[[WorkerInfo, Request], None],
         waiting: Callable[[], AbstractContextManager[None]],
         outside: Callable[[Callable[[], None]], None],
-        load_error: Callable[[bytes], Any] = load_error,
-        arrived: Callable[[WorkerInfo, tuple[int, ...]], ReceivedLoans] | None = None,
+        load_error: Callable[[bytes], Any] | None = load_error,
         unwanted: Callable[[Message, Link], None] = lambda answer, link: None,
     ) -> None:
         self._info = info
@@ -95,7 +92,6 @@ class Connections:
         self._waiting = waiting
         self._outside = outside
         self._load_error = load_error
-        self._arrived = arrived
         self._unwanted = unwanted
         self._group: Group | None = None
         self._closing = threading.Event()
@@ -378,8 +374,6 @@ class Connections:
 
     def _serve_on(self, link: Link, peer: WorkerInfo) -> None:
         install_codec(link, self._load_error)
-        if self._arrived is not None:
-            link.loads = partial(loads, arrived=partial(self._arrived, peer))
         link.handler = partial(self._handle, peer)
         link.on_late = partial(self._on_late_reply, weakref.ref(link))
         link.open()

@@ -1,6 +1,5 @@
-"""Tensors in device memory: their target devices, and transfers without main memory.
+"""Devices of tensors in calls.
 
 device_maps    target device of a tensor on the callee
-loans          decides between lending and staging, and tracks loans. Pure; lending executes it
-device_memory  interface of a device; cuda_memory: CUDA
+cuda_ipc       CUDA tensors between processes of one host, without main memory
 """

@@ -20,6 +20,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Literal
 
+from ..messages.records import control_codec
 from ..worker_info import name_error
 from .members import Departure, Hello, Member, Update
 
@@ -81,6 +82,8 @@ class FinishShutdown:
 
     to: int
 
+
+control_codec.register(SendUpdate, Confirm, Refuse, Evict, RequestCounts, FinishShutdown, first_code=64)
 
 Action = SendUpdate | Confirm | Refuse | Evict | RequestCounts | StartTimer | FinishShutdown
 

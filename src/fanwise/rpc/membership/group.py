@@ -94,6 +94,7 @@ class Group:
         address: str,
         within_s: float,
         heartbeat_s: float = HEARTBEAT_S,
+        has_allow_list: bool = False,
     ) -> "Group":
         """Become a member. Blocks until all other members know. Another thread must drive `hub`.
 
@@ -105,7 +106,7 @@ class Group:
         if problem is not None:
             raise JoinError(f"{problem}.")
         process = look_at(pid := os.getpid())
-        me = Member(name, rank, secrets.randbits(62), address, this_host(), pid, process.started_ticks)
+        me = Member(name, rank, secrets.randbits(62), address, this_host(), pid, process.started_ticks, has_allow_list)
         group = cls(hub, rendezvous, me, world_size, heartbeat_s=heartbeat_s)
         try:
             group._join(within_s)

@@ -19,7 +19,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ...base.errors import WorkerLostError
-from ..worker_info import WorkerInfo, WorkerKey
+from ..messages.ids import WorkerKey
+from ..messages.records import control_codec
+from ..worker_info import WorkerInfo
 
 REASONS_KEPT = 64
 FORGOTTEN = "the group has continued without it since it was last connected"
@@ -37,6 +39,7 @@ class Member:
         address: address of its own listener, in the form that its rendezvous uses.
         host: equal for processes that see each other's pids; begins with the name of the host.
         pid, started_ticks: its process; both together are unique on a host until it reboots.
+        has_allow_list: True if it accepts only plain calls.
     """
 
     name: str
@@ -46,6 +49,7 @@ class Member:
     host: str
     pid: int
     started_ticks: int = 0
+    has_allow_list: bool = False
 
     @property
     def key(self) -> WorkerKey:
@@ -91,6 +95,9 @@ class Hello:
 
     member: Member
     world_size: int | None
+
+
+control_codec.register(Member, Departure, Update, Hello, first_code=8)
 
 
 @dataclass(frozen=True, slots=True)

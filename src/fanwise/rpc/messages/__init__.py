@@ -1,7 +1,7 @@
-"""The messages on the links of rpc.
+"""The messages on the links of rpc. Imports nothing else of rpc; the features register their record types.
 
-serializer  values to messages and back, with the metadata of autograd, references and devices
 messages    the format of calls, replies and control messages
-pickling    user values                          metadata  metadata of a call. Pure
-records     types of control messages            packing   packs many buffers into few. Pure
+pickling    user values                          metadata  metadata of a call, addresses of actors. Pure
+records     codec of control messages            packing   packs many buffers into few. Pure
+ids         ids of workers, references, forks. Pure
 """

@@ -3,8 +3,8 @@
     control   0, then a message of the typed codec of `records`: no pickle; handled on the reading thread
     message   1 a call or 2 a reply: counts, metadata, tensor table, rows, pickle; large buffers out of band
               3 a call or 4 a reply: pickle; array buffers out of band. No tensors, metadata or rows
-              5 a call or 6 a reply with loans: their number, their ids, then as 1 and 2
-              7 a call to an actor: its address, then as 1, 3 or 5
+              5 a call to an actor: its address, then as 1 or 3
+              6 a call or 7 a reply: a value of the typed codec, without pickle, for workers with an allow-list
               deserialized outside the reading thread
 
     compose: (metadata, tensors, pickle, buffers) --> Message --link--> Message --> parse
@@ -12,14 +12,13 @@
 Many buffers are packed together (`packing`); the rows contain their positions.
 
 The table has the header (`to_wire`) of each tensor and the bytes of a small one, because a buffer costs the receiver
-more than a copy. A lent tensor in device memory (`lending`) is a handle. A sparse tensor is sent as the dense tensors
-it consists of. A dense one that is not contiguous keeps its strides and is sent in memory order, without gaps.
-Everything except the user's pickle has a fixed structure and is validated when it is read.
+more than a copy. A CUDA tensor may be a handle of its memory. A sparse tensor is sent as the dense tensors it consists
+of. A dense one that is not contiguous keeps its strides and is sent in memory order, without gaps. Everything except
+the user's pickle and CUDA handles has a fixed structure and is validated when it is read.
 """
 
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -28,30 +27,27 @@ from ...base.errors import FanwiseError, WireError
 from ...links.link import Link
 from ...tensor import from_wire, to_wire
 from ...tensor.with_torch.reducing import SPARSE, in_order_of_memory, rebuild_sparse, rebuild_strided
-from ..actors.address import ADDRESS_BYTES, Address, pack_address, unpack_address
-from ..allow_list.allowing import Allowed
-from ..devices.lending import Borrow, Lender, ReceivedLoans
-from ..references.orders import GlobalId
-from .metadata import Created, creation_in
+from .ids import Created, GlobalId
+from .metadata import ADDRESS_BYTES, Address, creation_in, pack_address, unpack_address
 from .packing import PACKED_FROM, pack, size_of_rows, unpack
 from .records import control_codec
 
 Buffer = bytes | bytearray | memoryview
-Lend = Callable[[torch.Tensor], bytes | None]
+# Shares the memory of a CUDA tensor and returns a handle, or None to send its bytes; and the inverse.
+Share = Callable[[torch.Tensor], bytes | None]
+OpenHandle = Callable[[memoryview], torch.Tensor]
 
-_PLAIN, _CALL, _REPLY, _BARE_CALL, _BARE_REPLY, _LENT_CALL, _LENT_REPLY, _TO_ACTOR = range(8)
+_CONTROL, _CALL, _REPLY, _BARE_CALL, _BARE_REPLY, _TO_ACTOR, _PLAIN_CALL, _PLAIN_REPLY = range(8)
 _KINDS = [bytes([kind]) for kind in range(8)]
-_CALLS, _REPLIES = (_BARE_CALL, _CALL), (_BARE_REPLY, _REPLY)
-_BARE = (_BARE_CALL, _BARE_REPLY)
-# The first byte of a call and of a reply that consists of a pickle only.
-BARE_CALL, BARE_REPLY = _BARE
+_CALLS, _REPLIES = (_BARE_CALL, _CALL, _PLAIN_CALL), (_BARE_REPLY, _REPLY, _PLAIN_REPLY)
+# The first bytes of calls and replies that consist of a pickle only, or of a plain value.
+BARE_CALL, BARE_REPLY, PLAIN_CALL, PLAIN_REPLY = _BARE_CALL, _BARE_REPLY, _PLAIN_CALL, _PLAIN_REPLY
+_WITHOUT_METADATA = (_BARE_CALL, _BARE_REPLY, _PLAIN_CALL, _PLAIN_REPLY)
 # Number of tensors, size of metadata, size of the table, number of tensor buffers, number of rows (0: not packed).
 _COUNTS = struct.Struct("<IQQII")
 _ENTRY = struct.Struct("<HI")  # size of the header; size of the bytes, or _OUT_OF_BAND, _PARTS, _HANDLE
 _OUT_OF_BAND, _PARTS, _HANDLE = 0xFFFFFFFF, 0xFFFFFFFE, 0xFFFFFFFD
-_LOAN, _NUM_LOANS = struct.Struct("<Q"), struct.Struct("<I")
 _IN_TABLE_BYTES = 4096
-_known_errors = Allowed(()).loads_error
 
 
 class Message(NamedTuple):
@@ -59,9 +55,7 @@ class Message(NamedTuple):
 
     Attributes:
         name: for error messages.
-        loans: loans of a message of this worker.
         fork_ids: ids of the references and forks in a message of this worker.
-        received_loans: loans of a received message, closed by the deserializer.
         address: address of a call to an actor.
         keep_alive: references to values of the callee, which the caller keeps until the reply.
     """
@@ -69,9 +63,7 @@ class Message(NamedTuple):
     head: Buffer
     buffers: Sequence[memoryview]
     name: str
-    loans: tuple[int, ...] = ()
     fork_ids: tuple[tuple[GlobalId, GlobalId], ...] = ()
-    received_loans: ReceivedLoans | None = None
     address: Address | None = None
     keep_alive: tuple[Any, ...] = ()
 
@@ -93,7 +85,7 @@ def install_codec(link: Link, load_error: Callable[[bytes], Any] | None = None) 
 
     `load_error` deserializes errors of user types. By default only builtin errors and those of fanwise keep their type.
     """
-    link.dumps, link.loads, link.load_error = dumps, loads, load_error or _known_errors
+    link.dumps, link.loads, link.load_error = dumps, loads, load_error
 
 
 def dumps(value: object) -> tuple[bytes, list[memoryview]]:
@@ -103,62 +95,29 @@ def dumps(value: object) -> tuple[bytes, list[memoryview]]:
     if type(value) is Message:
         return value.head, value.buffers  # type: ignore[return-value]  # bytes: composed by this process
     head, buffers = control_codec.dumps(value)
-    return _KINDS[_PLAIN] + head, buffers
+    return _KINDS[_CONTROL] + head, buffers
 
 
-def loads(
-    head: Buffer,
-    buffers: Sequence[memoryview] = (),
-    arrived: Callable[[tuple[int, ...]], ReceivedLoans] | None = None,
-) -> Any:
-    """Decoder for a link. Calls decode to `(Message, ())`. `arrived` is called for messages with loans."""
+def loads(head: Buffer, buffers: Sequence[memoryview] = ()) -> Any:
+    """Decoder for a link. Calls decode to `(Message, ())`."""
     kind = head[0] if head else -1
     if kind in _CALLS:
         return Message(head, buffers, "a call"), ()
     if kind in _REPLIES:
         return Message(head, buffers, "a reply")
-    if kind == _LENT_CALL:
-        return Message(head, buffers, "a call", received_loans=_received_loans(head, arrived)), ()
-    if kind == _LENT_REPLY:
-        return Message(head, buffers, "a reply", received_loans=_received_loans(head, arrived))
-    if kind == _PLAIN:
+    if kind == _CONTROL:
         return control_codec.loads(memoryview(head)[1:], buffers)
     if kind == _TO_ACTOR:
-        return _load_actor_call(memoryview(head)[1:], buffers, arrived)
+        address, head = unpack_address(memoryview(head)[1:]), memoryview(head)[1 + ADDRESS_BYTES :]
+        if not head or head[0] not in (_BARE_CALL, _CALL):
+            raise WireError("a message to an actor is not a call.")
+        return Message(head, buffers, "a call", address=address), ()
     raise WireError(f"a message of kind {kind}; both sides must run the same version.")
-
-
-def _load_actor_call(
-    view: memoryview, buffers: Sequence[memoryview], arrived: Callable[[tuple[int, ...]], ReceivedLoans] | None
-) -> tuple[Message, tuple[()]]:
-    address, head = unpack_address(view), view[ADDRESS_BYTES:]
-    if not head or (head[0] not in _CALLS and head[0] != _LENT_CALL):
-        raise WireError("a message to an actor is not a call.")
-    received_loans = _received_loans(head, arrived) if head[0] == _LENT_CALL else None
-    return Message(head, buffers, "a call", received_loans=received_loans, address=address), ()
 
 
 def addressed(message: Message, address: Address) -> Message:
     """Add the address of an actor to a serialized call."""
     return message._replace(head=b"".join((_KINDS[_TO_ACTOR], pack_address(address), message.head)), address=address)
-
-
-def _received_loans(head: Buffer, arrived: Callable[[tuple[int, ...]], ReceivedLoans] | None) -> ReceivedLoans:
-    if arrived is None:
-        raise WireError("received a message with loans on a link that does not support them.")
-    try:
-        return arrived(_loans_of(memoryview(head))[0])
-    except struct.error as error:
-        raise WireError(f"a message of {len(head)} bytes is truncated: {error}.") from error
-
-
-def _loans_of(view: memoryview) -> tuple[tuple[int, ...], int]:
-    """Return the loans of a message, and the offset of the rest."""
-    if view[0] < _LENT_CALL:
-        return (), 1
-    (count,) = _NUM_LOANS.unpack_from(view, 1)
-    offset = 1 + _NUM_LOANS.size
-    return struct.unpack_from(f"<{count}Q", view, offset), offset + count * _LOAN.size
 
 
 def compose(
@@ -167,37 +126,34 @@ def compose(
     pickle: bytes,
     buffers: Sequence[memoryview],
     call: str | None,
-    lender: Lender | None = None,
+    share: Share | None = None,
 ) -> Message:
-    """Serialize a call, given its name, or a reply. Large tensors are not copied: do not change them before sending.
-
-    `lender` decides which tensors are lent. If this raises, the caller must roll back its loans.
-    """
+    """Serialize a call, given its name, or a reply. Large tensors are not copied: do not change them before sending."""
     name = "a reply" if call is None else call
     if not tensors and not extra and len(buffers) <= PACKED_FROM:
         return Message(_KINDS[_BARE_REPLY if call is None else _BARE_CALL] + pickle, buffers, name)
     table: list[Buffer] = []
     out_of_band: list[memoryview] = []
-    for number, tensor in enumerate(tensors):
-        _write_tensor(tensor, table, out_of_band, None if lender is None else partial(lender, number))
+    for tensor in tensors:
+        _write_tensor(tensor, table, out_of_band, share)
     body = b"".join(table)
-    memory, rows = [*out_of_band, *buffers], b""
-    counts = _COUNTS.pack(len(tensors), len(extra), len(body), len(out_of_band), 0)
+    memory, rows, num_rows = [*out_of_band, *buffers], b"", 0
     if len(memory) > PACKED_FROM:
-        counts = _COUNTS.pack(len(tensors), len(extra), len(body), len(out_of_band), len(memory))
+        num_rows = len(memory)
         memory, rows = pack(memory)
-    loans = () if lender is None else tuple(lender.loans)
-    if not loans:
-        kind = _KINDS[_REPLY if call is None else _CALL]
-        return Message(b"".join((kind, counts, extra, body, rows, pickle)), memory, name)
-    kind = _KINDS[_LENT_REPLY if call is None else _LENT_CALL]
-    loan_table = _NUM_LOANS.pack(len(loans)) + struct.pack(f"<{len(loans)}Q", *loans)
-    return Message(b"".join((kind, loan_table, counts, extra, body, rows, pickle)), memory, name, loans)
+    counts = _COUNTS.pack(len(tensors), len(extra), len(body), len(out_of_band), num_rows)
+    kind = _KINDS[_REPLY if call is None else _CALL]
+    return Message(b"".join((kind, counts, extra, body, rows, pickle)), memory, name)
+
+
+def compose_plain(data: bytes, buffers: Sequence[memoryview], call: str | None) -> Message:
+    """Create the message of a plain call, given its name, or reply."""
+    return Message(_KINDS[_PLAIN_REPLY if call is None else _PLAIN_CALL] + data, buffers, call or "a reply")
 
 
 def is_reply(message: Message) -> bool:
     """Return True for a reply, False for a call."""
-    return message.head[0] in _REPLIES or message.head[0] == _LENT_REPLY
+    return message.head[0] in _REPLIES
 
 
 def metadata_of(message: Message) -> Buffer:
@@ -205,37 +161,31 @@ def metadata_of(message: Message) -> Buffer:
     view = memoryview(message.head)
     if view[0] == _TO_ACTOR:
         view = view[1 + ADDRESS_BYTES :]
-    if view[0] in _BARE:
+    if view[0] in _WITHOUT_METADATA:
         return b""
-    offset = _loans_of(view)[1]
-    _num_tensors, extra_size, *_ = _COUNTS.unpack_from(view, offset)
-    offset += _COUNTS.size
-    return view[offset : offset + extra_size]
+    _num_tensors, extra_size, *_ = _COUNTS.unpack_from(view, 1)
+    return view[1 + _COUNTS.size : 1 + _COUNTS.size + extra_size]
 
 
 def creation_of(message: Message) -> Created | None:
     """Return the reference to the value that a received call creates. Raises WireError if the call is truncated."""
     head = message.head
     try:
-        if head[0] == BARE_CALL or (head[0] == _CALL and not _COUNTS.unpack_from(head, 1)[1]):  # no metadata
+        if head[0] in _WITHOUT_METADATA or not _COUNTS.unpack_from(head, 1)[1]:
             return None
         return creation_in(metadata_of(message))
     except struct.error as error:
         raise WireError(f"a call of {len(head)} bytes is truncated: {error}.") from error
 
 
-def parse(message: Message, borrow: Borrow | None = None) -> Parsed:
-    """Create the tensors of a message, without unpickling. Raises WireError if the message is truncated.
-
-    `borrow` copies a lent tensor: (number of the tensor that it is or is part of, handle) -> tensor.
-    """
+def parse(message: Message, open_handle: OpenHandle | None = None) -> Parsed:
+    """Create the tensors of a message, without unpickling. Raises WireError if the message is truncated."""
     view = memoryview(message.head)
-    if view[0] in _BARE:
+    if view[0] in _WITHOUT_METADATA:
         return Parsed(b"", [], view[1:], message.buffers)
     try:
-        offset = _loans_of(view)[1]
-        num_tensors, extra_size, table_size, num_out_of_band, num_rows = _COUNTS.unpack_from(view, offset)
-        offset += _COUNTS.size
+        num_tensors, extra_size, table_size, num_out_of_band, num_rows = _COUNTS.unpack_from(view, 1)
+        offset = 1 + _COUNTS.size
         extra = view[offset : offset + extra_size]
         offset += extra_size
         end = offset + table_size
@@ -245,8 +195,8 @@ def parse(message: Message, borrow: Borrow | None = None) -> Parsed:
             buffers = unpack(view[end:data], buffers)
         if not num_tensors:
             return Parsed(extra, [], view[data:], buffers)
-        table = _Table(view[offset:end], iter(buffers[:num_out_of_band]), borrow)
-        tensors = [table.read_next() for _ in range(num_tensors)]
+        table = _Table(view[offset:end], iter(buffers[:num_out_of_band]), open_handle)
+        tensors = [table.read() for _ in range(num_tensors)]
     except (struct.error, StopIteration) as error:
         raise WireError(f"a call of {len(view)} bytes is truncated: {error}.") from error
     return Parsed(extra, tensors, view[data:], buffers[num_out_of_band:])
@@ -262,7 +212,9 @@ _PARTS_HEADER = struct.Struct("<BBB")
 _NEEDS_GRAD, _COALESCED = 1, 2
 
 
-def _write_tensor(tensor: torch.Tensor, table: list[Buffer], out_of_band: list[memoryview], lend: Lend | None) -> None:
+def _write_tensor(
+    tensor: torch.Tensor, table: list[Buffer], out_of_band: list[memoryview], share: Share | None
+) -> None:
     if tensor.layout in SPARSE:
         detached = tensor.detach()
         coalesced = tensor.layout is torch.sparse_coo and detached.is_coalesced()
@@ -271,12 +223,12 @@ def _write_tensor(tensor: torch.Tensor, table: list[Buffer], out_of_band: list[m
         parts_header += struct.pack(f"<{tensor.ndim}q", *tensor.shape)
         table += (_ENTRY.pack(len(parts_header), _PARTS), parts_header)
         for part in SPARSE[tensor.layout]:
-            _write_tensor(getattr(detached, part)().contiguous(), table, out_of_band, lend)
+            _write_tensor(getattr(detached, part)().contiguous(), table, out_of_band, share)
         return
     if not tensor.is_contiguous() and tensor.layout is torch.strided and not tensor.is_nested:
-        _write_strided(tensor, table, out_of_band, lend)
+        _write_strided(tensor, table, out_of_band, share)
         return
-    handle = None if lend is None or tensor.layout is not torch.strided or tensor.is_nested else lend(tensor)
+    handle = None if share is None or tensor.layout is not torch.strided or tensor.is_nested else share(tensor)
     if handle is not None:
         table += (_ENTRY.pack(len(handle), _HANDLE), handle)
         return
@@ -288,30 +240,26 @@ def _write_tensor(tensor: torch.Tensor, table: list[Buffer], out_of_band: list[m
         out_of_band.append(memory)
 
 
-def _write_strided(tensor: torch.Tensor, table: list[Buffer], out_of_band: list[memoryview], lend: Lend | None) -> None:
+def _write_strided(
+    tensor: torch.Tensor, table: list[Buffer], out_of_band: list[memoryview], share: Share | None
+) -> None:
     """Write the memory of a strided tensor in order, without repetitions and gaps, and its strides."""
     part, shape, strides, order = in_order_of_memory(tensor)
     ndim = tensor.ndim
     parts_header = _PARTS_HEADER.pack(_STRIDED, tensor.requires_grad, ndim)
     parts_header += struct.pack(f"<{2 * ndim}q{ndim}B", *shape, *strides, *order)
     table += (_ENTRY.pack(len(parts_header), _PARTS), parts_header)
-    _write_tensor(part, table, out_of_band, lend)
+    _write_tensor(part, table, out_of_band, share)
 
 
 class _Table:
     """Reads the tensor table sequentially."""
 
-    def __init__(self, view: memoryview, out_of_band: Iterator[memoryview], borrow: Borrow | None) -> None:
+    def __init__(self, view: memoryview, out_of_band: Iterator[memoryview], open_handle: OpenHandle | None) -> None:
         self._view = view
         self._out_of_band = out_of_band
-        self._borrow = borrow
+        self._open_handle = open_handle
         self._offset = 0
-        self._number = -1
-
-    def read_next(self) -> torch.Tensor:
-        """Read the next tensor of the message. `read` also reads parts."""
-        self._number += 1
-        return self.read()
 
     def read(self) -> torch.Tensor:
         view, offset = self._view, self._offset
@@ -327,9 +275,9 @@ class _Table:
             return _dense(header, next(self._out_of_band))
         if size == _PARTS:
             return self._read_parts(header)
-        if self._borrow is None:
-            raise WireError("received a memory handle in a message without loans.")
-        return self._borrow(self._number, header)
+        if self._open_handle is None:
+            raise WireError("received the handle of a CUDA tensor, which this worker does not open.")
+        return self._open_handle(header)
 
     def _read_part(self) -> torch.Tensor:
         # Nested parts could claim any size, and checking them would take hours.

@@ -1,4 +1,4 @@
-"""Metadata of a call or reply, in a fixed binary format. Pure.
+"""Metadata of a call or reply, and the address of a call to an actor, in fixed binary formats. Pure.
 
 flags u8, number of forks u32
 context, message        u64 each    of autograd, for a message sent in a context
@@ -6,6 +6,9 @@ reference, fork         3 i64 each  for a call whose value stays on the callee
 window                  u64 each    for a stream: maximum number of items and bytes ahead
 forks                   10 i64 each one for each reference among the values
 devices                 UTF-8       devices of the tensors, comma-separated, if not all are on the CPU
+
+An address precedes the rest of its message, so a reading thread finds the queue of the actor without deserializing:
+actor 3 i64, remaining seconds f64 (0: no limit), concurrency u32.
 """
 
 import struct
@@ -13,20 +16,15 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from ...base.errors import WireError
-from ..references.orders import Fork, GlobalId
-from ..worker_info import WorkerKey
+from .ids import Created, Fork, GlobalId, WorkerKey
 
-_HEAD, _CONTEXT, _REMOTE, _FORK = (
-    struct.Struct("<BI"),
-    struct.Struct("<QQ"),
-    struct.Struct("<6q"),
-    struct.Struct("<10q"),
-)
-_WINDOW = struct.Struct("<QQ")
+_HEAD, _CONTEXT, _REMOTE, _FORK, _WINDOW, _ADDRESS = map(struct.Struct, ("<BI", "<QQ", "<6q", "<10q", "<QQ", "<3qdI"))
+ADDRESS_BYTES = _ADDRESS.size
+# `Address.concurrency` is less than this, so it fits into a u32.
+CONCURRENCY_LIMIT = 2**32 - 1
 _HAS_CONTEXT, _HAS_REMOTE, _HAS_DEVICES, _HAS_WINDOW = 1, 2, 4, 8
 
 Context = tuple[int, int]  # id of the autograd context, number of the message
-Created = tuple[GlobalId, GlobalId]  # a reference to create, and the fork of the caller
 Buffer = bytes | bytearray | memoryview
 
 
@@ -116,3 +114,27 @@ def _unpack(view: memoryview) -> Metadata:
 def _forks(view: memoryview) -> Iterator[Fork]:
     for numbers in _FORK.iter_unpack(view):
         yield Fork(GlobalId(*numbers[:3]), GlobalId(*numbers[3:6]), WorkerKey(*numbers[6:8]), WorkerKey(*numbers[8:]))
+
+
+class Address(NamedTuple):
+    """The actor that a call is for, and its remaining time. `concurrency` is set in the call that creates the actor."""
+
+    actor: GlobalId
+    left_s: float
+    concurrency: int = 0
+
+
+def pack_address(address: Address) -> bytes:
+    return _ADDRESS.pack(*address.actor, address.left_s, address.concurrency)
+
+
+def unpack_address(view: memoryview) -> Address:
+    """Inverse of `pack_address`. Raises WireError if the bytes are invalid."""
+    try:
+        *numbers, left_s, concurrency = _ADDRESS.unpack_from(view)
+    except struct.error as error:
+        raise WireError(f"the address of a call to an actor is truncated: {error}.") from error
+    actor = GlobalId(*numbers)
+    if not (actor.is_actor and left_s >= 0):
+        raise WireError(f"invalid address of a call: actor {actor}, {left_s} s left.")
+    return Address(actor, left_s, concurrency)

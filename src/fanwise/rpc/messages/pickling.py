@@ -1,7 +1,7 @@
 """Serializes arguments and results of calls.
 
     encode:  value --> pickle, tensor table, array buffers; references learn the receiver
-    decode:  the inverse; with an allow-list, only allowed names
+    decode:  the inverse
 
 Exact tensors are moved to a table, where autograd finds them. Everything else is pickle 5 with out-of-band buffers for
 arrays (also of JAX and TensorFlow: `tensor.wire`). References can only be pickled here, because their owner must learn
@@ -19,7 +19,7 @@ import threading
 from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import BuiltinFunctionType, FunctionType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import torch
 
@@ -27,12 +27,7 @@ from ...base.errors import FanwiseError, NotSendableError
 from ...links.pickler import Pickler, Reducer
 from ...tensor.wire import array_reducers, numpy_reducers, reduce_tensor
 from ...tensor.with_torch.wire import CODE_BY_DTYPE
-from ..calling.call import Invocation, method_called
-from ..worker_info import WorkerInfo
-
-if TYPE_CHECKING:
-    from ..allow_list.allowing import Allowed
-    from ..references.orders import Fork
+from .ids import Fork, Invocation
 
 Buffer = bytes | bytearray | memoryview
 
@@ -47,7 +42,7 @@ class EncodingState:
 
     __slots__ = ("forks", "keep_alive", "tensors", "to")
 
-    def __init__(self, to: int, forks: "list[Fork] | None", keep_alive: list[Any] | None = None) -> None:
+    def __init__(self, to: int, forks: list[Fork] | None, keep_alive: list[Any] | None = None) -> None:
         self.to = to
         self.forks = forks
         self.keep_alive = keep_alive
@@ -56,7 +51,7 @@ class EncodingState:
 
 class _PicklingContext(threading.local):
     encoding: EncodingState | None = None
-    received: "Sequence[torch.Tensor] | None" = None
+    received: Sequence[torch.Tensor] | None = None
 
 
 _context = _PicklingContext()
@@ -81,7 +76,7 @@ def encoding() -> EncodingState | None:
 def encode(
     value: object,
     to: int,
-    forks: "list[Fork] | None" = None,
+    forks: list[Fork] | None = None,
     keep_alive: list[Any] | None = None,
 ) -> tuple[bytes, list[torch.Tensor], list[memoryview]]:
     """Return the pickle of `value` for worker `to`, its tensors, and buffers that share the memory of the value.
@@ -103,14 +98,14 @@ def encode(
 def encode_call(
     call: Invocation,
     to: int,
-    forks: "list[Fork] | None" = None,
+    forks: list[Fork] | None = None,
     keep_alive: list[Any] | None = None,
 ) -> tuple[bytes, list[torch.Tensor], list[memoryview]]:
     """As `encode`, for a function and its arguments. A function without a name is sent by value."""
     if custom_pickler is not None:
         with _encoding_to(to, forks):
             return *custom_pickler.serialize(call), []
-    text = _text_of(call[0])
+    text = name_of_function(call[0])
     if text is not None:
         if not call[2] and _SIMPLE.issuperset(map(type, call[1])):
             return pickle.dumps((text, call[1], {}), 5), [], []
@@ -143,7 +138,7 @@ def encode_alone(value: object, reducers: Mapping[type, Reducer]) -> tuple[bytes
 
 
 @contextlib.contextmanager
-def _encoding_to(to: int, forks: "list[Fork] | None") -> "Iterator[list[torch.Tensor]]":
+def _encoding_to(to: int, forks: list[Fork] | None) -> Iterator[list[torch.Tensor]]:
     previous, _context.encoding = _context.encoding, (state := EncodingState(to, forks))
     try:
         yield state.tensors
@@ -151,44 +146,28 @@ def _encoding_to(to: int, forks: "list[Fork] | None") -> "Iterator[list[torch.Te
         _context.encoding = previous
 
 
-def decode(
-    data: Buffer,
-    tensors: "Sequence[torch.Tensor]",
-    buffers: Sequence[memoryview],
-    allowed: "Allowed | None" = None,
-) -> Any:
-    """Return the value. Raises the error of unpickling; WireError for a name that is not allowed."""
-    if allowed is None and not tensors:
+def decode(data: Buffer, tensors: Sequence[torch.Tensor], buffers: Sequence[memoryview]) -> Any:
+    """Return the value. Raises the error of unpickling."""
+    if not tensors:
         return pickle.loads(data, buffers=buffers)
     previous, _context.received = _context.received, tensors
     try:
-        return pickle.loads(data, buffers=buffers) if allowed is None else allowed.loads(data, buffers)
+        return pickle.loads(data, buffers=buffers)
     finally:
         _context.received = previous
 
 
-def decode_call(
-    data: Buffer,
-    tensors: "Sequence[torch.Tensor]",
-    buffers: Sequence[memoryview],
-    allowed: "Allowed | None" = None,
-) -> Any:
-    """Inverse of `encode_call`, as `decode`."""
-    if allowed is not None:
-        previous, _context.received = _context.received, tensors
-        try:
-            return allowed.loads_call(data, buffers)
-        finally:
-            _context.received = previous
+def decode_call(data: Buffer, tensors: Sequence[torch.Tensor], buffers: Sequence[memoryview]) -> Any:
+    """Inverse of `encode_call`. Raises the error of unpickling."""
     call = decode(data, tensors, buffers) if tensors else pickle.loads(data, buffers=buffers)
-    return (_named(call[0]), call[1], call[2]) if type(call[0]) is str else call
+    return (function_named(call[0]), call[1], call[2]) if type(call[0]) is str else call
 
 
 # A plain function of a module is sent as text, because pickle takes 4 us, mostly to import the module again, and 17 us
 # for a function of torch. Result and errors are the same.
 
 
-def _text_of(function: Any) -> str | None:
+def name_of_function(function: Any) -> str | None:
     """Return "module:name" of a function that is an attribute of its module, such as `torch.add`; None to pickle it."""
     kind = type(function)
     if kind is FunctionType:
@@ -203,7 +182,8 @@ def _text_of(function: Any) -> str | None:
     return f"{function.__module__}:{name}"
 
 
-def _named(text: str) -> Any:
+def function_named(text: str) -> Any:
+    """Inverse of `name_of_function`. Imports the module if necessary, and raises the errors of pickle."""
     module, _, name = text.rpartition(":")
     try:
         return vars(sys.modules[module])[name]
@@ -228,43 +208,6 @@ class ByValue:
         stream = io.BytesIO()
         _pickler.by_value(stream, protocol=5).dump(self._function)  # its tensors are in the table of the message
         return pickle.loads, (stream.getvalue(),)
-
-
-def find_unpicklable(call: Invocation, to: int) -> str | None:
-    """Return a description of the part of a call that cannot be pickled, or None."""
-    function, args, kwargs = call
-    parts = [("the function", function), *((f"argument {i}", arg) for i, arg in enumerate(args))]
-    parts += ((f"argument {name!r}", value) for name, value in kwargs.items())
-    for part_name, part in parts:
-        try:
-            encode(part, to)
-        except Exception:
-            return f"{part_name} (a {type(part).__module__}.{type(part).__qualname__})"
-    return None
-
-
-def explain_error(error: Exception, call: Invocation, name: str, to: WorkerInfo) -> Exception:
-    """Return the error to raise when a call cannot be pickled: `error` if it explains that, or one naming the part."""
-    is_too_deep = isinstance(error, RecursionError)
-    if is_self_explanatory(error):
-        return error
-    name, call = method_called(call) or (name, call)
-    part_name = find_unpicklable(call, to.id) or "something"
-    if is_future_error(error):
-        return RuntimeError(
-            f"{error}: {part_name} of the call of {name} on {to.name} is one, or holds one.\n"
-            f"A future belongs to the process that waits for it. Send its value, future.wait(), or make the call in "
-            f"future.then(...). For a value that stays on its worker, use rpc.remote."
-        )
-    why = (
-        error.message
-        if isinstance(error, NotSendableError)
-        else recursion_hint()
-        if is_too_deep
-        else f"{type(error).__name__}: {error}\n"
-        f"Functions and classes are sent by name: define them at the top of a module that both workers import."
-    )
-    return NotSendableError(f"{part_name} of the call of {name} on {to.name} cannot be sent: {why}")
 
 
 def is_self_explanatory(error: BaseException) -> bool:

@@ -13,19 +13,22 @@ import queue
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch.futures import Future
 
 from ...base.clocks import Clock, SystemClock
 from ...base.errors import ClosedError, DeadlineExceeded, LinkLostError, WorkerLostError
-from ..agent_protocol import Agent
 from ..calling.futures import error_of
 from ..membership.members import Event, Left, Member, lives, no_member
-from ..worker_info import WorkerInfo, WorkerKey
-from .orders import Acknowledge, Batch, Confirmed, FailRefs, FailValue, FreeValue, GlobalId, Order, Refused, Send
+from ..messages.ids import GlobalId, WorkerKey
+from ..worker_info import WorkerInfo
+from .orders import Acknowledge, Batch, Confirmed, FailRefs, FailValue, FreeValue, Order, Refused, Send
 from .rref import TIMED_OUT, Pending, UserState, owner_lost
 from .table import RefTable
+
+if TYPE_CHECKING:
+    from ..agent import Agent
 
 _log = logging.getLogger("fanwise.rpc")
 
@@ -36,7 +39,7 @@ _STOP = object()
 class Keeper:
     """See the module. `tick_s`: seconds after which what was not answered is sent again."""
 
-    def __init__(self, agent: Agent, *, tick_s: float, clock: Clock | None = None) -> None:
+    def __init__(self, agent: "Agent", *, tick_s: float, clock: Clock | None = None) -> None:
         self.agent = agent
         self.values: dict[GlobalId, Pending] = {}
         self.users: dict[GlobalId, UserState] = {}
@@ -90,7 +93,7 @@ class Keeper:
         return GlobalId(me.id, me.incarnation, next(self._numbers))
 
     def new_actor_id(self) -> GlobalId:
-        """As `new_id`, of a value whose methods are called in turns (`actors.address`)."""
+        """As `new_id`, of a value whose methods are called in turns (`actors`)."""
         id = self.new_id()
         return id._replace(local_id=-1 - id.local_id)
 

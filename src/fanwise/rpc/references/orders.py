@@ -1,6 +1,5 @@
-"""What the reference table of one worker is told and says: ids, messages between tables, orders to its own worker.
+"""What the reference table of one worker is told and says: messages between tables, orders to its own worker.
 
-    ids       GlobalId for references and for forks
     messages  ForkRequest, ChildAccepted, Release, Forget, Unmade, Cut, NeverCame, Drain, Drained; they travel in
               numbered batches
     orders    Send, Acknowledge, FreeValue, FailValue, Confirmed, FailRefs, Refused
@@ -9,37 +8,13 @@ A reference (RRef) is a value at its owner; a fork is one worker's share in it. 
 """
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
-from ..worker_info import WorkerKey
+from ..messages.ids import GlobalId, WorkerKey
+from ..messages.records import control_codec
 
 # Why a call that was to make a value will never come to its owner.
 Why = Literal["died", "timed out", "not sent", "cut"]
-
-
-class GlobalId(NamedTuple):
-    """Names a reference or a fork in the whole group, for ever. Shown as torch shows it."""
-
-    created_on: int
-    incarnation: int
-    local_id: int
-
-    @property
-    def creator(self) -> WorkerKey:
-        """The life of the worker that made this id."""
-        return WorkerKey(self.created_on, self.incarnation)
-
-    def __str__(self) -> str:
-        return f"GloballyUniqueId(created_on={self.created_on}, local_id={self.local_id})"
-
-
-class Fork(NamedTuple):
-    """What travels with a call: a share in `rref_id`, made by `parent` for the receiver."""
-
-    rref_id: GlobalId
-    fork_id: GlobalId
-    owner: WorkerKey
-    parent: WorkerKey
 
 
 # -- messages ----------------------------------------------------------------------------------------------------------
@@ -136,6 +111,11 @@ class Batch:
     first: int
     messages: tuple[TableMessage, ...]
 
+
+control_codec.register(
+    *(Batch, ForkRequest, ChildAccepted, Release, Forget, Unmade, Cut, NeverCame, Drain, Drained),
+    first_code=16,
+)
 
 # -- orders ------------------------------------------------------------------------------------------------------------
 

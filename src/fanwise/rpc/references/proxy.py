@@ -13,37 +13,18 @@ The type of the object is asked for once and kept by the reference: it says whet
 import operator
 from collections.abc import Callable
 from types import BuiltinFunctionType
-from typing import Any, Literal, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from torch.futures import Future
 
 from .. import current as process
-from ..actors.address import is_actor
 from ..calling.call import Call, ChainedCall, calls_method
 from ..functions import async_execution
-from ..worker_info import WorkerInfo
-from .orders import GlobalId
+
+if TYPE_CHECKING:
+    from .rref import RRef
 
 Api = Literal["rpc_sync", "rpc_async", "remote", "rpc_stream"]
-
-
-class User(Protocol):
-    """What a reference that is not on its owner knows of itself."""
-
-    @property
-    def is_counted(self) -> bool: ...
-
-
-class Reference(Protocol):
-    """What is asked of a reference."""
-
-    @property
-    def _rref_id(self) -> GlobalId: ...
-    @property
-    def _user(self) -> "User | None": ...
-    def owner(self) -> WorkerInfo: ...
-    def local_value(self) -> Any: ...
-    def _get_type(self, timeout: float, blocking: bool = True) -> Any: ...
 
 
 class Functions:
@@ -73,7 +54,7 @@ class RRefProxy:
 
     __slots__ = ("_made_of",)
 
-    def __init__(self, rref: Reference, api: Api, timeout: float) -> None:
+    def __init__(self, rref: "RRef[Any]", api: Api, timeout: float) -> None:
         self._made_of = (rref, api, timeout)
 
     def __getattr__(self, name: str) -> "RemoteMethod":
@@ -90,7 +71,7 @@ class RRefProxy:
             "function on its owner that does the work there."
         )
 
-    def __reduce__(self) -> "tuple[type[RRefProxy], tuple[Reference, Api, float]]":
+    def __reduce__(self) -> "tuple[type[RRefProxy], tuple[RRef[Any], Api, float]]":
         return RRefProxy, self._made_of
 
     def __repr__(self) -> str:
@@ -103,14 +84,14 @@ class RemoteMethod:
 
     __slots__ = ("__name__", "_api", "_rref", "_timeout")
 
-    def __init__(self, rref: Reference, api: Api, timeout: float, name: str) -> None:
+    def __init__(self, rref: "RRef[Any]", api: Api, timeout: float, name: str) -> None:
         self._rref = rref
         self._api = api
         self._timeout = timeout
         self.__name__ = name
 
     def __call__(self, /, *args: object, **kwargs: object) -> Any:
-        if is_actor(self._rref._rref_id):
+        if self._rref._rref_id.is_actor:
             actors = process.current().actors
             return actors.call(self._rref, self._api, self.__name__, args, kwargs, timeout_s=self._timeout)
         if self._api == "rpc_async":
@@ -149,7 +130,7 @@ class RemoteMethod:
         rref, call = self._rref, functions.by_name(self._api)
         return call(rref.owner(), invoke, args=(rref, name, args, kwargs), timeout=self._timeout)
 
-    def __reduce__(self) -> "tuple[type[RemoteMethod], tuple[Reference, Api, float, str]]":
+    def __reduce__(self) -> "tuple[type[RemoteMethod], tuple[RRef[Any], Api, float, str]]":
         return RemoteMethod, (self._rref, self._api, self._timeout, self.__name__)
 
     def __repr__(self) -> str:
@@ -165,9 +146,8 @@ def _how_to_read(name: str) -> str:
 
 
 def method_of(value: Any, name: str) -> Callable[..., Any]:
-    """A method of a value of this worker that another worker calls; WireError where the allow-list refuses it."""
-    allowed = process.current().serializer.allowed if process.is_set() else None
-    method: Callable[..., Any] = getattr(value, name) if allowed is None else allowed.method_of(value, name)
+    """Return a method of a value of this worker, which another worker calls. Raises TypeError if it is not callable."""
+    method: Callable[..., Any] = getattr(value, name)
     if not callable(method):
         kind = type(value).__qualname__
         raise TypeError(

@@ -19,7 +19,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.futures import Future
@@ -27,17 +27,14 @@ from torch.futures import Future
 from ...base.clocks import Clock
 from ...base.errors import ClosedError, DeadlineExceeded, LinkLostError, OwnerLostError, WorkerLostError
 from ...links.link import Link
-from .. import agent_protocol
-from ..actors.address import Address, is_actor
-from ..actors.queues import Queues
-from ..calling.call import Invocation
 from ..calling.futures import copy_exception, copy_result, error_of, wait_for
 from ..calling.server import DelayedReply
 from ..messages import pickling
-from ..messages.metadata import Created
-from ..worker_info import WorkerInfo, WorkerKey
+from ..messages.ids import Created, Fork, GlobalId, Invocation, WorkerKey
+from ..messages.metadata import Address
+from ..worker_info import WorkerInfo
 from .keeper import Keeper
-from .orders import Fork, GlobalId, Order, Refused
+from .orders import Order, Refused
 from .rref import NOT_IN_A_CALL, Pending, RRef, UserState, gave_up, make, owner_lost
 from .travel import now
 
@@ -48,27 +45,8 @@ _DELETE_S = 10.0
 _LEAST_S = 0.001  # 0 would be for ever
 
 
-class Agent(agent_protocol.Agent, Protocol):
-    """What is asked of the agent."""
-
-    @property
-    def queues(self) -> Queues: ...
-    def call(
-        self,
-        to: WorkerInfo,
-        invocation: Invocation,
-        *,
-        timeout_s: float,
-        remote: Created | None = None,
-        address: Address | None = None,
-    ) -> "Future[Any]": ...
-    def call_sync(
-        self,
-        to: WorkerInfo,
-        invocation: Invocation,
-        *,
-        timeout_s: float,
-    ) -> Any: ...
+if TYPE_CHECKING:
+    from ..agent import Agent
 
 
 class References:
@@ -80,7 +58,7 @@ class References:
         clock: for the deadlines and ticks.
     """
 
-    def __init__(self, agent: Agent, *, tick_s: float = _TICK_S, clock: Clock | None = None) -> None:
+    def __init__(self, agent: "Agent", *, tick_s: float = _TICK_S, clock: Clock | None = None) -> None:
         self.agent = agent
         self._keeper = Keeper(agent, tick_s=tick_s, clock=clock)
         self.new_id, self.new_actor_id = self._keeper.new_id, self._keeper.new_actor_id
@@ -335,7 +313,7 @@ class References:
             self._check_not_cut(link)
             value = self._keeper.values.setdefault(rref_id, Pending())
             orders = self._keeper.told(self._keeper.table.begun, rref_id, fork_id, rref_id.creator)
-        if is_actor(rref_id):
+        if rref_id.is_actor:
             self.agent.queues.register(rref_id, value)
         self._keeper.carry_out_inline(orders)
         return value

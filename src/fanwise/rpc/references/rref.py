@@ -9,21 +9,23 @@ queue of `references.References`, which does all the work. It can be pickled in 
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from torch.futures import Future
 
 from ...base.errors import DeadlineExceeded, OwnerLostError
 from .. import current as process
-from ..agent_protocol import Agent
 from ..calling.futures import error_of, result_of, unwrap, wait_for
 from ..constants import UNSET_RPC_TIMEOUT
 from ..functions import async_execution
 from ..messages import pickling
+from ..messages.ids import Fork, GlobalId
 from ..worker_info import WorkerInfo
-from .orders import Fork, GlobalId
 from .proxy import RRefProxy
 from .travel import received
+
+if TYPE_CHECKING:
+    from .references import References
 
 T = TypeVar("T")
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -101,31 +103,6 @@ class Pending(Future[Any]):
         return unwrap(self.value)
 
 
-class References(Protocol):
-    """What a reference asks of the references of its worker."""
-
-    @property
-    def agent(self) -> Agent: ...
-    @property
-    def let_go(self) -> Callable[[UserState], None]: ...
-    def owner_of(self, fork: Fork) -> WorkerInfo: ...
-    def share(self, rref: "RRef[Any]") -> tuple[int]: ...
-    def keep_until_answered(self, rref: "RRef[Any]") -> GlobalId | None: ...
-    def at_home(self, rref_id: GlobalId) -> "RRef[Any]": ...
-    def ask_owner(
-        self,
-        user: UserState,
-        function: Callable[..., Any],
-        args: tuple[object, ...],
-        timeout_s: float,
-        *,
-        is_repeatable: bool,
-    ) -> Any: ...
-    def ask_later(
-        self, user: UserState, function: Callable[..., Any], args: tuple[object, ...], timeout_s: float
-    ) -> "Future[Any]": ...
-
-
 class RRef(Generic[T]):
     """A reference to a value on some worker; of the value given when made directly.
 
@@ -161,7 +138,9 @@ class RRef(Generic[T]):
         future.settle(None, value)
         self._set_up(references, references.new_id(), future, None)
 
-    def _set_up(self, references: References, rref_id: GlobalId, value: Pending | None, user: UserState | None) -> None:
+    def _set_up(
+        self, references: "References", rref_id: GlobalId, value: Pending | None, user: UserState | None
+    ) -> None:
         self._references = references
         self._rref_id = rref_id
         self._value = value
@@ -339,7 +318,7 @@ _OF_THE_VALUE = (
 NOT_IN_A_CALL = "Can not pickle rref in python pickler, rref can only be pickled when using RPC"
 
 
-def make(references: References, rref_id: GlobalId, value: Pending | None, user: UserState | None) -> RRef[Any]:
+def make(references: "References", rref_id: GlobalId, value: Pending | None, user: UserState | None) -> RRef[Any]:
     """A reference that was made by `remote` or came in a call."""
     rref: RRef[Any] = RRef.__new__(RRef)
     rref._set_up(references, rref_id, value, user)

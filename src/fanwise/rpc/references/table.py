@@ -29,7 +29,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import final
 
-from ..worker_info import WorkerKey
+from ..messages.ids import Fork, GlobalId, WorkerKey
 from .delivery import Inbox, Outbox
 from .orders import (
     Acknowledge,
@@ -42,10 +42,8 @@ from .orders import (
     FailRefs,
     FailValue,
     Forget,
-    Fork,
     ForkRequest,
     FreeValue,
-    GlobalId,
     NeverCame,
     Order,
     Refused,

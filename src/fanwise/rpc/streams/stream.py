@@ -13,18 +13,19 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from ...base.errors import DeadlineExceeded
 from ...links.link import Link, Reply
-from .. import agent_protocol
 from ..calling.call_future import call_error
 from ..calling.cancellation import Scope, current_scope
 from ..calling.futures import copy_exception, raise_copy
 from ..messages.messages import Message
-from ..messages.serializer import Serializer
 from ..worker_info import WorkerInfo
 from .window import ConsumerWindow, EndOfStream, Next, Window
+
+if TYPE_CHECKING:
+    from ..agent import Agent
 
 T = TypeVar("T")
 
@@ -32,16 +33,10 @@ T = TypeVar("T")
 _SIGNAL_CHECK_S = 1.0
 
 
-class Agent(agent_protocol.Agent, Protocol):
-    @property
-    def serializer(self) -> Serializer: ...
-    def discard(self, message: Message, link: Link) -> None: ...
-
-
 class StreamReader:
     """The received items of one stream. Thread-safe. `is_of_call`: opened by a function that a call runs."""
 
-    def __init__(self, agent: Agent, to: WorkerInfo, window: Window, *, is_of_call: bool) -> None:
+    def __init__(self, agent: "Agent", to: WorkerInfo, window: Window, *, is_of_call: bool) -> None:
         self.to = to
         self.is_of_call = is_of_call
         self._agent = agent
@@ -164,7 +159,7 @@ class Stream(Generic[T]):
 
     __slots__ = ("_agent", "_name", "_reader", "_timeout_s")
 
-    def __init__(self, agent: Agent, reader: StreamReader, name: str, timeout_s: float | None) -> None:
+    def __init__(self, agent: "Agent", reader: StreamReader, name: str, timeout_s: float | None) -> None:
         self._agent = agent
         self._reader = reader
         self._name = name

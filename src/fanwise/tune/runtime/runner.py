@@ -23,8 +23,9 @@ from typing import TypeVar, cast
 
 from ...base.errors import ClosedError, RecordError
 from ...base.tracebacks import before_traceback, of_the_user
-from ...pool import Resources, contract
+from ...pool import contract
 from ...pool.contract import Engine, Job, JobRequest, Ready, Reply, Report, Timer
+from ...pool.leases import Resources
 from ...pool.reporting import is_plain
 from ..core import events
 from ..core.actions import Action, Answer, Discard, Finish, Kill, Reject, SetStatus, Start, Suggest, Terminate

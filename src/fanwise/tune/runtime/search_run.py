@@ -117,7 +117,7 @@ class SearchRun:
         with ExitStack() as stack:
             interrupts = stack.enter_context(counting_interrupts())
             pool = self.pool or stack.enter_context(self._new_pool())
-            engine, hub = pool.engine, pool.hub  # a closed pool raises here, before the record creates a folder
+            engine, hub = pool._engine, pool._hub  # a closed pool raises here, before the record creates a folder
             record, state, core = self._reopen() if self.is_resumed else self._create()
             store = CheckpointStore(self._checkpoint_root)
             dispatcher = CallbackDispatcher(self.callbacks, state)
@@ -128,8 +128,8 @@ class SearchRun:
             self._hub = hub
             dispatcher.start(self.settings.start_event(self.name, self.path, is_resumed=self.is_resumed))
             try:
-                save_cluster(self.path, pool.cluster_settings)
-                if pool.cluster_settings and not is_url(self._checkpoint_root):
+                save_cluster(self.path, pool._cluster_settings)
+                if pool._cluster_settings and not is_url(self._checkpoint_root):
                     # Workers never create it. If a node has no such folder, it does not share this file system.
                     os.makedirs(self._checkpoint_root, exist_ok=True)
                 (self.path / "output").mkdir(mode=0o700, exist_ok=True)
@@ -312,10 +312,10 @@ class SearchRun:
         choice = settings.searcher_choice
         if method := method_line(self.scheduler.describe()):
             yield printable_line(method if choice is None else f"{method}, {choice.line()}")
-        if pool.cluster_settings:
+        if pool._cluster_settings:
             hosts = counted(len(capacity.machines), "host")
             size = f"{hosts} with {counted(capacity.cpus, 'CPU')} and {counted(capacity.gpus, 'GPU')}"
-            yield printable_line(f"on the Ray cluster {pool.cluster_settings['ray']}: {size}")
+            yield printable_line(f"on the Ray cluster {pool._cluster_settings['ray']}: {size}")
         num_cpus = settings.n_workers * self._resources.cpus
         if num_cpus > capacity.cpus:
             effect = "workers share CPUs and run slower" if self.pool is None else "some trials wait"

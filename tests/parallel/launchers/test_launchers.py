@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from fanwise.pool import LaunchedProcess, from_environment
-from fanwise.pool.launchers import first_node, launched_by
+from fanwise.parallel.launch.launchers import LaunchedProcess, first_node, from_environment, launched_by
 
 TORCHRUN = {
     "RANK": "5",

@@ -3,56 +3,41 @@
     serialize:    value --encode--> pickle, tensors --autograd.on_send--> metadata --> Message
     deserialize:  Message --> tensors, on their devices --autograd.on_receive--> tensors with history --decode--> value
 
-Autograd and references register themselves; without them a call has no metadata of theirs.
+If this worker or its peer has an allow-list, calls and replies are plain instead (`allowed`). Autograd and references
+register themselves; without them a call has no metadata of theirs.
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from ...base.errors import WireError
+from ...base.errors import NotSendableError, WireError
 from ...links.link import Link
-from ..allow_list.allowing import Allowed
+from .. import allowed as allow_list
+from ..allowed import Allowed
 from ..devices.device_maps import DeviceMaps
-from ..devices.lending import Lending
-from ..references.orders import Fork
-from ..worker_info import WorkerInfo
-from . import pickling
-from .messages import BARE_CALL, BARE_REPLY, Message, Parsed, compose, is_reply, metadata_of, parse
-from .metadata import EMPTY, Context, Created, Metadata, pack, unpack
+from ..messages import pickling
+from ..messages.ids import Created, Fork
+from ..messages.messages import (
+    BARE_CALL,
+    BARE_REPLY,
+    PLAIN_CALL,
+    PLAIN_REPLY,
+    Message,
+    compose,
+    is_reply,
+    metadata_of,
+    parse,
+)
+from ..messages.metadata import EMPTY, Context, Metadata, pack, unpack
 
-
-class Autograd(Protocol):
-    """Hooks of distributed autograd. Called for every message while a context may be open."""
-
-    @property
-    def has_current(self) -> bool:
-        """True if this thread is in a context."""
-
-    def on_send(self, to: int, tensors: Sequence[torch.Tensor]) -> Context | None:
-        """Return the metadata to send; None outside of a context."""
-
-    def on_receive(self, sender: int, header: Context, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Return the tensors with their gradient history."""
-
-    def entered(self, header: Context) -> AbstractContextManager[object]:
-        """Enter the context of a message on this thread."""
-
-    def unsent(self, header: Context) -> None:
-        """Undo `on_send` for a message that was not sent."""
-
-
-class References(Protocol):
-    """Hooks of references, for the forks in a message."""
-
-    def receiving(self, forks: Sequence[Fork], link: Link | None) -> AbstractContextManager[None]:
-        """Context of unpickling. Raises LinkLostError if the link of the message was lost."""
-
-    def unsent(self, forks: Sequence[Fork]) -> None:
-        """Release the forks of a message that was not sent."""
+if TYPE_CHECKING:
+    from ..autograd.service import Service
+    from ..devices.cuda_ipc import CudaIpc
+    from ..references.references import References
 
 
 class Deserialized(NamedTuple):
@@ -69,26 +54,28 @@ class Serializer:
     """See the module.
 
     Args:
-        allowed: allow-list for deserialization; None for no restriction.
+        allowed: allow-list of this worker; None if other workers may call everything.
         name_of: returns the name of a worker by its id.
 
     Attributes:
-        autograd: hooks, set while distributed autograd is in use.
+        autograd: distributed autograd, set while it is in use.
+        plain_peers: ids of the workers that have an allow-list.
     """
 
     def __init__(
         self,
         *,
-        references: References | None = None,
-        lending: Lending | None = None,
+        references: "References | None" = None,
+        cuda_ipc: "CudaIpc | None" = None,
         allowed: Allowed | None = None,
         devices: DeviceMaps | None = None,
         name_of: Callable[[int], str] = str,
     ) -> None:
-        self.autograd: Autograd | None = None
+        self.autograd: Service | None = None
         self.allowed = allowed
+        self.plain_peers: set[int] = set()
         self._references = references
-        self._lending = lending
+        self._cuda_ipc = cuda_ipc
         self._devices = devices or DeviceMaps({}, ())
         self._name_of = name_of
 
@@ -96,6 +83,24 @@ class Serializer:
     def records_history(self) -> bool:
         """True if this thread is in a context of distributed autograd."""
         return self.autograd is not None and self.autograd.has_current
+
+    def sends_plain_calls(self, to: int) -> bool:
+        """Return True if calls on worker `to` are plain, because it or this worker has an allow-list."""
+        return self.allowed is not None or to in self.plain_peers
+
+    def check_plain_call(self, to: int, name: str, *, remote: Created | None) -> None:
+        """Raise NotSendableError if a call needs more than a plain call has."""
+        worker = "this worker" if self.allowed is not None else f"worker {self._name_of(to)}"
+        if remote is not None:
+            raise NotSendableError(
+                f"{worker} has an allow-list, so rpc.remote and actors cannot be used with it: call {name} by "
+                f"rpc_sync, rpc_async or stream"
+            )
+        if self.records_history:
+            raise NotSendableError(
+                f"{worker} has an allow-list, so it takes no part in distributed autograd: call {name} outside of "
+                f"autograd.context()"
+            )
 
     def serialize(
         self,
@@ -112,7 +117,6 @@ class Serializer:
         """
         forks: list[Fork] = []
         keep_alive: list[Any] = []
-        lender = None
         try:
             if call is None:
                 data, tensors, buffers = pickling.encode(value, to, forks)
@@ -120,13 +124,11 @@ class Serializer:
                 data, tensors, buffers = pickling.encode_call(value, to, forks, keep_alive)
             header = None if self.autograd is None else self.autograd.on_send(to, tensors)
             devices = self._target_devices(tensors, to, is_call=call is not None) if tensors else None
-            if tensors and self._lending is not None:
-                targets = None if call is None else devices or ["cpu"] * len(tensors)
-                lender = self._lending.lender(tensors, to, targets)
             extra = b""
             if forks or header is not None or remote is not None or devices is not None or window is not None:
                 extra = pack(Metadata(header, remote, forks, devices, window))
-            message = compose(extra, tensors, data, buffers, call, lender)
+            share = None if devices is None or self._cuda_ipc is None else partial(self._cuda_ipc.share, to)
+            message = compose(extra, tensors, data, buffers, call, share)
             if keep_alive:
                 message = message._replace(keep_alive=tuple(keep_alive))
             if forks or remote is not None:
@@ -134,8 +136,6 @@ class Serializer:
                 message = message._replace(fork_ids=(*fork_ids, *([] if remote is None else [remote])))
             return message
         except BaseException:
-            if lender is not None:
-                lender.roll_back()
             if forks and self._references is not None:
                 self._references.unsent(forks)
             raise
@@ -144,65 +144,52 @@ class Serializer:
         """Return the devices of the tensors: on the callee for a call, here for a reply. None: all on the CPU."""
         if is_call and self._devices.maps:
             name = self._name_of(to)
-            return [str(self._devices.there(name, tensor.device)) for tensor in tensors]
+            return [str(self._devices.map_call(name, tensor.device)) for tensor in tensors]
         for tensor in tensors:
             if not tensor.is_cpu:
                 return [str(tensor.device) for tensor in tensors]
         return None
 
-    def _parse_with_loans(self, message: Message, sender: int) -> tuple[Metadata, Parsed]:
-        """Parse a message with loans. Its tensors are copies."""
-        assert self._lending is not None and message.received_loans is not None, "created by lending"
-        metadata = unpack(metadata_of(message))
-        device_of = self._device_chooser(metadata.devices, message, sender)
-        with self._lending.borrowing(
-            message.received_loans, WorkerInfo(self._name_of(sender), sender), device_of
-        ) as borrow:
-            parts = parse(message, borrow)
-        return metadata, parts._replace(tensors=self._move_tensors(parts.tensors, metadata.devices, message, sender))
-
     def _move_tensors(
         self, tensors: list[Any], devices: Sequence[str] | None, message: Message, sender: int
     ) -> list[Any]:
-        device_of = self._device_chooser(devices, message, sender)
-        return [_move_to(tensor, device_of(number)) for number, tensor in enumerate(tensors)]
-
-    def _device_chooser(
-        self, devices: Sequence[str] | None, message: Message, sender: int
-    ) -> Callable[[int], torch.device]:
-        """Return a function from the number of a tensor in a message to its device."""
-        name = self._name_of(sender) if is_reply(message) else None
-
-        def device_of(number: int) -> torch.device:
-            if devices is not None and number >= len(devices):
-                raise WireError(f"a message has more tensors than the {len(devices)} devices in its metadata.")
-            device = torch.device("cpu" if devices is None else devices[number])
-            return device if name is None else self._devices.here(name, device)
-
-        return device_of
+        """Move the tensors of a message to their devices."""
+        if devices is not None and len(devices) < len(tensors):
+            raise WireError(f"a message has more tensors than the {len(devices)} devices in its metadata.")
+        caller = self._name_of(sender) if is_reply(message) else None
+        moved = []
+        for tensor, name in zip(tensors, devices or ["cpu"] * len(tensors), strict=False):
+            device = torch.device(name)
+            moved.append(_move_to(tensor, device if caller is None else self._devices.map_reply(caller, device)))
+        return moved
 
     def deserialize(self, message: Message, sender: int, link: Link | None = None) -> Deserialized:
         """Deserialize a message of worker `sender`, received over `link`. Unpickling may run user code."""
         kind = message.head[0]
-        if kind == BARE_REPLY:  # fast path for the two most common kinds
-            return Deserialized(pickling.decode(memoryview(message.head)[1:], [], message.buffers, self.allowed))
-        if kind == BARE_CALL:
-            return Deserialized(pickling.decode_call(memoryview(message.head)[1:], [], message.buffers, self.allowed))
-        if message.received_loans is None:
-            extra, tensors, data, buffers = parse(message)
-            header, remote, forks, devices, window = unpack(extra) if extra else EMPTY
-            if tensors and (devices is not None or self._devices.maps):
-                tensors = self._move_tensors(tensors, devices, message, sender)
-        else:
-            (header, remote, forks, _, window), (_, tensors, data, buffers) = self._parse_with_loans(message, sender)
+        if self.allowed is None:  # fast path for the two most common kinds
+            if kind == BARE_REPLY:
+                return Deserialized(pickling.decode(memoryview(message.head)[1:], [], message.buffers))
+            if kind == BARE_CALL:
+                return Deserialized(pickling.decode_call(memoryview(message.head)[1:], [], message.buffers))
+        if kind == PLAIN_REPLY:
+            return Deserialized(allow_list.decode_reply(memoryview(message.head)[1:], message.buffers))
+        if kind == PLAIN_CALL:
+            call, window = allow_list.decode_call(memoryview(message.head)[1:], message.buffers, self.allowed)
+            return Deserialized(call, window=window)
+        if self.allowed is not None:
+            raise WireError("received a pickle, which was not read because this worker has an allow-list.")
+        extra, tensors, data, buffers = parse(message, _open_handle)
+        header, remote, forks, devices, window = unpack(extra) if extra else EMPTY
+        if tensors and (devices is not None or self._devices.maps):
+            tensors = self._move_tensors(tensors, devices, message, sender)
         if header is not None and self.autograd is not None:
             tensors = self.autograd.on_receive(sender, header, tensors)
         decode = pickling.decode if is_reply(message) else pickling.decode_call
         try:
             if self._references is None or not forks:
-                return Deserialized(decode(data, tensors, buffers, self.allowed), header, remote, window=window)
+                return Deserialized(decode(data, tensors, buffers), header, remote, window=window)
             with self._references.receiving(forks, link):
-                value = decode(data, tensors, buffers, self.allowed)
+                value = decode(data, tensors, buffers)
         except Exception as error:
             if remote is None:
                 raise
@@ -212,8 +199,6 @@ class Serializer:
 
     def roll_back(self, message: Message, to: int) -> None:
         """Release the contents of a message for worker `to` that was not sent. Not on a reading thread."""
-        if message.loans and self._lending is not None:
-            self._lending.roll_back(message.loans, to)
         header, _remote, forks, *_ = unpack(metadata_of(message))
         if header is not None and self.autograd is not None:
             self.autograd.unsent(header)
@@ -225,14 +210,25 @@ class Serializer:
 
         Raises LinkLostError if the link was lost, which also releases them.
         """
+        if self.allowed is not None:
+            return
         forks = unpack(metadata_of(message)).forks
         if forks and self._references is not None:
             with self._references.receiving(forks, link):
                 pass
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch's  # type: ignore[no-untyped-call]  # torch's
+            with suppress(RuntimeError):
+                parse(message, _open_handle)  # so that the sender's memory is released
 
     def entered(self, header: Context | None) -> AbstractContextManager[object]:
         """Enter the autograd context of a call while its function runs."""
         return nullcontext() if header is None or self.autograd is None else self.autograd.entered(header)
+
+
+def _open_handle(handle: memoryview) -> torch.Tensor:
+    from ..devices.cuda_ipc import open_handle  # loaded when it is used, like CUDA
+
+    return open_handle(handle)
 
 
 def _raise(error: Exception) -> None:

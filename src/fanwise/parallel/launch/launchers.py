@@ -1,25 +1,28 @@
-"""Who has started this process among others, as the environment tells it: torchrun, SLURM, MPI, or nobody.
+"""The rank of a process that torchrun, SLURM or MPI has started, from its environment variables.
 
-    RANK, WORLD_SIZE, ...                torchrun, or whoever sets them by hand
+    RANK, WORLD_SIZE, ...                torchrun, or set by hand
     OMPI_COMM_WORLD_RANK, ..._SIZE       Open MPI's mpirun
-    PMI_RANK, PMI_SIZE                   MPICH's and Intel's mpiexec, also beside srun's own with --mpi=pmi2
-    SLURM_PROCID in a step of srun       SLURM. A batch script has it too, without a step, and is alone
+    PMI_RANK, PMI_SIZE                   mpiexec of MPICH and Intel, also srun with --mpi=pmi2
+    SLURM_PROCID in a step of srun       SLURM. A batch script has it without a step, and is alone
 
-The first that is there counts, since each may run inside the next: a torchrun for each task of srun, an mpirun that
-SLURM has placed. MASTER_ADDR and MASTER_PORT, where they are set, say where rank 0 is found, whoever started the
-processes; else it is the first host of SLURM's list, or this host if all processes are on it, and a port made from the
-name of the job, which is the same for all. Where torchrun itself listens on MASTER_PORT, nobody else can: so too.
-Reads a mapping; a quiet file.
+The first match counts, because launchers can be nested: a torchrun in each task of srun, an mpirun inside a SLURM job.
+MASTER_ADDR and MASTER_PORT, if set, are the address of rank 0. Otherwise it is the first host of SLURM's list, or this
+host if all processes are on it, with a port derived from the id of the job. If torchrun itself listens on MASTER_PORT,
+another port is derived from it.
 """
 
 import hashlib
+import os
 import re
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ...pool.current import in_job
+
 _PORT_MAX = 65535
-# Below those that systems hand out by themselves.
-_FIRST_PORT, _PORTS = 20000, 10000
+# Below the range of ephemeral ports.
+_FIRST_PORT, _NUM_PORTS = 20000, 10000
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +31,10 @@ class LaunchedProcess:
 
     Attributes:
         launcher: "torchrun", "Open MPI", "MPI" or "SLURM"; empty: none, and this is the only process.
-        rank: its number. world_size: how many there are.
-        local_rank, local_world_size: the same among those of its host; None: the launcher does not tell.
-        host: the name of its host, as the launcher has it.
-        address, port: where rank 0 may listen for the others; empty and 0 if there are none.
+        rank, world_size: its number, and the number of processes.
+        local_rank, local_world_size: the same among those of its host; None if unknown.
+        host: the name of its host.
+        address, port: where rank 0 may listen; empty and 0 for a single process.
     """
 
     launcher: str
@@ -45,14 +48,14 @@ class LaunchedProcess:
 
     @property
     def init_method(self) -> str:
-        """The place to meet, as `fanwise.rpc.init_rpc` and torch.distributed take it."""
+        """URL for `fanwise.rpc.init_rpc` and torch.distributed."""
         address = f"[{self.address}]" if ":" in self.address else self.address
         return f"tcp://{address}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True)
 class _Variables:
-    """Where a launcher says it."""
+    """The variables of a launcher."""
 
     launcher: str
     rank: str
@@ -91,20 +94,35 @@ _LAUNCHERS = (
 )
 
 
-def launched_by(environment: Mapping[str, str], host: str) -> LaunchedProcess:
-    """See the module.
+def from_environment() -> LaunchedProcess:
+    """Return this process among those that torchrun, srun or mpirun have started; a world of one without them.
 
-    Args:
-        host: the name of this host, where the environment has none.
+    `fanwise.run` calls it. Programs use it for work that depends on the rank, or for a group of `fanwise.rpc`. A job of
+    a pool is alone, because it may have inherited these variables from the pool's owner.
 
     Raises:
-        ValueError: a variable is missing, is no number, or contradicts another.
+        ValueError: a variable of the launcher is missing, is not a number, or contradicts another.
+
+    >>> from_environment().world_size
+    1
+    """
+    return launched_by({} if in_job() else os.environ, socket.gethostname())
+
+
+def launched_by(environment: Mapping[str, str], host: str) -> LaunchedProcess:
+    """Return the process that these variables describe.
+
+    Args:
+        host: name of this host, for launchers without a variable for it.
+
+    Raises:
+        ValueError: a variable is missing, is not a number, or contradicts another.
     """
     host = environment.get("SLURMD_NODENAME", host)
     for variables in _LAUNCHERS:
         size_name = next((name for name in variables.world_size if name in environment), "")
         if variables.rank not in environment or not size_name:
-            continue  # one of them alone means nothing: other programs set such names as well
+            continue  # one of the two alone may be of another program
         if variables.launcher == "SLURM" and not _is_in_a_step(environment):
             continue
         return _read(variables, size_name, environment, host)
@@ -117,7 +135,7 @@ def _is_in_a_step(environment: Mapping[str, str]) -> bool:
 
 def _read(variables: _Variables, size_name: str, environment: Mapping[str, str], host: str) -> LaunchedProcess:
     rank, size = _number(variables.rank, environment), _number(size_name, environment)
-    assert rank is not None and size is not None, "both are there"
+    assert rank is not None and size is not None, "both are set"
     if not 0 <= rank < size:
         raise ValueError(
             f"{variables.rank}={rank} is not the number of one of {size_name}={size} processes, which are 0 to "
@@ -137,12 +155,11 @@ def _read(variables: _Variables, size_name: str, environment: Mapping[str, str],
         )
     if size == 1:
         return LaunchedProcess(variables.launcher, 0, 1, local_rank, local_size, host)
-    address, port = _where(variables, environment, is_one_host=local_size == size)
+    address, port = _address_of_rank_0(variables, environment, is_one_host=local_size == size)
     return LaunchedProcess(variables.launcher, rank, size, local_rank, local_size, host, address, port)
 
 
-def _where(variables: _Variables, environment: Mapping[str, str], *, is_one_host: bool) -> tuple[str, int]:
-    """Of rank 0."""
+def _address_of_rank_0(variables: _Variables, environment: Mapping[str, str], *, is_one_host: bool) -> tuple[str, int]:
     nodes = environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_JOB_NODELIST")
     nodes = nodes or environment.get("SLURM_NODELIST", "")
     address, port = environment.get("MASTER_ADDR", ""), _number("MASTER_PORT", environment)
@@ -153,9 +170,9 @@ def _where(variables: _Variables, environment: Mapping[str, str], *, is_one_host
             address = first_node(nodes)
         if not address and is_one_host:
             address = "127.0.0.1"
-        named = [environment[name] for name in variables.job if name in environment]
-        if port is None and named:
-            port = _port_of("/".join(named))
+        job = [environment[name] for name in variables.job if name in environment]
+        if port is None and job:
+            port = _port_of("/".join(job))
     elif port is not None and environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         port = _port_of("/".join([str(port), *(environment.get(name, "") for name in variables.job)]))
     missing = [name for name, value in (("MASTER_ADDR", address), ("MASTER_PORT", port)) if not value]
@@ -165,7 +182,7 @@ def _where(variables: _Variables, environment: Mapping[str, str], *, is_one_host
             f"{variables.launcher} sets them for each process, and {' and '.join(missing)} not: the processes cannot "
             f"find each other.\n{_remedy(variables)}"
         )
-    assert port is not None, "else it is missing"
+    assert port is not None, "otherwise it is missing"
     return address, port
 
 
@@ -176,30 +193,30 @@ def _remedy(variables: _Variables) -> str:
             "or unset WORLD_SIZE to train in this process alone."
         )
     return (
-        "Hand both to all processes: MASTER_ADDR, the host of rank 0, and MASTER_PORT, a free port of it, as by\n"
+        "Set both for all processes: MASTER_ADDR, the host of rank 0, and MASTER_PORT, a free port of it, as by\n"
         "  mpirun -x MASTER_ADDR=$(hostname) -x MASTER_PORT=29500 ...       (Open MPI)\n"
         "  mpiexec -genv MASTER_ADDR $(hostname) -genv MASTER_PORT 29500 ...   (MPICH, Intel MPI)"
     )
 
 
 def first_node(nodes: str) -> str:
-    """The first host of a list as SLURM writes it.
+    """Return the first host of a list in SLURM's notation.
 
     >>> first_node("gpu[003-005,9],login1"), first_node("a1"), first_node("rack[1,3]-n[02-04]")
     ('gpu003', 'a1', 'rack1-n02')
     """
     depth, end = 0, len(nodes)
-    for place, letter in enumerate(nodes):
+    for index, letter in enumerate(nodes):
         depth += (letter == "[") - (letter == "]")
         if letter == "," and not depth:
-            end = place
+            end = index
             break
     return re.sub(r"\[([^],-]*)[^]]*\]", r"\1", nodes[:end])
 
 
 def _port_of(job: str) -> int:
-    """The same in all processes of a job, and as a rule another for another job."""
-    return _FIRST_PORT + int.from_bytes(hashlib.sha256(job.encode()).digest()[:4], "big") % _PORTS
+    """Return a port that is the same in all processes of a job, and probably another for another job."""
+    return _FIRST_PORT + int.from_bytes(hashlib.sha256(job.encode()).digest()[:4], "big") % _NUM_PORTS
 
 
 def _number(name: str, environment: Mapping[str, str]) -> int | None:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import pytest
 
 from fanwise.links.hub import Hub
-from fanwise.pool import gpu_return
-from fanwise.pool.gpu_return import HeldGpus
+from fanwise.pool import gpu_release
+from fanwise.pool.gpu_release import GpuReservation
 from fanwise.pool.leases import GpuShare, Lease
 from fanwise.testing import within
 
@@ -29,21 +29,21 @@ def nvml(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
         answers.wait()
         return {17}
 
-    monkeypatch.setattr(gpu_return, "gpu_pids", pids)
-    monkeypatch.setattr(gpu_return, "gpu_memory_used", lambda visible: 0)
+    monkeypatch.setattr(gpu_release, "gpu_pids", pids)
+    monkeypatch.setattr(gpu_release, "gpu_memory_used", lambda visible: 0)
     yield answers
     answers.set()
 
 
-def held_by(pid: int) -> HeldGpus:
-    gpus = HeldGpus(Lease(1, (GpuShare("GPU-aa11", 1.0),), 0))
+def held_by(pid: int) -> GpuReservation:
+    gpus = GpuReservation(Lease(1, (GpuShare("GPU-aa11", 1.0),), 0))
     gpus.pids.add(pid)
     return gpus
 
 
-def on_hub(hub: Hub, gpus: HeldGpus) -> threading.Event:
+def on_hub(hub: Hub, gpus: GpuReservation) -> threading.Event:
     free = threading.Event()
-    hub.call_soon(lambda: gpus.when_free(hub, "job 1", free.set))
+    hub.call_soon(lambda: gpus.on_free(hub, "job 1", free.set))
     return free
 
 
@@ -58,8 +58,8 @@ def test_the_hub_answers_while_nvml_does_not(hub: Hub, nvml: threading.Event) ->
 def test_gpus_come_back_with_a_warning_when_nvml_never_answers(
     hub: Hub, nvml: threading.Event, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(gpu_return, "_BACK_S", 0.0)
-    monkeypatch.setattr(gpu_return, "_ANSWER_S", 0.0)
+    monkeypatch.setattr(gpu_release, "_RELEASE_S", 0.0)
+    monkeypatch.setattr(gpu_release, "_ANSWER_S", 0.0)
     assert on_hub(hub, held_by(18)).wait(10)
     assert "NVML does not answer" in caplog.text
 
@@ -67,7 +67,7 @@ def test_gpus_come_back_with_a_warning_when_nvml_never_answers(
 def test_gpus_come_back_with_a_warning_when_the_process_stays_listed(
     hub: Hub, nvml: threading.Event, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(gpu_return, "_BACK_S", 0.0)
+    monkeypatch.setattr(gpu_release, "_RELEASE_S", 0.0)
     nvml.set()
     assert on_hub(hub, held_by(17)).wait(10)
     assert "process 17 is still listed on GPU GPU-aa11" in caplog.text
@@ -75,7 +75,7 @@ def test_gpus_come_back_with_a_warning_when_the_process_stays_listed(
 
 def test_a_lease_without_gpus_comes_back_at_once_and_asks_nobody(hub: Hub, nvml: threading.Event) -> None:
     done: list[bool] = []
-    HeldGpus(Lease(1, (), 0)).when_free(hub, "job 1", lambda: done.append(True))
+    GpuReservation(Lease(1, (), 0)).on_free(hub, "job 1", lambda: done.append(True))
     assert done == [True]
 
 

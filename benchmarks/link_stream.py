@@ -2,7 +2,7 @@
 
     this process --array of 64 MiB--> another process, which reads every page of it and answers
 
-    link between hosts  fanwise.links.transports.tcp: frames, in records sealed with AES-256-GCM
+    link between hosts  fanwise.links.transports.tcp: frames over TLS 1.3
     ssl alone           Python's ssl on a blocking socket, the same certificates, memory that is used again; no frames
     TCP alone           the same without encryption
     link, one host      fanwise.links.transports.unix: through shared memory, for comparison
@@ -149,7 +149,7 @@ WAYS: dict[str, tuple[Callable[[Connection, Path], None], Callable[[Hub, int, Pa
     "link between hosts": (serve_tls_link, dial_tls_link),
     "ssl alone": (
         lambda pipe, folder: serve_socket(pipe, Identity(SECRET).context("listener")),
-        lambda hub, port, folder: dial_socket(port, Identity(SECRET).context("dialler")),
+        lambda hub, port, folder: dial_socket(port, Identity(SECRET).context("dialer")),
     ),
     "TCP alone": (
         lambda pipe, folder: serve_socket(pipe, None),

@@ -37,7 +37,7 @@ from torch.nn.functional import cross_entropy
 
 import fanwise
 from fanwise.parallel import Batch, Run, Step
-from fanwise.parallel.optim.step_optimizer import StepOptimizer
+from fanwise.parallel.optim.sharded import StepOptimizer
 from fanwise.parallel.step.gradients import Partial
 from fanwise.parallel.step.tree import Node
 

@@ -10,7 +10,7 @@ import pytest
 
 from fanwise.links.hub import READ, WRITE, Hub
 from fanwise.links.link import Link
-from fanwise.links.transports.acceptor import Acceptor, Greeting, Refused
+from fanwise.links.transports.acceptor import Acceptor, PendingHandshake, Refused
 
 
 class Played:
@@ -37,7 +37,7 @@ class Played:
     def link(self) -> Link:
         raise ZeroDivisionError("no link is made here")
 
-    def turn_away(self) -> None:
+    def reject(self) -> None:
         self.meanwhile()
         self.notes.append("turned away")
         self.connection.close()
@@ -69,7 +69,7 @@ class Place:
             accepted_a_turn=2,
         )
 
-    def _begin(self, connection: socket.socket, _address: object) -> Greeting:
+    def _begin(self, connection: socket.socket, _address: object) -> PendingHandshake:
         if "nobody" in self.notes:
             raise Refused("other-user")
         return Played(connection, self.notes, lambda: self.meanwhile())
@@ -97,7 +97,7 @@ def test_a_greeting_is_stepped_on_until_it_refuses(place: Place) -> None:
         guest.sendall(b"out")
         place.hub.turn(1.0)
         assert place.notes == ["one", "out", "turned away"]
-        assert place.acceptor.refused == {"not-authentic": 1} and not place.acceptor.greeting
+        assert place.acceptor.refused == {"not-authentic": 1} and not place.acceptor.pending
         assert guest.recv(1) == b""
 
 
@@ -121,9 +121,9 @@ def test_who_may_not_even_begin_is_closed_and_counted(place: Place) -> None:
 def test_a_turn_takes_some_and_leaves_the_others_for_the_next(place: Place) -> None:
     with place.guest(), place.guest(), place.guest():
         place.hub.turn()
-        assert len(place.acceptor.greeting) == 2
+        assert len(place.acceptor.pending) == 2
         place.hub.turn()
-        assert len(place.acceptor.greeting) == 3
+        assert len(place.acceptor.pending) == 3
 
 
 def test_who_is_turned_away_by_the_closing_and_comes_again_finds_nobody(place: Place) -> None:
@@ -146,13 +146,13 @@ def test_a_fork_closes_its_copies_and_takes_nothing_from_the_guests(place: Place
         place.hub.turn()
         place.acceptor.close_fork()
     assert place.notes == ["unread", "closed in the fork"]
-    for guest in place.acceptor.greeting:  # what a fork does not close twice
-        place.acceptor.greeting.gone(guest)
+    for guest in place.acceptor.pending:  # what a fork does not close twice
+        place.acceptor.pending.remove(guest)
 
 
 def test_a_link_that_cannot_be_made_ends_its_greeting(place: Place, caplog: pytest.LogCaptureFixture) -> None:
     with place.guest(b"in"):
         place.hub.turn()
         place.hub.turn()
-    assert place.notes == ["in", "turned away"] and not place.acceptor.greeting
+    assert place.notes == ["in", "turned away"] and not place.acceptor.pending
     assert "a callback failed" in caplog.text

@@ -166,9 +166,9 @@ class OneLink(RuleBasedStateMachine):
 
     @invariant()
     def both_sides_are_as_the_model_says(self) -> None:
-        assert (self.spending.sent, self.spending.taken, self.spending.window) == (self.sent, *self.known)
+        assert (self.spending.sent, self.spending.started, self.spending.window) == (self.sent, *self.known)
         assert [*self.spending._waiting] == self.waiting
-        assert (self.granting.came, self.granting.taken) == (self.came, self.taken)
+        assert (self.granting.total_cost, self.granting.started) == (self.came, self.taken)
         on_the_way = sum(number for kind, number in self.there if kind == "call") + sum(self.granted.values())
         assert self.sent == self.came + on_the_way and self.came == self.taken + sum(self.queued)
 
@@ -237,7 +237,7 @@ def test_a_caller_is_held_to_the_window_that_it_was_told() -> None:
     granting = Granting()
     assert granting.received(WINDOW_MIN) and granting.received(OVERDRAFT) and granting.received(1)
     assert not granting.received(CALL_COST)
-    granting.taken_up(granting.came)
+    granting.taken_up(granting.total_cost)
     granting.tell(2 * WINDOW_MIN)
     granting.tell(WINDOW_MIN)  # it may have sent what follows before it was told so
     assert granting.received(2 * WINDOW_MIN) and granting.received(OVERDRAFT)

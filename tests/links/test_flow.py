@@ -301,7 +301,7 @@ def test_calls_of_many_threads_all_come_and_never_more_than_were_granted(seed: i
     over.set()
     taker.join()
     assert most <= WINDOW_MAX
-    assert pair.link._flow._spending.sent == pair.other._flow._granting.taken
+    assert pair.link._flow._spending.sent == pair.other._flow._granting.started
     pair.close()
 
 
@@ -389,7 +389,7 @@ def test_ctrl_c_before_a_call_has_left_returns_its_credit(
     with pytest.raises(KeyboardInterrupt):
         _ = pair.call() if way == "call" else link.ask_on_credit("x" * SIZE)
     assert hit.times >= 1
-    assert link._flow._spending.sent == before and link.num_open == 0 and pair.other._flow._granting.came == 0
+    assert link._flow._spending.sent == before and link.num_open == 0 and pair.other._flow._granting.total_cost == 0
     assert link.counts().calls_made == 0
     pair.other.handler = lambda request: request.answer(1)
     assert pair.call().result(10.0) == 1
@@ -459,7 +459,7 @@ def test_ctrl_c_at_any_moment_of_many_calls_leaves_the_link_whole_and_its_credit
         gc.enable()
     assert hits > 150
     assert link.ending is None and link.ask_on_credit("y", within_s=10.0) == 1
-    lost = link._flow._spending.sent - pair.other._flow._granting.came
+    lost = link._flow._spending.sent - pair.other._flow._granting.total_cost
     # Where Ctrl-C came in the very moment of writing: 2 in 100. All that had spent, and did not leave, are 15 in 100.
     most = hits * cost_of(b"x" * 100, ()) // 12
     assert 0 <= lost <= most

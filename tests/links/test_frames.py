@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fanwise.base.errors import WireError
 from fanwise.links import frames
 from fanwise.links.frames import BUFFERS_MAX, HEADER, MAGIC, Frame, FrameReader, Limits, encode, encode_shared
-from fanwise.links.shared_memory.segment_table import Part
+from fanwise.links.shared_memory.segment_table import SharedBuffer
 
 KINDS = (frames.REQUEST, frames.NOTICE, frames.REPLY, frames.ERROR, frames.GOODBYE)
 STAGING = 1 << 16
@@ -70,7 +70,7 @@ def test_frames_come_out_as_they_went_in_however_the_stream_is_cut(messages: lis
 
 
 numbers = st.integers(1, 2**64 - 1)
-places = st.one_of(st.none(), st.builds(Part, numbers, numbers, numbers, st.just(70_000), st.just(0)))
+places = st.one_of(st.none(), st.builds(SharedBuffer, numbers, st.just(70_000)))
 
 
 @given(
@@ -78,7 +78,7 @@ places = st.one_of(st.none(), st.builds(Part, numbers, numbers, numbers, st.just
     st.lists(st.sampled_from([1, 31, 33, 1000, 65536]), min_size=1),
 )
 def test_buffers_that_lie_elsewhere_are_named_among_those_that_follow(
-    messages: list[tuple[Sent, list[Part | None]]], pieces: list[int]
+    messages: list[tuple[Sent, list[SharedBuffer | None]]], pieces: list[int]
 ) -> None:
     data = b""
     for (kind, call, head, _), parts in messages:
@@ -164,8 +164,8 @@ def header(
         (header(magic=0x1234), "not a frame: magic 0x1234, kind 1, flags 0"),
         (header(kind=17), "not a frame: magic 0xfa57, kind 17"),
         (header(flags=2), "flags 2"),
-        (header(flags=1, buffers=2048, total=2048 * 32), "2048 buffers was announced, some in shared memory"),
-        (header(flags=1, buffers=1, head=5, total=36), "lengths contradict each other: head 5, total 36"),
+        (header(flags=1, buffers=4096, total=4096 * 16), "4096 buffers was announced, some in shared memory"),
+        (header(flags=1, buffers=1, head=5, total=20), "lengths contradict each other: head 5, total 20"),
     ],
     ids=range(12),
 )

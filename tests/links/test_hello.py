@@ -3,7 +3,7 @@
 import pytest
 
 from fanwise.base.errors import WireError
-from fanwise.links.security.hello import HELLO_SIZE, PROTOCOL, OtherProtocol, check_hello, hello
+from fanwise.links.security.hello import HELLO_SIZE, PROTOCOL, ProtocolMismatch, check_hello, hello
 
 
 def test_the_layout_never_changes() -> None:
@@ -18,7 +18,7 @@ def test_the_same_protocol_is_taken_from_any_version() -> None:
 @pytest.mark.parametrize("protocol", [0, PROTOCOL + 1, 65535])
 def test_another_protocol_is_refused_with_both_versions(protocol: int) -> None:
     text = rf"^them runs fanwise 0\.9\.0 \(protocol {protocol}\), this process 0\.1\.0 \(protocol {PROTOCOL}\)"
-    with pytest.raises(OtherProtocol, match=text):
+    with pytest.raises(ProtocolMismatch, match=text):
         check_hello(hello("0.9.0", protocol), "them", "0.1.0")
 
 
@@ -26,12 +26,12 @@ def test_another_protocol_is_refused_with_both_versions(protocol: int) -> None:
 def test_anything_else_is_no_hello(data: bytes) -> None:
     with pytest.raises(WireError, match="them holds the secret but is no process of fanwise") as refused:
         check_hello(data, "them", "0.1.0")
-    assert not isinstance(refused.value, OtherProtocol)
+    assert not isinstance(refused.value, ProtocolMismatch)
 
 
 def test_what_a_peer_sends_as_its_version_does_no_harm_to_a_terminal() -> None:
     data = bytearray(hello("x", PROTOCOL + 1))
     data[16:] = b"\x1b]0;title\x07\xff\n" + bytes(4)
-    with pytest.raises(OtherProtocol) as refused:
+    with pytest.raises(ProtocolMismatch) as refused:
         check_hello(bytes(data), "them", "0.1.0")
     assert "\x1b" not in str(refused.value) and str(refused.value).isascii()

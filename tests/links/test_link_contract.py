@@ -199,7 +199,7 @@ class ReturnsTooEarly(Sharing):
 
     def adopt(self, frame: Frame) -> Frame:
         adopted = super().adopt(frame)
-        self._gone.extend(self._watches)
+        self._unused.extend(self._watches)
         self.send_returns()
         return adopted
 

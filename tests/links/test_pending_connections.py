@@ -5,7 +5,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from fanwise.links.transports.pending_connections import PendingConnections
 
-IN_ALL, OF_ONE = 6, 3
+LIMIT, LIMIT_PER_ADDRESS = 6, 3
 
 
 class PendingConnectionsMachine(RuleBasedStateMachine):
@@ -13,7 +13,7 @@ class PendingConnectionsMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.pending: PendingConnections[int] = PendingConnections(in_all=IN_ALL, of_one=OF_ONE)
+        self.pending: PendingConnections[int] = PendingConnections(limit=LIMIT, limit_per_address=LIMIT_PER_ADDRESS)
         self.there: list[tuple[int, str | None]] = []
         self.number = 0
 
@@ -21,14 +21,14 @@ class PendingConnectionsMachine(RuleBasedStateMachine):
     def somebody_comes(self, address: str | None) -> None:
         self.number += 1
         expected = self._who_goes(address)
-        assert self.pending.arrive(self.number, address) == expected
+        assert self.pending.add(self.number, address) == expected
         self.there = [one for one in self.there if one[0] != expected] + [(self.number, address)]
 
     def _who_goes(self, address: str | None) -> int | None:
         counts = {other: sum(one[1] == other for one in self.there) for _, other in self.there}
-        if address is not None and counts.get(address, 0) >= OF_ONE:
+        if address is not None and counts.get(address, 0) >= LIMIT_PER_ADDRESS:
             return next(connection for connection, other in self.there if other == address)
-        if len(self.there) < IN_ALL:
+        if len(self.there) < LIMIT:
             return None
         return next(connection for connection, other in self.there if counts[other] == max(counts.values()))
 
@@ -37,7 +37,7 @@ class PendingConnectionsMachine(RuleBasedStateMachine):
     def somebody_is_done(self, data: st.DataObject) -> None:
         one = data.draw(st.sampled_from(self.there))
         self.there.remove(one)
-        assert self.pending.gone(one[0]) and not self.pending.gone(one[0])
+        assert self.pending.remove(one[0]) and not self.pending.remove(one[0])
 
     @invariant()
     def it_knows_who_is_there(self) -> None:
@@ -53,10 +53,10 @@ TestPendingConnections = PendingConnectionsMachine.TestCase
 
 
 def test_one_address_cannot_keep_out_another() -> None:
-    pending: PendingConnections[str] = PendingConnections(in_all=4, of_one=4)
+    pending: PendingConnections[str] = PendingConnections(limit=4, limit_per_address=4)
     for number in range(50):
-        pending.arrive(f"greedy {number}", "x")
-    assert pending.arrive("alone", "y") == "greedy 46"
+        pending.add(f"greedy {number}", "x")
+    assert pending.add("alone", "y") == "greedy 46"
     for number in range(50, 100):
-        pending.arrive(f"greedy {number}", "x")
+        pending.add(f"greedy {number}", "x")
     assert "alone" in list(pending)

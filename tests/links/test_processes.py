@@ -248,15 +248,16 @@ def test_memory_shared_with_a_killed_process_is_not_used_again_and_dropped(
         assert (other.ask("keep", np.full(1 << 20, i, np.uint8), within_s=20.0)) is None
         (back,) = link.ask("echo", np.full(1 << 20, i, np.uint8), within_s=20.0)
         assert back.min() == back.max() == i
-    assert other._sharing is not None and other._sharing._pool is not None
-    table = other._sharing._pool._table
-    assert list(table._segments) == [1]
+    sharing = other._sharing
+    assert sharing is not None and sharing._sent
+    budget = sharing._budget
+    num_bytes = budget.num_bytes
     child.end()
     within(20.0, lambda: server.endings, "the end is told")
     for i in range(20):  # what the living one has is returned, now and then
         (back,) = link.ask("echo", np.full(1 << 20, i, np.uint8), within_s=20.0)
         assert back.min() == back.max() == i
-    within(20.0, lambda: list(table._segments) == [2], "the segment of the dead is dropped")
+    within(20.0, lambda: budget.num_bytes < num_bytes and not sharing._sent, "the segments of the dead are dropped")
 
 
 # -- forks by user code ------------------------------------------------------------------------------------------------

@@ -24,8 +24,7 @@ from fanwise.links.hub import Hub
 from fanwise.links.link import Link, Request
 from fanwise.links.sender import Sender
 from fanwise.links.shared_memory import segments
-from fanwise.links.shared_memory.segment_table import Part
-from fanwise.links.shared_memory.segments import SegmentPool
+from fanwise.links.shared_memory.segment_table import SegmentTable, SharedBuffer
 from fanwise.links.shared_memory.sharing import SHARED_FROM_BYTES, Sharing
 from fanwise.links.transports.unix import UnixListener, dial, new_key
 from fanwise.links.transports.wires import SocketWire
@@ -55,7 +54,7 @@ class Pair:
         self.near.open()
         # The first big buffer goes through the socket, and brings the invitation.
         self.near.ask("drop", np.zeros(MIB, np.uint8))
-        within(30.0, lambda: self.pool is not None or 0 in (limits.pool_bytes, far_limits.mapped_bytes), "invited")
+        within(30.0, lambda: self.sharing.is_accepted or 0 in (limits.pool_bytes, far_limits.mapped_bytes), "invited")
 
     def _keep(self, request: Request) -> None:
         self.go_on.wait(20.0)
@@ -67,23 +66,22 @@ class Pair:
             request.answer(None)
 
     @property
-    def pool(self) -> SegmentPool | None:
+    def sharing(self) -> Sharing:
         assert self.near._sharing is not None
-        return self.near._sharing._pool
+        return self.near._sharing
 
     @property
-    def table(self) -> Any:  # Any: what is private
-        assert self.pool is not None
-        return self.pool._table
+    def table(self) -> SegmentTable:
+        return self.sharing._table
 
     def held(self) -> int:
-        """How many parts the near end believes to be in use at the far end."""
-        return len(self.table._parts)
+        """Return how many segments the near end believes to be in use at the far end."""
+        return self.table.num_in_use
 
     def returned(self) -> None:
-        """Wait until all has been returned."""
+        """Wait until all segments have been returned."""
         gc.collect()
-        within(30.0, lambda: self.held() == 0, "all parts are returned")
+        within(30.0, lambda: self.held() == 0, "all segments are returned")
 
 
 @pytest.fixture
@@ -105,10 +103,8 @@ def pair(hubs: tuple[Hub, Hub], tmp_path: Path) -> Iterator[Pair]:
 
 def same_memory(array: Any, pair: Pair) -> bool:  # Any: an array of either engine
     """Whether it lies in a segment of the near end: what is written there is seen here."""
-    ((_, part),) = pair.table._parts._by_id.values()
-    assert pair.pool is not None
-    segment, _fd = pair.pool._segments[part.segment]
-    segment._map.view[part.offset] = 201
+    (number,) = pair.table._in_use
+    pair.sharing._sent[number]._map.view[0] = 201
     return bool(array.reshape(-1)[0] == 201)
 
 
@@ -167,7 +163,7 @@ def test_an_interrupt_does_not_leave_another_thread_writing(monkeypatch: pytest.
 
     monkeypatch.setattr(ctypes, "memmove", move)
     with pytest.raises(KeyboardInterrupt):
-        segments._copy_by_two(0, 0, 11)
+        segments._copy_with_two_threads(0, 0, 11)
     assert written == [6]
 
 
@@ -188,22 +184,21 @@ def test_memory_that_came_back_is_used_again(pair: Pair) -> None:
         pair.near.ask("keep", np.full(4 * MIB, i, np.uint8))
         assert pair.got.pop().max() == i
     pair.returned()
-    (segment,) = pair.table._segments.values()
-    assert segment.touched <= 3 * 4 * MIB
+    assert len(pair.sharing._sent) <= 3
 
 
 def test_answers_are_shared_too(pair: Pair) -> None:
     for i in range(3):
         back = pair.near.ask("back", torch.full((MIB,), float(i)))
         assert (back == i).all()
-    assert pair.far._sharing is not None and pair.far._sharing._pool is not None
-    table = pair.far._sharing._pool._table
+    assert pair.far._sharing is not None
+    table = pair.far._sharing._table
     gc.collect()
-    within(30.0, lambda: len(table._parts) == 1, "the first is returned")
+    within(30.0, lambda: table.num_in_use == 1, "the first is returned")
     back[:] = 5.0
 
 
-def test_arrays_outlive_the_link_and_the_pool_they_came_from(hubs: tuple[Hub, Hub], pair: Pair) -> None:
+def test_arrays_outlive_their_link_and_hub(hubs: tuple[Hub, Hub], pair: Pair) -> None:
     pair.near.ask("keep", np.full(MIB, 9, np.uint8))
     pair.near.close()
     hubs[0].close()
@@ -213,37 +208,25 @@ def test_arrays_outlive_the_link_and_the_pool_they_came_from(hubs: tuple[Hub, Hu
     assert int(array.sum()) == 10 * MIB
 
 
-def test_what_an_ended_link_held_is_not_used_again_and_its_segment_is_dropped_everywhere(
-    hubs: tuple[Hub, Hub], pair: Pair, tmp_path: Path
-) -> None:
-    other = Pair(tmp_path, *hubs)
+def test_the_segments_of_an_ended_link_are_dropped_and_its_arrays_stay(pair: Pair) -> None:
     pair.near.ask("keep", np.full(MIB, 1, np.uint8))
-    other.near.ask("keep", np.full(MIB, 2, np.uint8))
-    assert list(pair.table._segments) == [1] and pair.pool is other.pool
+    budget = pair.sharing._budget
+    assert budget.num_segments >= 1
     pair.far._wire.hang_up()
-    within(30.0, lambda: pair.near_ended, "the link has ended")
-    for i in range(4):
-        other.near.ask("drop", np.full(MIB, 3 + i, np.uint8))
-    assert (pair.got[0] == 1).all()
-    assert list(other.table._segments) == [1, 2]
-    other.got.clear()
-    within(30.0, lambda: list(other.table._segments) == [2], "the old segment is dropped")
-    assert other.far._sharing is not None
-    sharing = other.far._sharing
-    within(30.0, lambda: list(sharing._segments) == [2], "the other receiver has unmapped it")
-    assert (pair.got[0] == 1).all()
+    within(30.0, lambda: pair.near_ended and budget.num_segments == 0, "the segments are dropped")
+    assert budget.num_bytes == 0 and (pair.got[0] == 1).all()
 
 
 def test_nothing_is_asked_of_a_finalizer_that_could_wait_for_a_lock(pair: Pair) -> None:
     pair.near.ask("keep", np.zeros(MIB, np.uint8))
-    sharing, pool = pair.far._sharing, pair.pool
-    assert sharing is not None and pool is not None
-    with sharing._lock, sharing._returning, pool._lock, pair.far._sender._lock, pair.far._lock, pair.far._hub._waking:
+    sharing = pair.far._sharing
+    assert sharing is not None
+    with sharing._lock, sharing._returning, pair.far._sender._lock, pair.far._lock, pair.far._hub._waking:
         pair.got.clear()  # its finalizer runs here
     pair.returned()
 
 
-def test_what_is_in_use_during_a_fork_is_returned_when_the_child_has_ended(pair: Pair) -> None:
+def test_memory_that_a_forked_child_may_read_is_not_used_again(pair: Pair) -> None:
     pair.near.ask("keep", np.full(MIB, 6, np.uint8))
     reader, writer = os.pipe()
     child = os.fork()
@@ -251,27 +234,28 @@ def test_what_is_in_use_during_a_fork_is_returned_when_the_child_has_ended(pair:
         os.read(reader, 1)
         os._exit(0 if (pair.got[0] == 6).all() else 1)
     pair.got.clear()
+    (shared,) = pair.table._in_use
     for i in range(5):
         pair.near.ask("drop", np.full(MIB, 7 + i, np.uint8))
-    within(30.0, lambda: pair.held() == 1, "the others are returned")
+    within(30.0, lambda: shared not in pair.sharing._sent, "its segment is dropped")
+    pair.returned()
     os.write(writer, b"x")
     assert os.waitpid(child, 0)[1] == 0
     os.close(reader)
     os.close(writer)
-    pair.returned()
 
 
-def test_what_outlives_the_child_here_is_returned_when_it_ends_here(pair: Pair) -> None:
+def test_an_array_of_this_process_outlives_a_forked_child(pair: Pair) -> None:
     pair.near.ask("keep", np.full(MIB, 6, np.uint8))
     for _ in range(2):
         child = os.fork()
         if child == 0:
             os._exit(0)
         assert os.waitpid(child, 0)[1] == 0
-    sharing = pair.far._sharing
-    assert sharing is not None
-    within(30.0, lambda: not sharing._forks, "the ends of the children are noticed")
-    assert pair.held() == 1 and (pair.got[0] == 6).all()
+    for i in range(3):
+        pair.near.ask("drop", np.full(MIB, 7 + i, np.uint8))
+    within(30.0, lambda: pair.held() == 1, "the others are returned")
+    assert (pair.got[0] == 6).all()
     pair.got.clear()
     pair.returned()
 
@@ -291,7 +275,7 @@ def test_what_the_pool_has_no_room_for_goes_through_the_socket(hubs: tuple[Hub, 
     for i in range(6):
         pair.near.ask("keep", np.full(MIB, i, np.uint8))
     pair.near.ask("keep", np.full(5 * MIB, 6, np.uint8))
-    assert pair.held() == 4 and pair.table.total_bytes == 4 * MIB
+    assert pair.held() == 4 and pair.sharing._budget.num_bytes == 4 * MIB
     assert all((array == i).all() for i, array in enumerate(pair.got))
 
 
@@ -303,7 +287,7 @@ def test_either_side_may_do_without(hubs: tuple[Hub, Hub], tmp_path: Path, limit
     for i in range(3):
         pair.near.ask("keep", np.full(MIB, i, np.uint8))
     assert all((array == i).all() for i, array in enumerate(pair.got))
-    assert pair.pool is None
+    assert not pair.sharing.is_accepted
 
 
 def test_idle_memory_goes_back_to_the_system(hubs: tuple[Hub, Hub], tmp_path: Path) -> None:
@@ -313,34 +297,46 @@ def test_idle_memory_goes_back_to_the_system(hubs: tuple[Hub, Hub], tmp_path: Pa
         pair = Pair(tmp_path, near, hubs[1])
         for _ in range(2):
             pair.near.ask("keep", np.zeros(8 * MIB, np.uint8))
-        assert pair.pool is not None
-        ((_segment, fd),) = pair.pool._segments.values()
-        assert os.fstat(fd).st_blocks * 512 == 16 * MIB
+        kept, idle = pair.sharing._sent
+        idle_map = pair.sharing._sent[idle]._map
+        idle_map.view[0] = 1
         del pair.got[1]
-        sizes = []
-        for _ in range(4):
-            pair.near.ask("drop", 0)  # reads what was returned
+        for _ in range(2):
             within(30.0, lambda: pair.near.ask("drop", 0) or pair.held() == 1, "the second is returned")
             near.turn()
-            sizes.append(os.fstat(fd).st_blocks * 512 // MIB)
-            clock.advance(11.0)
-            near.turn()
-        assert sizes[0] == 16 and sizes[-1] == 8
+            assert list(pair.sharing._sent) == [kept, idle] and idle_map.view[0] == 1
+            clock.advance(6.0)
+        near.turn()
+        assert list(pair.sharing._sent) == [kept] and pair.sharing._budget.num_bytes == 8 * MIB
+        assert idle_map.view[0] == 0, "the memory is released, also for others who have it mapped"
+        far = pair.far._sharing
+        assert far is not None
+        within(30.0, lambda: list(far._mapped) == [kept], "the receiver has unmapped it")
         pair.near.ask("keep", np.full(8 * MIB, 1, np.uint8))
         assert pair.got[0].max() == 0 and pair.got[1].min() == 1
     finally:
         near.close()
 
 
-def test_the_descriptor_of_a_segment_is_copied_while_nobody_can_close_it(hubs: tuple[Hub, Hub]) -> None:
-    pool = SegmentPool(hubs[0])
-    placed = pool.place(1 << 20, holder=1, limit_bytes=1 << 30)
-    assert placed is not None
-    fd = pool.descriptor(placed.part.segment)
-    pool.close()
-    assert fd is not None and os.fstat(fd).st_size == placed.segment.size_bytes, "the copy outlives the pool"
-    os.close(fd)
-    assert pool.descriptor(placed.part.segment) is None
+def test_free_segments_of_other_sizes_make_room_for_a_new_one(hubs: tuple[Hub, Hub], tmp_path: Path) -> None:
+    pair = Pair(tmp_path, *hubs, limits=Limits(pool_bytes=4 * MIB))
+    for size in (1, 2, 3, 4, 1):
+        pair.near.ask("drop", np.full(size * MIB, size, np.uint8))
+        pair.returned()
+        pair.near.ask("keep", np.full(size * MIB, size, np.uint8))
+        assert pair.held() == 1, "it did not go through the socket"
+        assert pair.got.pop().min() == size
+        pair.returned()
+
+
+def test_an_interrupted_copy_keeps_no_segment(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(segments.Segment, "write", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        pair.near.ask("keep", np.zeros(MIB, np.uint8))
+    assert pair.held() == 0
 
 
 def test_a_descriptor_for_a_link_that_has_closed_its_wire_is_given_back() -> None:
@@ -449,8 +445,8 @@ def test_what_is_no_memory_is_refused(liar: Liar, tmp_path: Path) -> None:
     [
         (frames.SEGMENT, announced(1, MIB), "no descriptor came with it"),
         (frames.SEGMENT, b"short", "has 5 bytes, expected 16"),
-        (frames.DROPPED, struct.pack("<Q", 5), "5 was dropped that is not known"),
-        (frames.RETURN, struct.pack("<Q", 5), "a return of 8 bytes came, for what was never shared"),
+        (frames.DROPPED, struct.pack("<Q", 5), "5 was dropped that is unknown"),
+        (frames.RETURN, struct.pack("<Q?", 5, True), "a return of 9 bytes came, which is not expected"),
         (frames.INVITE, b"", "nothing was offered"),
     ],
 )
@@ -475,24 +471,24 @@ def test_descriptors_that_come_before_an_invitation_are_dropped(liar: Liar) -> N
         assert "no descriptor came with it" in liar.refused()
 
 
-@pytest.mark.parametrize("part", [Part(1, 2, 0, 4096), Part(1, 1, 0, MIB + 1), Part(1, 1, 2**63, 2**63)])
-def test_a_buffer_outside_of_what_is_mapped_ends_the_link(liar: Liar, part: Part) -> None:
+@pytest.mark.parametrize("shared", [SharedBuffer(2, 4096), SharedBuffer(1, MIB + 1), SharedBuffer(1, 2**64 - 1)])
+def test_a_buffer_outside_of_its_segment_ends_the_link(liar: Liar, shared: SharedBuffer) -> None:
     liar.offer()
     with memory(MIB) as fd:
         liar.say(frames.SEGMENT, announced(1, MIB), fd)
         buffer = memoryview(b"")
-        for data in encode_shared(frames.NOTICE, 0, b"head", [buffer], [part]):
-            table = struct.pack("<QQQQ", part.size_bytes, part.id, part.segment, part.offset)
-            liar.socket.sendall(bytes(data[:32]) + table + bytes(data[64:]))
-        assert "that does not fit: part 1" in liar.refused()
+        for data in encode_shared(frames.NOTICE, 0, b"head", [buffer], [shared]):
+            table = struct.pack("<QQ", shared.size_bytes, shared.segment)
+            liar.socket.sendall(bytes(data[:32]) + table + bytes(data[48:]))
+        assert "was announced in segment" in liar.refused()
     assert liar.got == []
 
 
 def test_returns_of_what_is_not_theirs_are_counted(pair: Pair) -> None:
     pair.near.ask("keep", np.zeros(MIB, np.uint8))
-    (part_id,) = pair.table._parts._by_id
+    (number,) = pair.table._in_use
     assert pair.far._sharing is not None
-    pair.far._sharing._put(frames.RETURN, struct.pack("<QQQ", 999, part_id, part_id))
+    pair.far._sharing._put(frames.RETURN, struct.pack("<Q?Q?Q?", 999, True, number, True, number, True))
     within(30.0, lambda: pair.table.unknown_returns == 2, "they are counted")
     assert pair.held() == 0 and pair.near.ending is None
 

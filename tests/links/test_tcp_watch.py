@@ -18,7 +18,7 @@ from fanwise.links.shared_secret import new_secret
 from fanwise.links.transports import tcp_watch
 from fanwise.links.transports.tcp import TcpListener, dial_tcp
 from fanwise.links.transports.tcp_sockets import set_options
-from fanwise.links.transports.tcp_watch import TcpLook, TcpWatch, look_at
+from fanwise.links.transports.tcp_watch import TcpState, TcpWatch, tcp_state
 from fanwise.links.transports.unix import memory_links
 from fanwise.testing import within
 
@@ -64,20 +64,20 @@ def pair() -> Iterator[Pair]:
 
 
 @pytest.fixture
-def looks(monkeypatch: pytest.MonkeyPatch) -> list[TcpLook | None]:
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[TcpState | None]:
     """What the watches of this test have seen."""
-    seen: list[TcpLook | None] = []
-    look_at = tcp_watch.look_at
+    seen: list[TcpState | None] = []
+    tcp_state = tcp_watch.tcp_state
 
-    def look(connection: socket.socket) -> TcpLook | None:
-        seen.append(look_at(connection))
+    def look(connection: socket.socket) -> TcpState | None:
+        seen.append(tcp_state(connection))
         return seen[-1]
 
-    monkeypatch.setattr(tcp_watch, "look_at", look)
+    monkeypatch.setattr(tcp_watch, "tcp_state", look)
     return seen
 
 
-def test_a_peer_that_does_not_read_for_long_loses_nothing(pair: Pair, looks: list[TcpLook | None]) -> None:
+def test_a_peer_that_does_not_read_for_long_loses_nothing(pair: Pair, looks: list[TcpState | None]) -> None:
     pair.listen("127.0.0.1")
     link = pair.dial()
     replies = [pair.arrived[0].call("echo", BIG) for _ in range(2)]
@@ -90,19 +90,19 @@ def test_a_peer_that_does_not_read_for_long_loses_nothing(pair: Pair, looks: lis
 @pytest.mark.parametrize(
     ("looks", "is_lost"),
     [
-        ([TcpLook(True, 7)] * 4, True),
-        ([TcpLook(True, 7)] * 3 + [TcpLook(True, 8)] * 3, False),
-        ([TcpLook(True, number) for number in range(9)], False),
-        ([TcpLook(False, 7)] * 9, False),
-        ([TcpLook(False, 7)] * 9 + [TcpLook(True, 7), TcpLook(False, 8)], False),
+        ([TcpState(True, 7)] * 4, True),
+        ([TcpState(True, 7)] * 3 + [TcpState(True, 8)] * 3, False),
+        ([TcpState(True, number) for number in range(9)], False),
+        ([TcpState(False, 7)] * 9, False),
+        ([TcpState(False, 7)] * 9 + [TcpState(True, 7), TcpState(False, 8)], False),
     ],
     ids=["silent twice", "silent once", "heard of", "owes nothing", "is about to answer"],
 )
 def test_lost_is_who_owes_an_answer_at_two_looks_running(
-    looks: list[TcpLook], is_lost: bool, monkeypatch: pytest.MonkeyPatch
+    looks: list[TcpState], is_lost: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     left = list(looks)
-    monkeypatch.setattr(tcp_watch, "look_at", lambda connection: left.pop(0))
+    monkeypatch.setattr(tcp_watch, "tcp_state", lambda connection: left.pop(0))
     clock = VirtualClock()
     hub = Hub(clock=clock)
     link, other = memory_links(hub, hub)
@@ -110,7 +110,7 @@ def test_lost_is_who_owes_an_answer_at_two_looks_running(
         TcpWatch(hub, link, connection, silence_s=3.0).begin()
         for _ in looks:
             hub.turn()
-            clock.advance(tcp_watch.LOOK_EVERY_S)
+            clock.advance(tcp_watch.CHECK_INTERVAL_S)
         hub.turn()
     assert (link.ending is not None) == is_lost and left == []
     other.close()
@@ -123,11 +123,11 @@ def test_the_probes_of_the_other_side_are_signs_of_life() -> None:
         other = listener.accept()[0]
         with other:
             set_options(other, silence_s=3.0)
-            before = look_at(idle)
+            before = tcp_state(idle)
             assert before is not None and not before.unanswered
 
             def heard() -> bool:
-                now = look_at(idle)
+                now = tcp_state(idle)
                 return now is not None and now.num_packets >= before.num_packets + 2
 
             within(LIMIT_S, heard, "it was asked twice whether it is there")

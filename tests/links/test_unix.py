@@ -23,7 +23,7 @@ from fanwise.links import frames
 from fanwise.links.frames import HEADER, MAGIC, Limits, encode
 from fanwise.links.hub import Hub
 from fanwise.links.link import Link, Request
-from fanwise.links.security.handshake import DiallerHandshake
+from fanwise.links.security.handshake import DialerHandshake
 from fanwise.links.transports import acceptor
 from fanwise.links.transports.unix import UnixListener, dial, new_key, private_folder
 from fanwise.testing import within
@@ -71,7 +71,7 @@ class Server:
     def authenticated(self) -> socket.socket:
         """A raw connection after a right handshake."""
         connection = self.connect()
-        handshake = DiallerHandshake(self.key, secrets.token_bytes(32))
+        handshake = DialerHandshake(self.key, secrets.token_bytes(32))
         while not handshake.done:
             connection.sendall(handshake.receive(connection.recv(handshake.wants)))
         return connection
@@ -158,7 +158,7 @@ def test_a_pickle_of_a_stranger_is_never_opened(serve: Callable[..., Server], tm
 
 def test_a_recorded_handshake_cannot_be_used_again(serve: Callable[..., Server]) -> None:
     server = serve()
-    handshake = DiallerHandshake(server.key, secrets.token_bytes(32))
+    handshake = DialerHandshake(server.key, secrets.token_bytes(32))
     with server.connect() as peer:
         recorded = handshake.receive(peer.recv(handshake.wants))
         peer.sendall(recorded)
@@ -187,9 +187,9 @@ def test_who_connects_and_goes_away_is_counted_as_half_open(serve: Callable[...,
     assert server.serves()
 
 
-def test_a_dialler_may_come_byte_by_byte(serve: Callable[..., Server]) -> None:
+def test_a_dialer_may_come_byte_by_byte(serve: Callable[..., Server]) -> None:
     server = serve()
-    handshake = DiallerHandshake(server.key, secrets.token_bytes(32))
+    handshake = DialerHandshake(server.key, secrets.token_bytes(32))
     with server.connect() as slow:
         answer = handshake.receive(slow.recv(handshake.wants))
         for byte in answer:
@@ -206,8 +206,8 @@ def test_thousands_who_say_nothing_do_not_keep_good_peers_out(serve: Callable[..
             crowd.enter_context(server.connect())
         assert server.serves()
         refused = server.listener.refused
-        within(10.0, lambda: refused["half-open"] >= 2000 - acceptor.GREETINGS_MAX, "the oldest are dropped")
-        assert len(os.listdir("/proc/self/fd")) <= before + 2000 + acceptor.GREETINGS_MAX + 10
+        within(10.0, lambda: refused["half-open"] >= 2000 - acceptor.MAX_PENDING, "the oldest are dropped")
+        assert len(os.listdir("/proc/self/fd")) <= before + 2000 + acceptor.MAX_PENDING + 10
         assert server.serves()
     within(10.0, lambda: server.is_refused(half_open=2000), "all are counted")
 
@@ -376,7 +376,7 @@ def test_a_short_temporary_folder_is_found_when_the_usual_one_is_too_deep(
     folder.rmdir()
 
 
-# -- dialling ----------------------------------------------------------------------------------------------------------
+# -- dialing ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -386,7 +386,7 @@ def hub() -> Iterator[Hub]:
     hub.close()
 
 
-def test_dialling_where_nobody_listens_says_so(hub: Hub, tmp_path: Path) -> None:
+def test_dialing_where_nobody_listens_says_so(hub: Hub, tmp_path: Path) -> None:
     with pytest.raises(WorkerLostError, match=r"nobody listens at .*/hub: .*No such file.*Its process may have ended"):
         dial(hub, tmp_path / "hub", new_key())
 
@@ -451,25 +451,25 @@ def full_listener(path: Path) -> Iterator[tuple[socket.socket, int]]:
 def test_a_busy_listener_is_waited_for_and_not_taken_for_a_dead_one(hub: Hub, tmp_path: Path) -> None:
     failures: list[BaseException] = []
 
-    def dialling() -> None:
+    def dialing() -> None:
         try:
             dial(hub, tmp_path / "hub", new_key(), within_s=20.0)
         except BaseException as error:
             failures.append(error)
 
     def is_connecting() -> bool:
-        frame = sys._current_frames().get(dialler.ident or 0)
+        frame = sys._current_frames().get(dialer.ident or 0)
         return frame is not None and frame.f_code.co_name == "_connect"
 
     with full_listener(tmp_path / "hub") as (listener, waiting):
-        dialler = threading.Thread(target=dialling)
-        dialler.start()
+        dialer = threading.Thread(target=dialing)
+        dialer.start()
         within(10.0, is_connecting, "it waits in line")
         for _ in range(waiting):
             listener.accept()[0].close()
         with listener.accept()[0] as connection:
             connection.sendall(b"HTTP/1.1 400 Bad Request" + bytes(40))
-            dialler.join(10.0)
+            dialer.join(10.0)
     assert [type(error) for error in failures] == [AuthenticationError]
 
 
@@ -511,7 +511,7 @@ def test_a_path_in_use_is_an_error_and_leaves_the_listener_there_alone(serve: Ca
     assert server.serves()
 
 
-def test_a_link_that_is_turned_away_on_arrival_ends_for_its_dialler(
+def test_a_link_that_is_turned_away_on_arrival_ends_for_its_dialer(
     hub: Hub, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     server = Hub(name="server")

@@ -20,12 +20,12 @@ from torch import Tensor, nn
 
 from fanwise.base.errors import WorkerLostError
 from fanwise.parallel.comm.all_reduce import AllReducePlan, Grads
-from fanwise.parallel.comm.fast import FastAllReduce
+from fanwise.parallel.comm.group_reduce import FastAllReduce
 from fanwise.parallel.comm.shared_memory import AllReduceKind
 from fanwise.parallel.comm.sums import TeamSums
 from fanwise.parallel.comm.team import Alone
 from fanwise.parallel.comm.torch_group import TorchGroup
-from fanwise.parallel.optim.step_optimizer import StepOptimizer
+from fanwise.parallel.optim.sharded import StepOptimizer
 from fanwise.parallel.step.gradients import Partial
 from fanwise.parallel.step.tree import Node
 
@@ -61,10 +61,12 @@ def test_a_late_process_adds_the_old_nodes_when_another_has_sent_those_of_the_ne
             return met(peer, later)
 
         def first() -> Grads:
-            return made.all_reduce(nodes_of(peer, case), meet_late if peer.team.index == 0 else lambda: met(peer, case))
+            made.reduce_scatter(nodes_of(peer, case), meet_late if peer.team.index == 0 else lambda: met(peer, case))
+            return made.all_gather()
 
         def second() -> Grads:
-            return made.all_reduce(nodes_of(peer, later), meet_later)
+            made.reduce_scatter(nodes_of(peer, later), meet_later)
+            return made.all_gather()
 
         sums = peer.team.together(lambda: [None if grad is None else grad.clone() for grad in first()])
         peer.team.together(second)

@@ -14,7 +14,6 @@ import torch._dynamo  # the first optimizer loads it, which changes the environm
 from program_runs import Finished, LoadedInterpreter
 from torch import nn
 
-from fanwise.base.errors import ClosedError
 from fanwise.parallel.checkpoint import file as checkpoint_file
 from fanwise.parallel.checkpoint.file import Writer
 from fanwise.testing.within import within
@@ -303,29 +302,3 @@ def test_a_process_that_ends_completes_its_checkpoint(
     assert done.status == status, done.err
     assert number_in(tmp_path / "run.pt") == 3
     assert ("a checkpoint could not be written: FileExistsError" in done.err) == (end == "fail")
-
-
-def test_a_fork_writes_nothing_and_does_not_wait(tmp_path: Path, slow: Slow) -> None:
-    path, writer = tmp_path / "run.pt", Writer()
-    writer.start(path, content(1))
-    assert slow.is_reached.wait(10.0)
-    reading_end, writing_end = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            writer.wait()
-            try:
-                writer.start(path, content(3))
-            except ClosedError as error:
-                os.write(writing_end, str(error).encode())
-        finally:
-            os._exit(0)
-    os.close(writing_end)
-    with os.fdopen(reading_end, "rb") as pipe:
-        message = pipe.read().decode()
-    os.waitpid(child, 0)
-    assert f"process {child} is a fork of process {os.getpid()}" in message
-    assert list(tmp_path.glob("*.pt")) == []
-    slow.opened.set()
-    writer.wait()
-    assert number_in(path) == 1

@@ -34,7 +34,6 @@ def test_a_barrier_precedes_every_write_of_a_number(memory: SharedMemory, monkey
         lambda: block.arrive(2, 4, 9),
         lambda: block.acknowledge(2, 5),
         lambda: block.set_idle(1, True),
-        lambda: block.set_writing(1, True),
     ]
     for write in writes:
         seen.clear()

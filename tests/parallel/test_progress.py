@@ -251,20 +251,6 @@ def test_only_one_run_has_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     Display(True).show(FULL)
 
 
-@pytest.mark.parametrize("term", ["xterm", "dumb"])
-def test_a_notice_is_shown_once_before_the_first_line(term: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal = as_stderr(monkeypatch)
-    monkeypatch.setattr(progress, "_shown_notices", set())
-    monkeypatch.setenv("TERM", term)
-    for _ in range(2):
-        display = Display(True, "something to know")
-        display.show(FULL)
-        display.show(FULL)
-        display.close()
-    assert terminal.getvalue().startswith("fanwise.run: something to know\n")
-    assert terminal.getvalue().count("to know") == 1
-
-
 def test_a_terminal_that_has_gone_ends_the_line_and_not_the_run(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

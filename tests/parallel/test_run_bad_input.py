@@ -135,4 +135,4 @@ def test_only_what_has_a_state_is_kept_and_once() -> None:
 
 def test_a_negative_number_of_epochs_is_refused() -> None:
     with pytest.raises(ValueError, match="the number of epochs must be at least 0, got -1"):
-        fanwise.here().epochs(-1)
+        next(fanwise.here().epochs(-1))

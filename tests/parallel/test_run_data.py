@@ -60,7 +60,6 @@ def test_every_sample_comes_once(length: int, batch_size: int, shards: int, drop
         assert sorted(seen) == list(range(length))
         assert [len(batch) for batch in batches[:-1]] == [batch_size] * (len(batches) - 1)
     assert all(len(batch.sizes) == shards for batch in batches)
-    assert [batch.last for batch in batches] == [False] * (len(batches) - 1) + [True] * bool(batches)
 
 
 def test_the_order_is_of_the_seed_and_the_epoch_and_not_of_the_shards() -> None:

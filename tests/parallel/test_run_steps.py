@@ -117,15 +117,6 @@ def test_a_parameter_that_one_shard_uses_gets_its_gradient() -> None:
     assert not torch.equal(model[1].weight, fresh.weight)  # type: ignore[arg-type]
 
 
-def test_the_gradient_of_the_whole_batch_is_clipped() -> None:
-    clipped = moved_by(losses, 3, clip_norm=1e-3)
-    model = linear()
-    losses(model, X, Y).mean().backward()  # type: ignore[no-untyped-call]  # torch's
-    nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
-    assert model.weight.grad is not None
-    torch.testing.assert_close(clipped, model.weight.grad, rtol=1e-3, atol=1e-8)
-
-
 def test_autocast_computes_in_bfloat16_and_keeps_parameters_in_float32() -> None:
     seen = []
 
@@ -149,17 +140,6 @@ def test_gradients_too_small_for_float16_are_kept() -> None:
         step((X, Y))
         norms.append(step.grad_norm)
     torch.testing.assert_close(norms[1], norms[0], rtol=0.02, atol=0)
-
-
-def test_sparse_gradients_are_added() -> None:
-    def after(shards: int) -> Tensor:
-        torch.manual_seed(0)
-        model = nn.Embedding(5, 2, sparse=True)
-        words = torch.tensor([0, 1, 1, 3])
-        fanwise.here(shards=shards).step(model, sgd(model), lambda m, w: m(w).square().sum(1))(words)
-        return model.weight.detach()
-
-    torch.testing.assert_close(after(1), after(3))
 
 
 def test_running_statistics_are_means_over_the_shards() -> None:

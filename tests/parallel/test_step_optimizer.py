@@ -9,7 +9,7 @@ from torch import nn
 from torch.optim import SGD, Adam
 
 from fanwise.parallel.comm.shm_areas import Areas
-from fanwise.parallel.optim.step_optimizer import StepOptimizer, StepOptimizers
+from fanwise.parallel.optim.sharded import StepOptimizer, StepOptimizers
 
 
 @pytest.fixture
@@ -34,17 +34,17 @@ def with_slices(updates: StepOptimizer, memory: Areas) -> StepOptimizer:
 
 def test_an_optimizer_without_state_for_its_elements_stays_whole(params: list[nn.Parameter], memory: Areas) -> None:
     optimizers = StepOptimizers()
-    assert not with_slices(optimizers.add(params, SGD(params), allow_slices=True), memory).is_sharded
-    assert not with_slices(optimizers.add(params, Adam(params), allow_slices=False), memory).is_sharded
-    assert not optimizers.add(params, Adam(params), allow_slices=True).is_sharded  # nobody has memory for slices
-    assert with_slices(optimizers.add(params, Adam(params), allow_slices=True), memory).is_sharded
+    assert not with_slices(optimizers.add(params, SGD(params), allow_slices=True), memory).sharded
+    assert not with_slices(optimizers.add(params, Adam(params), allow_slices=False), memory).sharded
+    assert not optimizers.add(params, Adam(params), allow_slices=True).sharded  # nobody has memory for slices
+    assert with_slices(optimizers.add(params, Adam(params), allow_slices=True), memory).sharded
 
 
 def test_a_second_step_makes_the_optimizer_whole(params: list[nn.Parameter], memory: Areas) -> None:
     optimizers, optimizer = StepOptimizers(), Adam(params)
     first = with_slices(optimizers.add(params, optimizer, allow_slices=True), memory)
     second = with_slices(optimizers.add(params, optimizer, allow_slices=True), memory)
-    assert not first.is_sharded and not second.is_sharded
+    assert not first.sharded and not second.sharded
     assert optimizer in optimizers and Adam(params) not in optimizers
 
 

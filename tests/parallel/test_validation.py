@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 import torch
 import torch.optim.optimizer as optimizer_module
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import fanwise
@@ -42,8 +40,6 @@ def refused(train: Any, message: str, **options: Any) -> None:  # Any: a trainin
 
 # -- fingerprints -----------------------------------------------------------------------------------------------------
 
-SMALL = st.dictionaries(st.sampled_from("abcd"), st.integers(0, 2))
-
 
 def test_first_difference_says_which_processes_have_which_value() -> None:
     facts = [{"a": 1, "b": 2, "c": 3}, {"a": 1, "b": 5, "c": 4}, {"a": 1, "b": 2, "c": 4}]
@@ -51,17 +47,6 @@ def test_first_difference_says_which_processes_have_which_value() -> None:
     missing = "float32 in process 0, missing in processes 1, 2 and 3"
     assert first_difference([{"a": "float32"}, {}, {}, {}]) == ("a", missing)
     assert first_difference([{"lr": NAN}, {"lr": float("nan")}]) is None
-
-
-@given(st.lists(SMALL, min_size=1, max_size=4))
-def test_a_difference_is_returned_exactly_when_facts_differ(facts: list[dict[str, int]]) -> None:
-    difference = first_difference(facts)
-    assert (difference is None) == all(each == facts[0] for each in facts)
-    if difference is not None:
-        names = list(dict.fromkeys(name for each in facts for name in each))
-        before = names[: names.index(difference[0])]
-        assert all(len({each.get(name) for each in facts}) == 1 for name in before)
-        assert len({each.get(difference[0]) for each in facts}) > 1
 
 
 FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128]
@@ -119,21 +104,6 @@ def test_a_buffer_that_the_user_has_set_to_none_is_restored_or_set() -> None:
         with suppress(RuntimeError):
             step(X)
         assert (None if model.middle is None else model.middle.tolist()) == expected
-
-
-@pytest.mark.parametrize("value", [1.0, NAN, INF])
-def test_a_buffer_that_every_shard_changes_in_the_same_way_is_allowed(value: float) -> None:
-    model = Averaging(torch.full((4,), value))
-    step_of(model)(X)
-    assert have_same_bits(model.middle, torch.full((4,), value))
-
-
-@pytest.mark.parametrize("dtype", FLOATS, ids=str)
-def test_a_constant_buffer_may_contain_nan(dtype: torch.dtype) -> None:
-    model = nn.Linear(4, 2)
-    model.register_buffer("threshold", torch.tensor([NAN, 1.0], dtype=dtype))
-    step_of(model)(X)
-    assert have_same_bits(model.get_buffer("threshold"), torch.tensor([NAN, 1.0], dtype=dtype))
 
 
 def test_names_of_mean_buffers_are_checked() -> None:
@@ -234,23 +204,6 @@ def test_settings_are_changed_in_the_block_and_restored() -> None:
 
 
 # -- losses that depend on earlier shards -----------------------------------------------------------------------------
-
-
-def test_an_update_inside_a_backward_pass_is_refused() -> None:
-    def owned(run: Run) -> None:
-        model = nn.Linear(4, 2)
-        optimizer, hook = sgd(model), model.weight.register_post_accumulate_grad_hook
-        hook(lambda _: optimizer.step())  # type: ignore[no-untyped-call]  # not annotated
-        run.step(model, optimizer, losses)(X)
-
-    def foreign(run: Run) -> None:
-        model = nn.Linear(4, 2)
-        optimizer, hook = sgd(model), model.weight.register_post_accumulate_grad_hook
-        hook(lambda _: optimizer.step())  # type: ignore[no-untyped-call]  # not annotated
-        step_of(model, run=run)(X)
-
-    refused(owned, "for an optimizer that belongs to a run.step")
-    refused(foreign, "shard 0 of batch 0 of step 0 was executed twice")
 
 
 def test_verify_repeats_the_check_later() -> None:

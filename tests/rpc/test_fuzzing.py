@@ -24,7 +24,7 @@ from rpc_workers import Worker, Workers
 
 import fanwise.rpc as rpc
 from fanwise.links import frames
-from fanwise.links.security.handshake import NONCE_SIZE, DiallerHandshake
+from fanwise.links.security.handshake import NONCE_SIZE, DialerHandshake
 from fanwise.rpc import agent
 from fanwise.rpc.allowed import encode_call
 from fanwise.rpc.membership.coordinator import SendUpdate
@@ -224,12 +224,12 @@ class Attack:
     def _as_a_stranger(self) -> bytes:
         chance = self.chance
         nonce = chance.randbytes(NONCE_SIZE)
-        valid = DiallerHandshake(chance.randbytes(32), nonce).receive(b"fanwise1" + chance.randbytes(NONCE_SIZE))
+        valid = DialerHandshake(chance.randbytes(32), nonce).receive(b"fanwise1" + chance.randbytes(NONCE_SIZE))
         return chance.choice([changed(chance, valid, 40), valid, chance.randbytes(chance.randrange(200))]) + b"x" * 99
 
     def _as_a_member(self, connection: socket.socket) -> None:
         chance = self.chance
-        handshake = DiallerHandshake(self.key, chance.randbytes(NONCE_SIZE))
+        handshake = DialerHandshake(self.key, chance.randbytes(NONCE_SIZE))
         while not handshake.done:
             data = connection.recv(handshake.wants)
             if not data:
@@ -295,7 +295,7 @@ def test_what_is_announced_takes_no_memory(real_workers: Workers, tmp_path: Path
             connection = stack.enter_context(socket.socket(socket.AF_UNIX))
             connection.settimeout(20.0)
             connection.connect(os.fspath(attack.path))
-            handshake = DiallerHandshake(attack.key, bytes(NONCE_SIZE))
+            handshake = DialerHandshake(attack.key, bytes(NONCE_SIZE))
             while not handshake.done:
                 connection.sendall(handshake.receive(connection.recv(handshake.wants)))
             total_bytes = 8 * len(sizes) + 10 + sum(sizes)

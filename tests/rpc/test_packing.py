@@ -39,9 +39,9 @@ def test_pieces_begin_where_engines_adopt_memory() -> None:
 def test_any_number_of_pieces_becomes_few_enough_for_shared_memory(size: int, count: int) -> None:
     one = memoryview(bytes(size))  # many pieces may be one memory here: only what is packed is copied
     sizes = [one[: size - i % 7] for i in range(count)]
-    assert count > SHARED_BUFFERS_MAX / 2
+    assert count > SHARED_BUFFERS_MAX / 4
     buffers, _ = pack(sizes)
-    assert len(buffers) < SHARED_BUFFERS_MAX / 2
+    assert len(buffers) < SHARED_BUFFERS_MAX / 4
 
 
 def test_rows_that_point_outside_of_their_buffer_are_refused() -> None:

@@ -136,7 +136,8 @@ def summed(peer: Peer, made: AllReduce, case: Case) -> Grads:
 
 def _sum(peer: Peer, made: AllReduce, case: Case, make_plan: Callable[[], AllReducePlan]) -> Grads:
     try:
-        return list(made.all_reduce(nodes_of(peer, case), make_plan))
+        made.reduce_scatter(nodes_of(peer, case), make_plan)
+        return list(made.all_gather())
     except BaseException:
         made.release()
         raise
@@ -260,7 +261,7 @@ def a_sparse_gradient_is_refused_and_the_next_sum_is_right(peer: Peer) -> None:
     params = params_of(peer, (torch.float32,), ((4, 3), (5,)))
     made = peer.make(params)
     sparse: Grads = [torch.zeros_like(params[0]).detach().to_sparse(), None]
-    refused = _raised(lambda: made.all_reduce([sparse], _no_plan))
+    refused = _raised(lambda: made.reduce_scatter([sparse], _no_plan))
     assert refused is not None and issubclass(refused[0], TypeError) and "sparse" in refused[1], refused
     made.release()
     case = Case(params)

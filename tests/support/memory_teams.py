@@ -20,7 +20,7 @@ from fanwise.parallel.comm.all_reduce import AllReduce
 from fanwise.parallel.comm.control_block import FAILED, ControlBlock
 from fanwise.parallel.comm.shared_memory import AllReduceKind, SharedMemory
 from fanwise.parallel.comm.shm_team import MembershipChanged, RunEnded, SharedMemoryTeam
-from fanwise.parallel.launch.membership import Membership, Order, Pause
+from fanwise.parallel.launch.membership import Membership, View
 
 
 class MemoryRun:
@@ -61,11 +61,11 @@ class MemoryRun:
         """Whoever waits for another ends."""
         self._control.end(FAILED, self._size)
 
-    def _obey(self, orders: list[Order]) -> None:
-        for order in orders:
-            if not isinstance(order, Pause):
-                self._control.decide(order.view, order.members, order.committed)
-            self._control.set_view(order.view)
+    def _obey(self, view: View | None) -> None:
+        if view is not None:
+            if view.members:
+                self._control.decide(view.number, view.members, view.committed)
+            self._control.set_view(view.number)
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from fanwise.parallel.comm.control_block import FAILED, SUPERVISOR, ControlBlock
 from fanwise.parallel.comm.shared_memory import SharedMemory
 from fanwise.parallel.comm.shm_team import RunEnded, SharedMemoryTeam, pack, wait_for_answer
 from fanwise.parallel.comm.team import Monitor, report_together
-from fanwise.parallel.launch.membership import Membership, Order, Pause
+from fanwise.parallel.launch.membership import Membership, View
 from fanwise.parallel.step.tree import assign
 
 SHARDS = 6
@@ -227,13 +227,11 @@ class PlayedRun:
         self._obey(self._views.lost(life.rank))
         self.is_lost = not self._views.living
 
-    def _obey(self, orders: list[Order]) -> None:
-        for order in orders:
-            if isinstance(order, Pause):
-                self._control.set_view(order.view)
-            else:
-                self._control.decide(order.view, order.members, order.committed)
-                self._control.set_view(order.view)
+    def _obey(self, view: View | None) -> None:
+        if view is not None:
+            if view.members:
+                self._control.decide(view.number, view.members, view.committed)
+            self._control.set_view(view.number)
 
     # -- a member --------------------------------------------------------------------------------------------------
 

@@ -17,8 +17,8 @@
     status_files       what training runs report to the boards of the same user
     shared_secret      the secret of a cluster: made, read, and refused when it is weak
 
-    transports/        what carries bytes: memory, Unix sockets, encryption between hosts; listening and dialling
-    security/          handshake, certificates, keys
+    transports/        wires: memory, Unix sockets, TLS between hosts; listening and dialing
+    security/          handshake, certificate
     flow_control/      how many calls of a peer may wait
     shared_memory/     big buffers on one host
 

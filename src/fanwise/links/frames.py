@@ -6,8 +6,8 @@
     +-----------------------------------------------------------------+-----------------+------+-------------+
 
 All numbers are little-endian. The head is a pickle that only the codec reads; buffers are its out-of-band parts.
-With the flag SHARED each size is followed by part, segment and offset, u64 each: such a buffer lies in memory that
-both sides have mapped, and no bytes of it follow (part 0: they do).
+With the flag SHARED each size is followed by the number of a shared segment, u64: the buffer is there, and no bytes of
+it follow (0: they do).
 Knows the limits of a link and checks every length before it asks for memory. Does not know sockets, keys or calls.
 Small frames are parsed where they were received; a big one is received straight into its own buffers, each aligned
 to 64 bytes, so that arrays can adopt them without a copy.
@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from ..base.errors import NotSendableError, WireError
 from ..tensor import aligned_buffer
-from .shared_memory.segment_table import Part
+from .shared_memory.segment_table import SharedBuffer
 
 MAGIC = 0xFA57
 HEADER = struct.Struct("<HBBIQQQ")
@@ -42,7 +42,7 @@ ITEM, TAKEN, CANCEL = 14, 15, 16
 _KINDS = frozenset(range(REQUEST, CANCEL + 1))
 
 SHARED = 1  # a flag
-_PLACE = struct.Struct("<QQQQ")
+_PLACE = struct.Struct("<QQ")
 SHARED_BUFFERS_MAX = BUFFERS_MAX * 8 // _PLACE.size
 
 Buffer = bytes | bytearray | memoryview
@@ -73,7 +73,7 @@ class Frame(NamedTuple):
     call_id: int
     head: Buffer
     buffers: Sequence[memoryview]
-    parts: Sequence[Part | None] = ()  # as many as buffers, or none: those that are in shared memory
+    parts: Sequence[SharedBuffer | None] = ()  # as many as buffers, or none: those that are in shared memory
 
 
 def check_may_be_sent(limits: Limits, head: Buffer, buffers: Sequence[memoryview]) -> None:
@@ -101,15 +101,11 @@ def encode(kind: int, call_id: int, head: bytes, buffers: Sequence[memoryview] =
 
 
 def encode_shared(
-    kind: int, call_id: int, head: bytes, buffers: Sequence[memoryview], parts: Sequence[Part | None]
+    kind: int, call_id: int, head: bytes, buffers: Sequence[memoryview], parts: Sequence[SharedBuffer | None]
 ) -> list[Buffer]:
-    """The same for a frame of which the buffers with a part have been copied into shared memory."""
-    table = b"".join(
-        _PLACE.pack(part.size_bytes, part.id, part.segment, part.offset)
-        if part
-        else _PLACE.pack(buffer.nbytes, 0, 0, 0)
-        for buffer, part in zip(buffers, parts, strict=True)
-    )
+    """As `encode`, for a frame whose buffers with a part have been copied into shared memory."""
+    both = zip(buffers, parts, strict=True)
+    table = b"".join(_PLACE.pack(buffer.nbytes, part.segment if part else 0) for buffer, part in both)
     inline = [buffer.cast("B") for buffer, part in zip(buffers, parts, strict=True) if not part]
     total = len(table) + len(head) + sum(buffer.nbytes for buffer in inline)
     return [HEADER.pack(MAGIC, kind, SHARED, len(parts), call_id, len(head), total) + table + head, *inline]
@@ -231,14 +227,14 @@ class FrameReader:
         self._big = big
         return False
 
-    def _table(self, n_buffers: int, flags: int) -> tuple[Sequence[int], Sequence[Part | None]]:
+    def _table(self, n_buffers: int, flags: int) -> tuple[Sequence[int], Sequence[SharedBuffer | None]]:
         """How many bytes of each buffer follow, and which buffers are elsewhere."""
         at = self._start + _HEADER_SIZE
         if not flags:
             return struct.unpack_from(f"<{n_buffers}Q", self._staging, at), ()
         rows = list(_PLACE.iter_unpack(self._staging[at : at + n_buffers * _PLACE.size]))
-        parts = [Part(part, segment, offset, size) if part else None for size, part, segment, offset in rows]
-        return [0 if row[1] else row[0] for row in rows], parts
+        parts = [SharedBuffer(segment, size) if segment else None for size, segment in rows]
+        return [0 if segment else size for size, segment in rows], parts
 
     def _compact(self) -> None:
         have = self._end - self._start
@@ -258,7 +254,7 @@ class _BigFrame:
         kind: int,
         call_id: int,
         sizes: Sequence[int],
-        places: Sequence[Part | None],
+        places: Sequence[SharedBuffer | None],
         memory: Callable[[int], memoryview],
     ) -> None:
         self._kind = kind

@@ -65,10 +65,6 @@ def execute_globally(
     """Execute the one shard of this process, with statistics over the shards of all processes.
 
     Blocks until all processes call it.
-
-    Raises:
-        WorkerLostError: a process of the team was lost.
-        ValueError: this shard has no samples.
     """
     if team.size != shards:
         raise WorkerLostError(
@@ -99,9 +95,8 @@ class _ShardSums:
     def total(self, call: str, value: Tensor | None, add: Callable[[Tensor, Tensor], Tensor]) -> Tensor | None:
         """Return the sum over all shards, on the CPU. Blocks until all processes call it.
 
-        Args:
-            call: the call of a layer, which must be the same in all processes. The team checks this.
-            value: None if this shard has no values for the layer.
+        `call` describes the call of a layer, which must be the same in all processes. `value` is None if this shard has
+        no values for the layer.
         """
         tree: TreeSum[Tensor] = TreeSum(self._team.size, add)
         values = self._team.gather(f"normalizes {call}", None if value is None else value.cpu())

@@ -18,19 +18,12 @@ DEFAULT_SHARDS = 4
 
 @dataclass(slots=True)
 class Plan:
-    """See the module.
+    """See the module."""
 
-    Attributes:
-        shards: number of shards of each global batch.
-        threads: number of threads of each device.
-        position: position in the data, with the seed.
-        reduce: how gradients are added. None: the run takes it from its checkpoint, or "exact".
-    """
-
-    shards: int
-    threads: int
-    position: DataPosition
-    reduce: Reduce | None = None
+    shards: int  # of each global batch
+    threads: int  # of each device
+    position: DataPosition  # with the seed
+    reduce: Reduce | None = None  # None: the run takes it from its checkpoint, or "exact"
 
     @property
     def seed(self) -> int:

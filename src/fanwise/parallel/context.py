@@ -10,7 +10,7 @@ run.report                                the current job of a pool
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from functools import partial
 from typing import Any, TypeVar, Unpack, overload
 
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.utils.data import IterableDataset, default_collate
 
 from ..pool.reporting import plain_metrics
+from ..pool.seeds import seed_everything
 from . import evaluation, user_collectives
 from .batch_norm import BatchNormMode, check_batch_norm, execute_globally
 from .checkpoint import file as checkpoint_file
@@ -31,11 +32,11 @@ from .data.batch import Batch
 from .data.dataset import Data, PassReader, reader_of
 from .data.loader import Fetch, LoaderArguments, LoaderOptions, Loaders, cut_range, iterate_batches, iterate_stream
 from .data.stream import StreamReader
-from .optim.step_optimizer import StepOptimizers
+from .optim.sharded import StepOptimizers
 from .progress import ProgressLine, RunSnapshot
 from .rng import generators_of
 from .step.batch_execution import BatchExecution, ShardLoopGuard, TrainStages
-from .step.cuda_graph import GRAPHS, LaunchProbe, StepGraphs, check_capturable
+from .step.cuda_graph import GRAPHS, StepGraphs, check_capturable
 from .step.loss_scale import LossScale
 from .step.manual_step import ManualStep
 from .step.replicas import LossFn, Replica
@@ -43,7 +44,6 @@ from .step.train_step import Step
 from .step.tree import assign
 from .validation import misuse
 from .validation.arguments import (
-    check_clip_norm,
     check_manual_step,
     check_model,
     check_optimizer,
@@ -53,6 +53,7 @@ from .validation.arguments import (
 from .validation.consistency import Verifier, check_same_model
 
 P = TypeVar("P", bound=StrPath)
+R = TypeVar("R")
 
 
 class Run:
@@ -90,20 +91,20 @@ class Run:
         self._loaders = Loaders(self.device)
         self._device_names = device_names or (lambda: [str(device)] * self._team.size)  # of all processes
 
-    @contextmanager
-    def show_progress(self, show: Callable[[RunSnapshot], None] | None, name: str) -> Iterator[None]:
-        """Pass snapshots of the progress to `show` in this block. `name`: name of the training function."""
+    def execute(
+        self, train: "Callable[[Run], R]", name: str, resume: StrPath | None, show: Callable[[RunSnapshot], None] | None
+    ) -> R:
+        """Return the result of the training function `name`. `show` is called with snapshots of the progress."""
+        seed_everything(self.seed)
+        if resume is not None:
+            self.restore(resume)
         self._progress_line = ProgressLine(show, name=name, devices=self._device_names)
-        with closing(self._progress_line):
-            yield
-
-    @contextmanager
-    def training(self) -> Iterator[None]:
-        """Prepare for the training function, which runs in this block. Check at the end that its steps are complete."""
-        with closing(self._loaders), misuse.watch_updates(self._step_optimizers.__contains__):
-            yield
+        watching = misuse.watch_updates(self._step_optimizers.__contains__)
+        with closing(self._progress_line), self.writer, closing(self._loaders), watching:
+            result = train(self)
             for step in self._steps:
                 step.check_end()
+            return result
 
     @property
     def rank(self) -> int:
@@ -184,16 +185,13 @@ class Run:
         The loss must depend only on the model and the batch, because any device may execute any shard. It may call only
         modules of the model or of `also`. It must draw random numbers from the global functions of torch, numpy or
         `random`. It must not change state that later losses read, such as closures, globals or module attributes. As a
-        check, one shard of the first batch is executed twice, and both gradients must be equal. `fanwise.run(verify=n)`
-        repeats the check every n batches. It is not done with batch_norm="global".
+        check, one shard of the first batch is executed twice, except with batch_norm="global".
 
         Without `loss_fn`, your program loops over the shards and calls backward itself. See `ManualStep`.
 
         Args:
-            model: a model on `run.device`, without a wrapper. Create it in the training function. Without `loss_fn`, it
-                may also be several models.
+            model: a model on `run.device`, without a wrapper. Without `loss_fn`, it may also be several models.
             optimizer: optimizer of the model's parameters. Without `loss_fn`, it may also be a list of optimizers.
-                `step.update()` calls all of them.
             loss_fn: called as `loss_fn(model, *batch)` for each shard. Returns a tensor of losses whose first axis is
                 the sample, or `(losses, counts)`, or a scalar mean. The gradient is that of the sum of all losses over
                 the sum of all counts of the global batch. Random generators are seeded separately for each shard.
@@ -201,27 +199,22 @@ class Run:
                 before that. math.inf only measures the norm.
             autocast: torch.bfloat16 or torch.float16 for mixed precision. With float16, the loss is scaled before the
                 backward pass, and an update is skipped if a gradient is not finite.
-            loss_scale: loss scaling. With autocast=torch.float16 the default is `LossScale()`. Without `loss_fn`,
-                losses are scaled only if this is given.
+            loss_scale: loss scaling. With autocast=torch.float16 the default is `LossScale()`.
             batch_norm: "shard" normalizes each shard with its own statistics. "global" uses the statistics of the whole
-                batch in the forward and the backward pass, like SyncBatchNorm. It needs one shard per process
-                (`shards="devices"`), and performs two collective operations per layer.
+                batch, like SyncBatchNorm. It needs one shard per process (`shards="devices"`), and performs two
+                collective operations per layer.
             mean_buffers: names of buffers to average over the shards. Batch normalization statistics are always
                 averaged. All other buffers must be the same after every shard.
-            also: modules that the loss calls besides the model, such as a teacher. Their buffers are treated like those
-                of the model. Models of other steps of the run need not be listed.
-            capture: execute the step as one CUDA graph, with the same bits. On a GPU this is several times as fast for
-                models whose operations are short. The model must not wait for the device, nor have shapes that depend
-                on values. Its Python code runs only while a graph is captured, which happens for each combination of
-                batch size and optimizer settings. For each combination, the first step runs without a graph. The steps
-                number 2, 4, 8, ... run both ways, and the results are compared. On a GPU, optimizers that have the
-                option need `capturable=True`. On CPUs, `capture` has no effect.
+            also: modules that the loss calls besides the model, such as a teacher. Models of other steps of the run
+                need not be listed.
+            capture: execute the step as one CUDA graph, with the same bits; see step/cuda_graph.py. The model must not
+                wait for the device, nor have shapes that depend on values, and its Python code runs only while a graph
+                is captured. Optimizers that have the option need `capturable=True`. On CPUs it has no effect.
 
         Raises:
             TypeError: `model` is not a torch.nn.Module.
-            ValueError: this was called inside a loop over `run.epochs`; a parameter is on another device, belongs to
-                another model, or is uninitialized; the model is in a wrapper; the optimizer needs a closure, such as
-                LBFGS, and `loss_fn` is given; an option has a wrong value, or cannot be combined with the others.
+            ValueError: this was called inside a loop over `run.epochs`; a parameter is on another device, or belongs to
+                another model; an option has a wrong value, or cannot be combined with the others.
         """
         self._shard_loop_guard.check("run.step")
         if self._plan.position.is_in_epochs:
@@ -252,7 +245,8 @@ class Run:
         scales_loss = autocast is torch.float16 or (loss_fn is None and loss_scale is not None)
         check_precision(torch.float16 if scales_loss else autocast, loss_scale, whole)
         check_batch_norm(batch_norm, whole, shards=self.shards, processes=self._team.size)
-        check_clip_norm(clip_norm)
+        if clip_norm is not None and not clip_norm > 0:
+            raise ValueError(f"clip_norm must be above 0, got {clip_norm!r}")
         captures = capture and self.device.type in GRAPHS
         if capture:
             check_capturable(loss_fn, optimizers[0], self.device, batch_norm=batch_norm)
@@ -291,10 +285,7 @@ class Run:
         else:
             execute = partial(execute_globally, replica, self._team) if batch_norm == "global" else replica.execute
             stages = TrainStages(execution, step_optimizers[0], execute, clip_norm=clip_norm)
-            if captures:
-                step = Step(stages, StepGraphs(stages, optimizers[0]))
-            else:
-                step = Step(stages, LaunchProbe(stages) if self.device.type == "cuda" else stages)
+            step = Step(stages, StepGraphs(stages, optimizers[0]) if captures else stages)
         self._steps.append(step)
         self._replicas.append(replica)
         self._state.register("step", step)
@@ -302,9 +293,7 @@ class Run:
 
     def epochs(self, count: int) -> Iterator[int]:
         """Yield the numbers 0 to `count - 1`, or the remaining ones of a resumed run."""
-        return self._epochs(check_whole_number("the number of epochs", count, least=0))
-
-    def _epochs(self, count: int) -> Iterator[int]:
+        check_whole_number("the number of epochs", count, least=0)
         for epoch in self._plan.position.epochs(count):
             self._state.restore_random_state_if_due(in_pass=False)
             self._progress_line.epoch(epoch, count)
@@ -322,25 +311,16 @@ class Run:
         """Yield the global batches of one pass over a data set, in an order that is drawn from (seed, epoch).
 
         Args:
-            data: one of
-
-                - tensors, NumPy arrays (or a tuple of them), or a TensorDataset: one indexing operation per shard.
-                - a map-style data set with `len(data)` and `data[index]`.
-                - an IterableDataset. It must yield the same samples in every iteration, because every process iterates
-                  all of it.
+            data: tensors, NumPy arrays, a tuple of them, or a map-style data set with `len(data)` and `data[index]`. Or
+                an IterableDataset. It must yield the same samples in every iteration, because every process iterates
+                all of it.
             batch_size: number of samples of the global batch, over all devices.
             shuffle: True by default. Not supported for an IterableDataset, which has its own order.
             drop_last: omit an incomplete last batch.
-            loader: options of torch's DataLoader. Except for collate_fn, they do not change the batches.
-
-                - collate_fn: collates the samples of one shard.
-                - num_workers: worker processes of each process of the run, by default 0. In a pool job, also lease one
-                  CPU per worker. Ignored for tensors and arrays. An IterableDataset has at most one.
-                - prefetch_factor: 2 by default. Workers read num_workers * prefetch_factor batches ahead.
-                - pin_memory: with False, batches are not copied to a GPU ahead of the step.
-                - persistent_workers: keep the workers, with their copy of the data set, for the next pass over it.
-                - timeout: seconds to wait for a batch. 0: no limit.
-                - worker_init_fn: called in each worker with its number.
+            loader: collate_fn, num_workers, prefetch_factor, pin_memory, persistent_workers, timeout and worker_init_fn
+                of torch's DataLoader. Except for collate_fn, which collates the samples of one shard, they do not
+                change the batches. Each process of the run has num_workers worker processes, and in a pool job you also
+                lease one CPU for each. Tensors and arrays are read without workers, an IterableDataset by at most one.
 
         A resumed run continues with the first sample that no step has used. An IterableDataset continues from its
         state, if it or its iterator has state_dict and load_state_dict. Otherwise its earlier samples are read again.
@@ -428,7 +408,10 @@ class Run:
         >>> x, y = torch.eye(2), torch.tensor([0, 1])
         >>> accuracy = run.mean(lambda m, x, y: m(x).argmax(1) == y, model, (x, y))
         """
-        return evaluation.mean(*self._sums(fn, model, data, batch_size, LoaderOptions(**loader)))
+        total, count = self._sums(fn, model, data, batch_size, LoaderOptions(**loader))
+        if not count > 0:
+            raise ValueError(f"the counts returned by fn sum to {count}, so the mean is undefined")
+        return total / count
 
     def sum(
         self,
@@ -474,8 +457,7 @@ class Run:
 
         Args:
             value: any object that can be pickled. A function or method is called, and its result is gathered. It is
-                called again if a process is lost meanwhile, because `run.rank` and `run.world_size` then change. Other
-                callable objects, such as metrics and `functools.partial`, are gathered as values and not called.
+                called again if a process is lost meanwhile, because `run.rank` and `run.world_size` then change.
 
         >>> import fanwise
         >>> fanwise.here().gather(lambda: 7)
@@ -484,26 +466,24 @@ class Run:
         self._shard_loop_guard.check("run.gather")
         return user_collectives.gather(self._team, "gathers", value)
 
-    def all_reduce(self, tensor: Tensor | Callable[[], Tensor], op: user_collectives.Op = "sum") -> Tensor:
-        """Return a new tensor with the elementwise sum, mean, minimum or maximum over all processes.
+    def all_reduce(self, tensor: Tensor | Callable[[], Tensor]) -> Tensor:
+        """Return a new tensor with the elementwise sum over all processes. Blocks until all processes call it.
 
-        Blocks until all processes call it. Tensors are pickled, so use this for metrics, not for gradients. Values
-        are reduced along a binary tree over the ranks, so the bits depend only on the number of processes.
+        Tensors are pickled, so use this for metrics, not for gradients. The bits depend on the number of processes. For
+        other reductions use `gather`.
 
         Args:
             tensor: has the same type and shape in all processes. Or a function that returns the tensor, see `gather`.
-            op: "sum", "mean", "min" or "max".
 
         Raises:
-            TypeError: `tensor` is not a tensor, has integers with "mean", or has a type that torch cannot reduce.
-            ValueError: types or shapes differ, or `op` is unknown.
+            TypeError: `tensor` is not a tensor. ValueError: types or shapes differ.
 
         >>> import fanwise
         >>> fanwise.here().all_reduce(torch.tensor([1, 2]))
         tensor([1, 2])
         """
         self._shard_loop_guard.check("run.all_reduce")
-        return user_collectives.all_reduce(self._team, tensor, op)
+        return user_collectives.all_reduce(self._team, tensor)
 
     def barrier(self) -> None:
         """Block until all processes call it."""
@@ -545,9 +525,9 @@ class Run:
     def save(self, path: P, *, wait: bool = False) -> P:
         """Write a checkpoint in the background, and return the path.
 
-        Every process must call it. Blocks until all processes call it and the state is copied. Only process 0 writes.
-        An existing file is replaced atomically. `fanwise.run` returns after the checkpoint is written. A run that fails
-        waits up to 30 s for the checkpoint. An error is raised by the next `save`, or at the end of the run.
+        Blocks until all processes call it. Process 0 copies the state before this returns, and writes it. An existing
+        file is replaced atomically. `fanwise.run` returns after the checkpoint is written. A run that fails waits up to
+        30 s for it. An error is raised in process 0 by the next `save`, or at the end of the run.
 
         A run that is resumed from a checkpoint saved inside the loop over the batches continues with the next batch. If
         it was saved after that loop, the run continues with the next epoch.
@@ -569,16 +549,22 @@ class Run:
                 f"path={path!r} is the memory of one process of this run, which is lost when the process ends.\n"
                 f"Use a file or another URL. memory:// is for runs in the calling process."
             )
-        self._team.together(lambda: self._start_checkpoint(location))
-        if wait and self._team.index == 0:
-            self.writer.wait()
+        self._team.together(lambda: self._start_checkpoint(location, wait))
         return path
 
-    def _start_checkpoint(self, location: Location) -> None:
+    def _start_checkpoint(self, location: Location, wait: bool) -> None:
+        error: Exception | None = None
         if self._team.index == 0:
-            self.writer.start(location, self._state.content())
+            try:
+                self.writer.start(location, self._state.content())
+                if wait:
+                    self.writer.wait()
+            except Exception as exception:
+                error = exception  # the program may continue after it, so the others must, too
         # Without this, another process could fail after `save` and end the run before process 0 has called it.
         self._team.gather("saves a checkpoint", None)
+        if error is not None:
+            raise error
 
     def restore(self, path: StrPath, *, weights_only: bool = True) -> None:
         """Continue from a checkpoint, on any number of devices. Call it before the first epoch and batch.

@@ -41,16 +41,7 @@ def gpus_here() -> tuple[str, ...]:
 
 
 def devices_of(wanted: Devices, num_gpus: int | None = None) -> tuple[torch.device, ...]:
-    """Return the devices of a run, at least one, all of one type.
-
-    Args:
-        wanted: argument `devices` of `fanwise.run`.
-        num_gpus: number of available GPUs. None: count them.
-
-    Raises:
-        ValueError: a device does not exist, there are two types, or a GPU is named twice.
-        TypeError: `wanted` has another type.
-    """
+    """Return the devices of a run, at least one, all of one type. `wanted`: argument `devices` of `fanwise.run`."""
     if isinstance(wanted, bool) or not isinstance(wanted, int | str | Sequence):
         raise TypeError(f'devices must be a number, "auto" or names, as 2 or ["cpu"] * 2; got {wanted!r}')
     if num_gpus is None:
@@ -86,15 +77,7 @@ def devices_on_hosts(
 ) -> tuple[torch.device, ...]:
     """Return the devices of a run on the hosts of a cluster: GPUs if the cluster has some, else CPU devices.
 
-    Args:
-        wanted: argument `devices` of `fanwise.run`. "auto" is as many devices as fit: at most `shards` GPUs, or one CPU
-            device per shard.
-        threads: number of CPUs of each device.
-        shards: None: not given.
-
-    Raises:
-        ValueError: there are not enough devices, there are two types, or a GPU is named by its number.
-        TypeError: `wanted` has another type.
+    "auto" is as many devices as fit: at most `shards` GPUs, or one CPU device per shard.
     """
     if wanted == "auto":
         most = shards or (capacity.gpus or DEFAULT_SHARDS)

@@ -44,11 +44,9 @@ def sum_and_count(
     all processes call it.
 
     Args:
-        chunks: the samples of each call of `fn`.
         source: reads a chunk in this process if no worker has loaded it.
         fetch: starts the workers for the chunks with these indices.
-        on_progress: called with the finished fraction of this process's chunks. Always called with 1 at the end, even
-            after an error.
+        on_progress: called with the finished fraction of this process's chunks, and with 1 at the end.
     """
 
     @torch.no_grad()
@@ -70,13 +68,6 @@ def sum_and_count(
 
     values, counts = zip(*team.together(evaluate_chunks), strict=True)
     return sum(values), sum(counts)
-
-
-def mean(total: float, count: float) -> float:
-    """Return the quotient. Raise ValueError unless the count is above 0."""
-    if not count > 0:
-        raise ValueError(f"the counts returned by fn sum to {count}, so the mean is undefined")
-    return total / count
 
 
 def _sum_and_count_of_chunk(result: Any, samples: int) -> tuple[float, float]:  # Any: returned by the user's function

@@ -27,10 +27,6 @@ def replicate(params: Iterable[Tensor], devices: Sequence[Device]) -> list[list[
     `requires_grad`, and the class Parameter. A tensor that occurs twice in `params` is one tensor in each copy.
     Gradients and autograd history are not copied.
 
-    Args:
-        params: tensors, such as `model.parameters()`.
-        devices: at least one, by name ("cpu", "cuda:0") or as torch.device.
-
     >>> [w], [v] = replicate([torch.ones(2, requires_grad=True)], ["cpu"] * 2)
     >>> w, v.grad is None
     (tensor([1., 1.], requires_grad=True), True)
@@ -53,9 +49,6 @@ def split_batch(*arguments: Any) -> tuple[list[Tensor], ...]:
 
     Args:
         arguments: one or more tensors with the same number of rows, followed by the list of devices.
-
-    Returns:
-        For each tensor, the list of its parts.
 
     >>> split_batch(torch.arange(5), ["cpu", "cpu"])
     ([tensor([0, 1, 2]), tensor([3, 4])],)

@@ -11,15 +11,13 @@ program chooses. torch's option to fill the memory of `torch.empty` is off, beca
 
 import ctypes
 import os
-import random
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import Any, TypeVar
 
-import numpy as np
 import torch
 import torch.utils.deterministic
 
@@ -35,37 +33,23 @@ _deterministic: Any = torch.utils.deterministic
 
 
 @contextmanager
-def _restore_streams_after_imports() -> Iterator[None]:
-    # Libraries may draw random numbers when they are imported, and other processes may have imported them before.
-    watcher = around_imports(preserved_cpu_generators)
-    try:
-        yield
-    finally:
-        watcher.leave()
-
-
-@contextmanager
 def run_environment(
     threads: int, device: torch.device, *, exact: bool = True, settings: TorchSettings | None = None
 ) -> Iterator[None]:
     """Prepare this process for a run in the block, and restore its state afterwards.
 
-    Args:
-        exact: use deterministic operators.
-        settings: settings of the process that has started the run, if it is another one.
-
-    Raises:
-        ValueError: an environment variable makes matrix products on this GPU nondeterministic.
+    `exact`: use deterministic operators. `settings`: those of the process that has started the run, if it is another.
     """
-    threads_before, torch_before = torch.get_num_threads(), torch.get_rng_state()
-    python_before, numpy_before = random.getstate(), np.random.get_state()
-    filled = _deterministic.fill_uninitialized_memory
+    threads_before, filled_before = torch.get_num_threads(), _deterministic.fill_uninitialized_memory
     with (
         apply_settings(settings),
         keep_freed_memory(),
-        _restore_streams_after_imports(),
+        preserved_cpu_generators(),
         _cuda_environment(device) if device.type == "cuda" else nullcontext(),
+        ExitStack() as stack,
     ):
+        # Libraries may draw random numbers when they are imported, and other processes may have imported them before.
+        stack.callback(around_imports(preserved_cpu_generators).leave)
         torch.set_num_threads(threads)
         if exact:
             torch.set_deterministic_debug_mode("error")  # use_deterministic_algorithms would import the compiler
@@ -73,11 +57,8 @@ def run_environment(
         try:
             yield
         finally:
-            _deterministic.fill_uninitialized_memory = filled
+            _deterministic.fill_uninitialized_memory = filled_before
             torch.set_num_threads(threads_before)
-            torch.set_rng_state(torch_before)
-            random.setstate(python_before)
-            np.random.set_state(numpy_before)
 
 
 # -- settings of torch ---------------------------------------------------------------------------------------------

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _stderr_lock = threading.Lock()  # held by the run that is shown; other runs of the process meanwhile are not
-_shown_notices: set[str] = set()
 
 _LOG_INTERVAL_S = 10.0
 _MAX_POINTS = 240  # of earlier rates and losses, in the status file
@@ -38,29 +37,19 @@ _MAX_POINTS = 240  # of earlier rates and losses, in the status file
 
 @dataclass(frozen=True, slots=True)
 class RunSnapshot:
-    """The state of a run. None: unknown.
+    """The state of a run. None: unknown."""
 
-    Attributes:
-        name: name of the training function.
-        epoch: index of the current epoch.
-        done: samples of this epoch, or pass, that are finished.
-        of: samples of this epoch, or pass.
-        rate: samples per second.
-        left_s: estimate of the remaining time.
-        evaluated_fraction: finished part of the current evaluation. None: no evaluation.
-    """
-
-    name: str
+    name: str  # of the training function
     devices: tuple[str, ...]
     epoch: int | None
     epochs: int | None
-    done: int
-    of: int | None
-    rate: float | None
+    done: int  # samples of this epoch, or pass, that are finished
+    of: int | None  # samples of this epoch, or pass
+    rate: float | None  # samples per second
     loss: float | None
     left_s: float | None
     elapsed_s: float
-    evaluated_fraction: float | None = None
+    evaluated_fraction: float | None = None  # finished part of the current evaluation. None: no evaluation
     is_over: bool = False
 
     def __str__(self) -> str:
@@ -113,7 +102,6 @@ class ProgressLine:
         self._has_shown = False
 
     def epoch(self, number: int, count: int) -> None:
-        """Epoch `number`, from 0, of `count` begins."""
         if (number - 1, count) != (self._epoch, self._epochs):
             self._start = None
         self._epoch, self._epochs, self._done, self._of, self._counted_step = number, count, 0, 0, None
@@ -156,7 +144,6 @@ class ProgressLine:
             self._show_snapshot()
 
     def close(self) -> None:
-        """The run is over."""
         self._evaluated_fraction = None
         if self._has_shown:
             self._show_snapshot(is_over=True)
@@ -212,26 +199,18 @@ class RankStatus:
 
 
 class Display:
-    """Shows snapshots on standard error, and writes them to the status file.
+    """Shows snapshots on standard error if `is_wanted`, and writes them to the status file.
 
     In a job of a pool, and while another run of the process is shown, standard error is not used.
-
-    Args:
-        is_wanted: use standard error.
-        notice: a line that is shown once in the process, before its first progress line.
-
-    Attributes:
-        ranks: returns the current processes of the run, for the board.
     """
 
-    def __init__(self, is_wanted: bool, notice: str = "") -> None:
-        self.ranks: Callable[[], Sequence[RankStatus]] = tuple
+    def __init__(self, is_wanted: bool) -> None:
+        self.ranks: Callable[[], Sequence[RankStatus]] = tuple  # returns the processes of the run, for the board
         self._is_shown = is_wanted and sys.stderr is not None and not in_job() and _stderr_lock.acquire(blocking=False)
         is_terminal = self._is_shown and not sys.stderr.closed and sys.stderr.isatty()
         self._is_live = is_terminal and (os.environ.get("TERM") or "dumb") not in ("dumb", "unknown")
         self._due_s = 0.0 if self._is_live else _LOG_INTERVAL_S  # since the beginning of the run
         self._has_shown = False
-        self._notice = notice
         self._live: Live | None = None
         self._file = StatusFile("run")
         self._past: deque[list[float | None]] = deque(maxlen=_MAX_POINTS)
@@ -264,9 +243,6 @@ class Display:
                     self._live.stop()
 
     def _show_line(self, line: str) -> None:
-        if self._notice and self._notice not in _shown_notices:
-            _shown_notices.add(self._notice)
-            sys.stderr.write(f"fanwise.run: {self._notice}\n")
         if not self._is_live:
             sys.stderr.write(f"{line}\n")
             sys.stderr.flush()

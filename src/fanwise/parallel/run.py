@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 
@@ -20,8 +20,6 @@ from ..base.text import counted
 from ..links.codec import dumps_in_band, loads
 from ..pool import Pool
 from ..pool.current import current, in_job
-from ..pool.devices import usable_cpus
-from ..pool.leases import Resources
 from ..pool.seeds import seed_everything
 from .checkpoint.location import StrPath, is_in_process_memory, location_of
 from .comm.torch_team import join_team
@@ -30,16 +28,13 @@ from .context import Run
 from .data.position import DataPosition
 from .devices import Devices, devices_of, devices_on_hosts
 from .launch.external import check_arguments, device_of, launched
-from .launch.local import Supervisor
+from .launch.local import LocalSupervisor
 from .launch.pools import pool_for
 from .launch.settings import Settings, default_backend
+from .launch.supervisor import Supervisor
 from .process_settings import run_environment
 from .progress import Display, RankStatus, function_name
 from .validation.arguments import check_one_of, check_seconds, check_whole_number
-
-if TYPE_CHECKING:
-    from ..pool.cluster.engine import ClusterEngine
-    from .launch.ray import RaySupervisor
 
 R = TypeVar("R")
 
@@ -71,8 +66,8 @@ def run(
     The result has the same bits on any number of devices if seed, shards and threads are the same. By default there
     are 4 shards and 1 thread, so 1 to 4 devices give the same bits.
 
-    Each device has its own process, in which `train` is called. The processes are jobs of a pool. With one device and
-    no `pool`, `train` is called in the current process.
+    Each device has its own process, a job of a pool, in which `train` is called. With one device and no `pool`, `train`
+    is called in the current process.
 
     Args:
         train: called with a `Run`. Pass hyperparameters with functools.partial.
@@ -81,9 +76,8 @@ def run(
             is none. On a cluster it is all GPUs, or one CPU device for each shard if they fit. GPUs are numbered as in
             nvidia-smi, or by their position in CUDA_VISIBLE_DEVICES.
         shards: number of shards of each global batch, 4 by default, or that of the checkpoint. More than 4 devices have
-            one shard each by default. The result then differs from that on fewer devices, and a warning says so: give
-            the largest number of devices that will ever train the model. 1 is a plain loop, the fastest on one device.
-            "devices" is one shard for each device. Batch normalization is by shard.
+            one shard each by default, with a warning, because the bits differ. 1 is a plain loop. "devices" is one
+            shard for each device.
         seed: determines initial weights, order, augmentation and dropout. By default that of the job in a pool, else 0.
         threads: number of threads of each device, 1 by default. It changes the bits of the result.
         reduce: "exact" adds gradients along one tree over the shards, and operators without a deterministic
@@ -96,20 +90,18 @@ def run(
         restarts: how many times the run may start again after a loss has ended an attempt. It continues from its last
             checkpoint, or from the beginning if there is none, with the same bits. On a cluster it uses the hosts that
             are left. Reports are not repeated. Not allowed under a launcher, which restarts processes itself.
-        step_timeout_s: how many seconds the others wait for a process that does not reach the next operation, because
-            it is stopped, stuck in a file system, or deadlocked. After that time the process counts as lost, and an
-            error or a warning shows its stack. Choose a time well above that of the longest step, evaluation, or work
-            between steps. Until the first step has ended, the limit is ten times as long, at least a minute. Time in
-            which a tuner decides on a report does not count. By default the others wait forever, and a warning shows
-            the stack after a minute. On a cluster and under a launcher, the default is that of torch's process groups:
-            30 minutes with Gloo, 10 with NCCL. Without effect if the run has one process.
+        step_timeout_s: how many seconds the others wait for a process that does not reach the next operation. After
+            that time it counts as lost, and an error or a warning shows its stack. Choose a time well above that of the
+            longest step, evaluation, or work between steps. Until the first step has ended, the limit is ten times as
+            long, at least a minute. Time in which a tuner decides on a report does not count. By default the others
+            wait forever, and a warning shows the stack after a minute. On a cluster and under a launcher, the default
+            is that of torch's process groups. Without effect if the run has one process.
         pool: pool whose jobs the processes are. By default it belongs to this library, or to the job in which this is
             called. With `Pool(ray=...)` the processes run on as few nodes of that cluster as have room.
         verify: number of batches between two consistency checks of a step. A check compares batch, optimizer settings,
-            parameters and buffers between processes, and executes a shard twice. It takes about as long as a step. An
-            error names the first difference. By default, only the first batches are compared.
-        progress: show the progress on standard error: one line in a terminal, or a line every 10 s in a log. A job
-            shows none. Pass False if `train` draws a progress bar itself.
+            parameters and buffers between processes, and executes a shard twice. By default, only the first batches
+            are compared.
+        progress: show the progress on standard error. A job shows none.
 
     Returns:
         A copy of the result of `train` in the first process, with tensors in main memory. Under a launcher, each
@@ -154,13 +146,10 @@ def run(
         else devices_on_hosts(devices, cluster.capacity(), threads, shards if isinstance(shards, int) else None)
     )
     plan = _plan(_shards(shards, len(run_devices), warns=resume is None), threads, seed, reduce)
-    # The settings of a checkpoint were chosen when its run began.
-    has_notice = resume is None and "threads" not in explicit_settings
-    notice = _notice(run_devices, plan.shards, usable_cpus()) if has_notice else ""
-    display = Display(progress, notice)
+    display = Display(progress)
     if len(run_devices) == 1 and pool is None:
         local_run = Run(plan, run_devices[0], explicit_settings=explicit_settings, verify=verify)
-        return _round_trip_result(_train_here(train, local_run, resume, display, is_exact), function_name(train))
+        return _copy_result(_train_here(train, local_run, resume, display, is_exact), function_name(train))
     with closing(display):
         used_pool, names, gpu_names = pool_for(run_devices, is_named=not isinstance(devices, int | str), pool=pool)
         settings = Settings(
@@ -179,10 +168,12 @@ def run(
             verify=verify,
         )
 
-        def start(settings: Settings) -> "Supervisor | RaySupervisor":
+        def start(settings: Settings) -> Supervisor[Any]:
             if cluster is None:
-                return Supervisor(used_pool, train, settings, display)
-            return ray_supervisor(cluster, train, settings, display)
+                return LocalSupervisor(used_pool, train, settings, display)
+            from .launch.ray import RaySupervisor
+
+            return RaySupervisor(cluster, train, settings, display)
 
         value: R = run_attempts(start, settings, restarts)
         return value
@@ -198,19 +189,7 @@ def _path_for_others(resume: StrPath) -> str:
     return os.fspath(location)
 
 
-def ray_supervisor(
-    engine: "ClusterEngine", train: Callable[[Run], Any], settings: Settings, display: Display
-) -> "RaySupervisor":
-    """Return the supervisor of an attempt on a cluster. A restart has fewer devices if hosts were lost."""
-    from .launch.ray import RaySupervisor
-
-    room = engine.capacity().fits(Resources(cpus=settings.threads, gpus=settings.gpus))
-    if settings.is_restart and 0 < room < len(settings.devices):
-        settings = replace(settings, devices=settings.devices[:room])
-    return RaySupervisor(engine, train, settings, display)
-
-
-def run_attempts(start: "Callable[[Settings], Supervisor | RaySupervisor]", settings: Settings, restarts: int) -> Any:
+def run_attempts(start: Callable[[Settings], Supervisor[Any]], settings: Settings, restarts: int) -> Any:
     """Return the result of the first attempt that no loss ends. Each attempt continues from the last checkpoint.
 
     Raises:
@@ -234,19 +213,6 @@ def run_attempts(start: "Callable[[Settings], Supervisor | RaySupervisor]", sett
     raise AssertionError("the last attempt returns or raises")
 
 
-def _notice(devices: tuple[torch.device, ...], shards: int, cpus: int) -> str:
-    """Return a notice if the run uses only one of several CPUs by default, else "".
-
-    >>> print(_notice((torch.device("cpu"),), shards=4, cpus=8))
-    uses 1 of 8 CPUs: devices=4 uses 4 with the same result, threads=8 uses all with another result.
-    """
-    if devices != (torch.device("cpu"),) or cpus == 1:
-        return ""
-    used = min(cpus, shards)
-    same_result = f"devices={used} uses {used} with the same result, " if used > 1 else ""
-    return f"uses 1 of {cpus} CPUs: {same_result}threads={cpus} uses all with another result."
-
-
 def _train_here(
     train: Callable[[Run], R], run: Run, resume: StrPath | None, display: Display | None, is_exact: bool
 ) -> R:
@@ -264,14 +230,10 @@ def _train_here(
             stack.enter_context(closing(display))
             display.ranks, show = rank_statuses, display.show
         stack.enter_context(run_environment(run.threads, run.device, exact=is_exact))
-        seed_everything(run.seed)
-        if resume is not None:
-            run.restore(resume)
-        with run.show_progress(show, function_name(train)), run.writer, run.training():
-            return train(run)
+        return run.execute(train, function_name(train), resume, show)
 
 
-def _round_trip_result(result: R, name: str) -> R:
+def _copy_result(result: R, name: str) -> R:
     """Pickle and unpickle the result, so that it is the same whether or not the function ran in another process."""
     try:
         pickled = dumps_in_band(result)
@@ -280,8 +242,8 @@ def _round_trip_result(result: R, name: str) -> R:
             f"{name} returned a {type(result).__name__} that cannot be sent back: {error}.\n"
             f"Return plain values, arrays, or a state_dict."
         ) from error
-    unpickled: R = loads(pickled)
-    return unpickled
+    copy: R = loads(pickled)
+    return copy
 
 
 def here(*, shards: int = DEFAULT_SHARDS, seed: int | None = None) -> Run:

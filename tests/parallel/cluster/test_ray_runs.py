@@ -19,14 +19,16 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import fanwise
-from fanwise.base.errors import ClusterError, LeaseError, WorkerLostError
+from fanwise.base.errors import ClusterError, LeaseError, TrialStopped, WorkerLostError
 from fanwise.parallel import Run
+from fanwise.parallel.checkpoint import file as checkpoint_file
 from fanwise.parallel.devices import devices_on_hosts
+from fanwise.parallel.launch import supervisor
 from fanwise.parallel.launch.ray import RaySupervisor
 from fanwise.parallel.launch.settings import Settings
 from fanwise.parallel.progress import Display
-from fanwise.parallel.run import ray_supervisor, run_attempts
-from fanwise.pool.contract import Capacity
+from fanwise.parallel.run import run_attempts
+from fanwise.pool.contract import Capacity, Reply
 from fanwise.pool.current import current
 from fanwise.pool.engine import LocalEngine
 from fanwise.pool.leases import Gpu, Machine
@@ -89,7 +91,7 @@ def over(
     hosts: MemoryHosts, train: Callable[[Run], Any], processes: int = 4, restarts: int = 0, **settings: Any
 ) -> Any:  # Any: as it is
     def start(settings: Settings) -> RaySupervisor:
-        return ray_supervisor(hosts.engine, train, settings, Display(False))
+        return RaySupervisor(hosts.engine, train, settings, Display(False))
 
     return run_attempts(start, Settings(("cpu",) * processes, 4, **settings), restarts)
 
@@ -144,7 +146,7 @@ def test_a_killed_process_ends_the_run_and_is_named(hosts: MemoryHosts) -> None:
         if run.rank == 1 and step == 3:
             os.kill(os.getpid(), 9)
 
-    with pytest.raises(WorkerLostError, match=r"(?s)rank 1 \(node .*a process group does not survive"):
+    with pytest.raises(WorkerLostError, match=r"(?s)rank 1 of 4 \(node .*a process group does not survive"):
         over(hosts, lambda run: training(run, during=dies))
 
 
@@ -167,7 +169,7 @@ def test_what_a_rank_raises_is_raised_here_and_names_it(hosts: MemoryHosts) -> N
 
     with pytest.raises(KeyError, match="poison") as raised:
         over(hosts, train)
-    assert any("in rank 3 (node " in note and "node host-2), pid " in note for note in raised.value.__notes__)
+    assert any("in rank 3 of 4 (node " in note and "node host-2), pid " in note for note in raised.value.__notes__)
 
 
 def test_the_first_prints_reports_and_returns_for_all(
@@ -185,28 +187,56 @@ def test_the_first_prints_reports_and_returns_for_all(
     assert caplog.text.count("report outside a tuner: {'loss': 0.5}") == 1
 
 
-def test_more_processes_than_there_is_room_for_are_refused_at_once(hosts: MemoryHosts) -> None:
-    with pytest.raises(LeaseError, match=r"5 processes with threads=1 .* has room for 4: 4 CPUs on 2 hosts\."):
-        over(hosts, training, 5)
+def test_a_checkpoint_is_written_before_the_error_of_another_rank_is_raised(hosts: MemoryHosts, tmp_path: Path) -> None:
+    def train(run: Run) -> None:
+        write = checkpoint_file.write_checkpoint
+
+        def slow(location: Any, data: memoryview) -> None:
+            threading.Event().wait(0.5)
+            write(location, data)
+
+        checkpoint_file.write_checkpoint = slow
+        run.save(tmp_path / "run.pt")
+        if run.rank == 1:
+            raise KeyError("poison")
+        run.barrier()
+
+    with pytest.raises(KeyError, match="poison"):
+        over(hosts, train, 2)
+    assert (tmp_path / "run.pt").exists()
 
 
-def test_a_run_waits_for_others_and_says_so(
-    hosts: MemoryHosts, caplog: pytest.LogCaptureFixture, tmp_path: Path
+@pytest.mark.parametrize("decision", [Reply(), Reply("STOP"), ValueError("no such metric")], ids=str)
+def test_all_ranks_obey_the_answer_to_a_report(
+    decision: Reply | ValueError, hosts: MemoryHosts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def waits(run: Run) -> None:
-        (tmp_path / str(run.rank)).touch()
-        while not (tmp_path / "go").exists():
-            threading.Event().wait(0.05)
+    class Decided:
+        def reply(self, within_s: float) -> Reply:
+            if isinstance(decision, Exception):
+                raise decision
+            return decision
 
-    first = threading.Thread(target=over, args=(hosts, waits, 3))
-    first.start()
-    within(30, lambda: len(list(tmp_path.iterdir())) == 3, "the first run has its places")
-    second = threading.Thread(target=over, args=(hosts, training, 2))
-    second.start()
-    within(30, lambda: "1 of 2 processes of the run wait for a place" in caplog.text, "it is said")
-    (tmp_path / "go").touch()
-    first.join()
-    second.join()
+    def train(run: Run) -> list[str]:
+        try:
+            run.report(loss=0.5)
+        except ValueError as error:
+            return run.gather(str(error).partition("\n")[0])
+        return run.gather("continued")
+
+    monkeypatch.setattr(supervisor, "begin_report", lambda values: Decided())
+    if isinstance(decision, Reply) and decision.ends:
+        with pytest.raises(TrialStopped):
+            over(hosts, train, 2)
+        return
+    expected = "continued" if isinstance(decision, Reply) else "no such metric"
+    assert over(hosts, train, 2) == [expected] * 2
+
+
+def test_more_processes_than_there_is_room_for_are_refused_at_once(hosts: MemoryHosts) -> None:
+    with pytest.raises(
+        LeaseError, match=r"5 processes with threads=1 .* is room for 4: the cluster has 4 CPUs on 2 hosts\."
+    ):
+        over(hosts, training, 5)
 
 
 # -- devices="auto" ----------------------------------------------------------------------------------------------------
@@ -264,7 +294,9 @@ def test_each_process_leases_a_gpu_of_its_node(with_gpus: MemoryHosts) -> None:
 
     found = over(with_gpus, where, gpus=1)
     assert sorted(found) == [((name,), name) for name in ("GPU-0", "GPU-0", "GPU-1", "GPU-1")]
-    with pytest.raises(LeaseError, match=r"5 processes with threads=1 and a GPU each .* room for 4: 4 CPUs and 4 GPUs"):
+    with pytest.raises(
+        LeaseError, match=r"5 processes with threads=1 and a GPU each .* room for 4: the cluster has 4 CPUs and 4 GPUs"
+    ):
         over(with_gpus, where, 5, gpus=1)
 
 

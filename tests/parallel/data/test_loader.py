@@ -263,24 +263,6 @@ def test_ctrl_c_while_the_workers_start_leaves_no_process(
     del raised
 
 
-def test_ctrl_c_at_the_beginning_of_another_pass_leaves_no_process(
-    workers: Callable[[], set[int]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def reset(*args: Any) -> None:
-        signal.raise_signal(signal.SIGINT)
-
-    def train(run: Run) -> None:
-        data = Noisy()
-        list(run.batches(data, B, num_workers=1, persistent_workers=True))
-        monkeypatch.setattr(_MultiProcessingDataLoaderIter, "_reset", reset)
-        list(run.batches(data, B, num_workers=1, persistent_workers=True))
-
-    with pytest.raises(KeyboardInterrupt) as raised:
-        fanwise.run(train, devices="cpu")
-    assert not workers()
-    del raised
-
-
 def test_nested_loops_do_not_share_workers() -> None:
     def train(run: Run, workers: int) -> list[Any]:
         options: Any = {"num_workers": workers, "persistent_workers": workers > 0}

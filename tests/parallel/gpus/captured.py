@@ -32,7 +32,7 @@ _execute = stand_in.done
 
 @dataclass
 class FarGraph:
-    """A `Graph` of the simulated accelerator."""
+    """In the place of `CudaGraph` for the simulated accelerator."""
 
     device: torch.device
     branches: int
@@ -164,7 +164,9 @@ def train(
     model = onto(make(), run)
     made = optimizer(model.parameters())
     if scale is not None:  # gradients of some batches are not finite
-        options = {**options, "loss_scale": LossScale(init_scale=scale, growth_interval=2)}
+        loss_scale = LossScale()
+        loss_scale.load_state_dict(loss_scale.state_dict() | {"scale": scale, "growth_interval": 2})
+        options = {**options, "loss_scale": loss_scale}
     step = run.step(model, made, loss_fn, **options)
     halving = torch.optim.lr_scheduler.StepLR(made, 2, 0.5) if schedule == "epochs" else None
     decay = torch.optim.lr_scheduler.ExponentialLR(made, 0.9) if schedule == "batches" else None

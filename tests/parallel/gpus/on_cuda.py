@@ -26,7 +26,7 @@ from torch.utils.data import Dataset
 import fanwise
 from fanwise.parallel import Run
 from fanwise.parallel.devices import gpus_here
-from fanwise.parallel.launch.local import Supervisor
+from fanwise.parallel.launch.local import LocalSupervisor
 from fanwise.parallel.launch.pools import own_pool
 from fanwise.parallel.launch.ray import RaySupervisor
 from fanwise.parallel.launch.settings import Backend, Settings
@@ -130,7 +130,7 @@ def in_ranks(
         backend=backend or ("gloo" if is_shared else "nccl"),
     )
     pool = own_pool(gpus[:1] if is_shared else gpus[:count])
-    return run_attempts(lambda each: Supervisor(pool, training, each, Display(False)), settings, restarts)
+    return run_attempts(lambda each: LocalSupervisor(pool, training, each, Display(False)), settings, restarts)
 
 
 def over_hosts(device: str, training: Callable[[Run], Any]) -> Any:  # Any: what it returns

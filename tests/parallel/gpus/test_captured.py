@@ -2,12 +2,10 @@
 
 import json
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from program_runs import LoadedInterpreter
-
-from fanwise.parallel.step.cuda_graph import LaunchProbe
 
 PROGRAM = Path(__file__).with_name("captured.py")
 # Of 12 batches, 9 have 8 samples and 3 have 2. The first of each size runs without a graph.
@@ -58,20 +56,3 @@ def test_a_scaled_loss_skips_updates_whose_gradients_are_not_finite(report: Any)
 )
 def test_what_cannot_be_captured_is_an_error_that_names_it(report: Any, name: str, message: str) -> None:
     assert message in report["errors"][name]
-
-
-class FinishedStages:
-    """Stages of a step on a device that is always done, or never."""
-
-    def train(self, batch: object) -> None:
-        """Launch nothing."""
-
-
-@pytest.mark.parametrize("is_reached", [True, False], ids=["launch-bound", "busy"])
-def test_capture_is_suggested_once_if_the_device_waits_for_launches(
-    is_reached: bool, caplog: pytest.LogCaptureFixture
-) -> None:
-    probe = LaunchProbe(cast(Any, FinishedStages()), lambda: lambda: is_reached)
-    for _ in range(100):
-        probe.train(cast(Any, None))
-    assert ["capture=True" in record.getMessage() for record in caplog.records] == [True] * is_reached

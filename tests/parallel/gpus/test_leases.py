@@ -10,7 +10,7 @@ from torch import nn
 
 from fanwise.base.errors import WorkerLostError
 from fanwise.parallel import Run
-from fanwise.parallel.launch.local import Supervisor
+from fanwise.parallel.launch.local import LocalSupervisor
 from fanwise.parallel.launch.pools import close_own_pool, own_pool
 from fanwise.parallel.launch.settings import Settings
 from fanwise.parallel.progress import Display
@@ -27,7 +27,7 @@ def own_pools_are_closed() -> Iterator[None]:
 
 def run(train: Any, gpus: tuple[str, ...], **settings: Any) -> Any:  # Any: a training function, its result
     """In a process for each, on CPU devices that lease GPUs."""
-    return Supervisor(
+    return LocalSupervisor(
         own_pool(gpus),
         train,
         Settings(

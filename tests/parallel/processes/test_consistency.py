@@ -76,17 +76,7 @@ def a_clipped_step_too(run: Run) -> list[Tensor]:
     return weights(model)
 
 
-def a_step_of_a_part(run: Run) -> list[Tensor]:
-    model = net()
-    optimizer = torch.optim.Adam(model[2].parameters(), 0.1)
-    whole = run.step(model, optimizer, losses)
-    steps(run, whole)
-    steps(run, run.step(model[2], optimizer, lambda m, x: m(x @ torch.ones(4, 16)).square().mean(1)))
-    steps(run, whole)
-    return [*weights(model), *(state["exp_avg"] for state in optimizer.state_dict()["state"].values())]
-
-
-@pytest.mark.parametrize("train", [by_turns, a_clipped_step_too, a_step_of_a_part])
+@pytest.mark.parametrize("train", [by_turns, a_clipped_step_too])
 def test_an_optimizer_has_one_state_however_many_steps_use_it(
     train: Callable[[Run], list[Tensor]], all_reduce: AllReduceKind, pool: Pool
 ) -> None:

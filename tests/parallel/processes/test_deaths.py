@@ -1,9 +1,7 @@
-"""Processes of a run die, at any moment and place: same bits, each sample once, or one clear error; nothing is left."""
+"""Processes of a run die at any place: the run continues with the same bits or ends with one error; nothing is left."""
 
-import ast
 import functools
 import os
-import random
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -45,122 +43,6 @@ def once(path: Path) -> bool:
     return True
 
 
-def write(path: Path, *what: object) -> None:
-    """A line, whole, from whichever process."""
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    os.write(fd, f"{what}\n".encode())
-    os.close(fd)
-
-
-def lines(path: Path) -> list[Any]:  # Any: what was written
-    return [ast.literal_eval(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-
-def losses(folder: Path, model: nn.Module, x: Tensor, indices: Tensor) -> Tensor:
-    write(folder / "executed", os.getpid())
-    found: Tensor = model(x).square().mean(1)
-    return found
-
-
-def train(folder: Path, epochs: int, clip_norm: float | None, run: Run) -> tuple[list[Tensor], int]:
-    """Writes down what each process sees of each finished step."""
-    model = nn.Sequential(nn.Linear(5, 8), nn.Dropout(0.2), nn.Linear(8, 4))
-    step = run.step(
-        model, torch.optim.Adam(model.parameters(), 0.01), functools.partial(losses, folder), clip_norm=clip_norm
-    )
-    data = (X, torch.arange(N))
-    for epoch in run.epochs(epochs):
-        for batch in run.batches(data, B):
-            step(batch)
-            write(folder / "steps", os.getpid(), epoch, step.batches, batch.whole()[1].tolist())
-    return list(model.state_dict().values()), run.world_size
-
-
-def come_to(folder: Path, executions: int) -> bool:
-    """Looked at often, so the lines are not read."""
-    executed = folder / "executed"
-    count = executed.read_bytes().count(b"\n") if executed.exists() else 0
-    return count > executions or (folder / "over").exists()
-
-
-def killer(folder: Path, seed: int, kills: int, most: int, *, least: int) -> threading.Thread:
-    """SIGKILL for one that works, at moments counted in executed shards, as long as `least` others work, too."""
-    chance = random.Random(seed)
-    moments = sorted(chance.randrange(most) for _ in range(kills))
-
-    def work() -> None:
-        dead: set[int] = set()
-        for moment in moments:
-            at = max(moment, len(lines(folder / "executed")) + 1) if dead else moment
-            within(60, functools.partial(come_to, folder, at), "they work")
-            late = [pid for (pid,) in lines(folder / "executed")[-6 * SHARDS :]]
-            working = sorted(set(late) - dead)
-            if len(working) <= least or (folder / "over").exists():
-                continue
-            victim = chance.choice(working)
-            dead.add(victim)
-            write(folder / "killed", victim)
-            os.kill(victim, signal.SIGKILL)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    return thread
-
-
-def check_steps(folder: Path, epochs: int) -> None:
-    """All that finished a step saw the same samples, and each epoch shows each sample once."""
-    seen: dict[tuple[int, int], list[int]] = {}
-    for _, epoch, turn, indices in lines(folder / "steps"):
-        assert seen.setdefault((epoch, turn), indices) == indices
-    for epoch in range(epochs):
-        assert sorted(i for (its, _), indices in seen.items() if its == epoch for i in indices) == list(range(N))
-
-
-def killed_run(
-    folder: Path,
-    pool: Pool,
-    seed: int,
-    kills: int,
-    epochs: int,
-    clip_norm: float | None = None,
-    **options: Any,  # Any: of fanwise.run
-) -> int:
-    """How many processes there are in the end."""
-    folder.mkdir()
-    thread = killer(folder, seed, kills, epochs * SHARDS * 2, least=1)
-    try:
-        found, size = fanwise.run(
-            functools.partial(train, folder, epochs, clip_norm), shards=SHARDS, pool=pool, **options
-        )
-    finally:
-        write(folder / "over")
-        thread.join()
-    alone = folder / "alone"
-    alone.mkdir()
-    expected, _ = fanwise.run(functools.partial(train, alone, epochs, clip_norm), shards=SHARDS)
-    assert all(map(torch.equal, expected, found))
-    check_steps(folder, epochs)
-    return size
-
-
-@pytest.mark.usefixtures("all_reduce")
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.soak)])
-def test_shrinking_under_kills_keeps_the_bits_and_shows_each_sample_once(seed: int, pool: Pool, tmp_path: Path) -> None:
-    size = killed_run(tmp_path / "run", pool, seed, 2, 6, devices=4)
-    killed = len(lines(tmp_path / "run" / "killed"))
-    assert killed >= 1 and size >= 4 - killed
-
-
-@pytest.mark.soak
-@pytest.mark.usefixtures("all_reduce")
-@pytest.mark.parametrize("seed", range(20))
-def test_a_hundred_kills(seed: int, pool: Pool, tmp_path: Path) -> None:
-    killed_run(tmp_path / "run", pool, seed, 3, 12, devices=4)
-
-
-# -- at a place ----------------------------------------------------------------------------------------------------
-
-
 def dies_at(place: str, victims: tuple[int, ...], folder: Path, run: Run) -> tuple[list[Tensor], float, list[Any]]:
     """One process of each number in `victims` is killed at the place, as others go on."""
 
@@ -180,7 +62,8 @@ def dies_at(place: str, victims: tuple[int, ...], folder: Path, run: Run) -> tup
     def loss(model: nn.Module, x: Tensor, indices: Tensor) -> Tensor:
         if step.batches == 2:
             here("step")
-        return losses(folder, model, x, indices)
+        found: Tensor = model(x).square().mean(1)
+        return found
 
     here("begin")
     model = nn.Linear(5, 4)
@@ -337,7 +220,7 @@ def test_one_death_of_any_kind_is_survived_or_stops_the_run_if_so_wished(end: st
 
 
 def waits(folder: Path, run: Run) -> None:
-    write(folder / "pids", os.getpid())
+    (folder / str(os.getpid())).touch()
     threading.Event().wait()
 
 
@@ -345,9 +228,9 @@ def test_a_killed_program_takes_its_processes_along(pool: Pool, tmp_path: Path) 
     """Here a job of a pool; when it is the process that has the pool, see tests/pool/test_orphans.py."""
     program = pool.needs(cpus=3).submit(fanwise.run, functools.partial(waits, tmp_path), devices=3)
     assert isinstance(program, JobHandle)
-    within(60, lambda: len(lines(tmp_path / "pids")) == 3, "they are there")
+    within(60, lambda: len(list(tmp_path.iterdir())) == 3, "they are there")
     assert program.pid is not None
     os.kill(program.pid, signal.SIGKILL)
-    pids = [pid for (pid,) in lines(tmp_path / "pids")]
+    pids = [path.name for path in tmp_path.iterdir()]
     within(10, lambda: not any(os.path.exists(f"/proc/{pid}") for pid in pids), "all processes of the run are gone")
     assert "SIGKILL" in program.outcome(within_s=60).text

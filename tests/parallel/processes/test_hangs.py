@@ -1,6 +1,5 @@
 """A process of a run that hangs is reported with its stack. The run ends, or continues with the same bits."""
 
-import fcntl
 import functools
 import logging
 import os
@@ -45,12 +44,6 @@ def reads_from_a_fifo(folder: Path) -> None:
     path.read_bytes()
 
 
-def waits_for_a_file_lock(folder: Path) -> None:
-    with (folder / "lock").open("w") as held, (folder / "lock").open("w") as wanted:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        fcntl.flock(wanted, fcntl.LOCK_EX)
-
-
 def computes_in_native_code(folder: Path) -> None:
     """Hold the interpreter's lock for longer than the test."""
     re.match("(a+)+$", "a" * 64 + "b")
@@ -75,7 +68,6 @@ HANGS: dict[str, tuple[Callable[[Path], None], str]] = {
     "stopped": (stops, "It is stopped by a signal (SIGSTOP, or Ctrl-Z); kill -CONT"),
     "deadlock": (deadlocks, "in deadlocks"),
     "blocking read": (reads_from_a_fifo, "in reads_from_a_fifo"),
-    "locked file": (waits_for_a_file_lock, "in waits_for_a_file_lock"),
     "native code": (computes_in_native_code, "in computes_in_native_code"),
     "uninterruptible": (
         cannot_be_interrupted,
@@ -128,7 +120,6 @@ def expected() -> list[Tensor]:
 @pytest.mark.parametrize(
     ("how", "site"),
     [
-        ("locked file", "loss"),
         ("native code", "loss"),
         ("uninterruptible", "loss"),
         ("stopped", "loss"),

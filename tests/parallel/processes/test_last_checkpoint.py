@@ -14,7 +14,7 @@ import fanwise
 from fanwise.base.errors import WorkerLostError
 from fanwise.parallel import Run
 from fanwise.parallel.checkpoint import file as checkpoint_file
-from fanwise.parallel.launch import local as supervisor
+from fanwise.parallel.launch import supervisor
 from fanwise.pool import Pool
 from fanwise.testing import within
 
@@ -23,6 +23,15 @@ X = torch.randn(16, 4, generator=torch.Generator().manual_seed(1))
 
 class Fault(Exception):
     """What another process than the first raises."""
+
+
+class Unpicklable:
+    """Has a state that cannot be saved."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"lock": threading.Lock()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
 def slow_writes(ended: Path) -> None:
@@ -92,3 +101,42 @@ def test_a_disk_that_does_not_answer_is_not_waited_for_without_end(
         fanwise.run(functools.partial(while_it_is_written, tmp_path, until="never"), devices=2, pool=pool)
     assert "has not written its last checkpoint within 0.3 s after the run had failed, and is killed" in caplog.text
     assert (tmp_path / "checkpoint").read_text() == "of before"
+
+
+def saves_late(folder: Path, run: Run) -> None:
+    """The last process raises when `save` has returned. The first one calls `save` half a second later."""
+    if run.rank == 0:
+        threading.Event().wait(0.5)
+    run.save(folder / "checkpoint")
+    if run.rank == run.world_size - 1:
+        raise Fault
+
+
+def test_save_returns_only_after_the_first_process_has_called_it(pool: Pool, tmp_path: Path) -> None:
+    with pytest.raises(Fault):
+        fanwise.run(functools.partial(saves_late, tmp_path), devices=2, pool=pool)
+    assert (tmp_path / "checkpoint").exists()
+
+
+def test_a_save_by_one_process_alone_is_an_error(pool: Pool, tmp_path: Path) -> None:
+    def saves_alone(run: Run) -> None:
+        if run.rank == 0:
+            run.save(tmp_path / "checkpoint")
+
+    with pytest.raises(RuntimeError, match="the processes of the run do different things") as raised:
+        fanwise.run(saves_alone, devices=2, pool=pool)
+    assert "rank 0 saves a checkpoint" in str(raised.value) and "rank 1 has returned" in str(raised.value)
+
+
+def test_an_error_of_save_in_the_first_process_may_be_caught(pool: Pool, tmp_path: Path) -> None:
+    def catches(run: Run) -> list[str]:
+        run.keep(kept=Unpicklable())
+        errors = []
+        try:
+            run.save(tmp_path / "checkpoint")
+        except TypeError as error:
+            errors.append(str(error))
+        return [text for peer_errors in run.gather(errors) for text in peer_errors]
+
+    (error,) = fanwise.run(catches, devices=2, pool=pool)
+    assert "lock" in error

@@ -4,7 +4,7 @@ import pytest
 from played_members import PlayedRun
 
 from fanwise.parallel.comm.shm_team import MembershipChanged, SharedMemoryTeam
-from fanwise.parallel.launch.membership import Membership, Order
+from fanwise.parallel.launch.membership import Membership, View
 
 TRANSACTIONS = 8
 
@@ -82,10 +82,10 @@ def test_broken_members_are_caught(broken: type[SharedMemoryTeam]) -> None:
 class Hasty(Membership):
     """Does not wait until all members have acknowledged that a view ends."""
 
-    def _pause(self) -> list[Order]:
-        orders = super()._pause()
+    def lost(self, rank: int) -> View | None:
+        view = super().lost(rank)
         self._acknowledged = set(self.living)
-        return orders + self._decide_if_complete()
+        return (self._decide_if_complete() if view else None) or view
 
 
 def test_a_membership_that_does_not_wait_is_caught() -> None:

@@ -4,7 +4,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from fanwise.parallel.launch.membership import Decide, Membership, Order, Pause
+from fanwise.parallel.launch.membership import Membership, View
 
 Places = dict[int, tuple[int, int]]
 
@@ -12,12 +12,12 @@ Places = dict[int, tuple[int, int]]
 def test_an_agreement_to_an_older_view_does_not_count() -> None:
     places = {0: (2, 5), 1: (2, 5), 2: (2, 5)}
     membership = Membership((0, 1, 2), lambda rank: places.get(rank, (0, 0)))
-    assert membership.lost(2) == [Pause(3)]
-    assert membership.acknowledged(0, 3) == []
-    assert membership.acknowledged(1, 3) == [Decide(4, (0, 1), 5)]
-    assert membership.lost(1) == [Pause(5)]
-    assert membership.acknowledged(0, 3) == []
-    assert membership.acknowledged(0, 5) == [Decide(6, (0,), 5)], "what was committed before stays"
+    assert membership.lost(2) == View(3)
+    assert membership.acknowledged(0, 3) is None
+    assert membership.acknowledged(1, 3) == View(4, (0, 1), 5)
+    assert membership.lost(1) == View(5)
+    assert membership.acknowledged(0, 3) is None
+    assert membership.acknowledged(0, 5) == View(6, (0,), 5), "what was committed before stays"
 
 
 class ViewsMachine(RuleBasedStateMachine):
@@ -35,18 +35,18 @@ class ViewsMachine(RuleBasedStateMachine):
         self.living = {0, 1, 2}
         self.agreed: set[tuple[int, int]] = set()
 
-    def expect(self, orders: list[Order], *, may_pause: bool) -> None:
-        expected: list[Order] = []
+    def expect(self, view: View | None, *, may_pause: bool) -> None:
+        expected: View | None = None
         if self.view % 2 == 0 and may_pause:
             self.view += 1
-            expected.append(Pause(self.view))
+            expected = View(self.view)
         elif self.view % 2 and self.living and all((rank, self.view) in self.agreed for rank in self.living):
             here = [turn if view == self.view - 1 else 0 for view, turn in map(self.place, self.members)]
             self.committed = max(self.committed, min(here))
             self.members = tuple(sorted(self.living))
             self.view += 1
-            expected.append(Decide(self.view, self.members, self.committed))
-        assert orders == expected
+            expected = View(self.view, self.members, self.committed)
+        assert view == expected
 
     def place(self, rank: int) -> tuple[int, int]:
         return self.places.get(rank, (0, 0))
@@ -56,23 +56,23 @@ class ViewsMachine(RuleBasedStateMachine):
         rank = data.draw(st.integers(0, 3))
         was_member = rank in self.living
         self.living.discard(rank)
-        orders = self.views.lost(rank)
+        view = self.views.lost(rank)
         if was_member:
-            self.expect(orders, may_pause=True)
+            self.expect(view, may_pause=True)
         else:
-            assert orders == []
+            assert view is None
 
     @precondition(lambda self: self.living and self.view % 2)
     @rule(data=st.data(), late=st.booleans())
     def agrees(self, data: st.DataObject, late: bool) -> None:
         rank = data.draw(st.sampled_from(sorted(self.members)))
         view = self.view - 2 * late
-        orders = self.views.acknowledged(rank, view)
+        new_view = self.views.acknowledged(rank, view)
         if late or rank not in self.living:
-            assert orders == []
+            assert new_view is None
         else:
             self.agreed.add((rank, view))
-            self.expect(orders, may_pause=False)
+            self.expect(new_view, may_pause=False)
 
     @precondition(lambda self: self.living and self.view % 2)
     @rule()
@@ -81,9 +81,9 @@ class ViewsMachine(RuleBasedStateMachine):
         view = self.view
         for rank in sorted(self.living):
             if self.view == view:
-                orders = self.views.acknowledged(rank, view)
+                new_view = self.views.acknowledged(rank, view)
                 self.agreed.add((rank, view))
-                self.expect(orders, may_pause=False)
+                self.expect(new_view, may_pause=False)
 
     @precondition(lambda self: self.living)
     @rule(data=st.data(), turns=st.integers(1, 3))

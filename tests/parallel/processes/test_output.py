@@ -17,7 +17,7 @@ from fanwise.base.errors import TrialStopped
 from fanwise.parallel import Run
 from fanwise.parallel.progress import Display
 from fanwise.pool import Pool
-from fanwise.tune import FIFO, Decision, New, NextTrial, Observation, Space, SuggestContext, loguniform, uniform
+from fanwise.tune import FIFO, Decision, New, NextTrial, Observation, Space, SuggestContext, uniform
 from fanwise.tune.schedulers import Scheduler
 
 X = torch.randn(24, 3, generator=torch.Generator().manual_seed(1))
@@ -160,26 +160,3 @@ def shows_progress() -> bool:
 
 def test_a_job_of_a_pool_shows_no_progress_line(pool: Pool) -> None:
     assert not pool.submit(shows_progress).result()
-
-
-def trains_here(lr: float) -> nn.Module:
-    """A trial that trains in its process, reports by its run, and returns its model: no metric."""
-
-    def train(run: Run) -> nn.Module:
-        model = nn.Linear(2, 2)
-        step = run.step(model, torch.optim.SGD(model.parameters(), lr), lambda m, x: m(x).square().sum(1))
-        for epoch in run.epochs(2):
-            for batch in run.batches(torch.ones(4, 2), 2):
-                loss = step(batch)
-            run.report(epoch=epoch, loss=loss, seed=run.seed % 1000)
-        return model
-
-    return fanwise.run(train, devices=1)
-
-
-def test_in_a_trial_a_report_is_the_tuners(pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FANWISE_HOME", str(tmp_path))
-    results = search(trains_here, {"lr": loguniform(0.01, 0.1)}, pool=pool, trials=2, n_workers=1).results
-    assert sorted(results.columns.intersection(["epoch", "loss", "seed"])) == ["epoch", "loss", "seed"]
-    assert results["epoch"].tolist() == [0, 1, 0, 1]
-    assert results["seed"].nunique() == 2  # each trial's own

@@ -16,7 +16,7 @@ import fanwise
 from fanwise.base.errors import TrialStopped, WorkerLostError
 from fanwise.parallel import Run
 from fanwise.parallel.comm.torch_group import is_connection_error
-from fanwise.parallel.launch.local import Supervisor
+from fanwise.parallel.launch.local import LocalSupervisor
 from fanwise.parallel.launch.settings import Settings, default_backend
 from fanwise.parallel.progress import Display
 from fanwise.parallel.run import run_attempts
@@ -75,7 +75,7 @@ def over_gloo(
     pool: Pool, train: Callable[[Run], Any], processes: int = 2, restarts: int = 0, **given: Any
 ) -> Any:  # Any: the result
     return run_attempts(
-        lambda each: Supervisor(pool, train, each, Display(False)), settings(processes, **given), restarts
+        lambda each: LocalSupervisor(pool, train, each, Display(False)), settings(processes, **given), restarts
     )
 
 
@@ -113,16 +113,6 @@ def test_bits_are_those_of_one_device(processes: int, pool: Pool, expected: list
 def test_fast_sums_of_two_processes_are_those_of_shared_memory(pool: Pool) -> None:
     direct, _ = fanwise.run(train, devices=["cpu"] * 2, shards=SHARDS, reduce="fast", pool=pool)
     assert same(over_gloo(pool, train, reduce="fast")[0], direct)
-
-
-def test_the_error_of_one_rank_is_raised_and_names_it(pool: Pool) -> None:
-    def raises(run: Run, step: int) -> None:
-        if (run.rank, step) == (1, 2):
-            raise KeyError("poison")
-
-    with pytest.raises(KeyError, match="poison") as raised:
-        over_gloo(pool, functools.partial(train, during=raises), 3, restarts=2)
-    assert any("in rank 1 of 3 (pid " in note for note in raised.value.__notes__)
 
 
 def test_a_lack_of_memory_in_a_collective_operation_keeps_its_type(pool: Pool) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from program_runs import LoadedInterpreter
 
-from fanwise.parallel.comm.stack_dump import StackFile, describe_process, user_frames
+from fanwise.parallel.comm.stack_dump import StackFile, describe_process
 from fanwise.testing import within
 
 
@@ -71,16 +71,3 @@ def test_a_missing_answer_and_an_ended_process_are_reported(stacks: StackFile) -
     description = describe_process(os.getpid(), stacks, lambda number: None)
     assert description.endswith("It wrote no Python stack within 0.5 s.")
     assert describe_process(2**22 + 1, stacks, lambda number: None) == "It has ended."
-
-
-def test_frames_that_called_the_training_function_are_omitted_in_each_thread() -> None:
-    lines = [
-        "Thread 0x01 (most recent call first):",
-        '  File "/home/data.py", line 3 in reads',
-        "",
-        "Current thread 0x02 (most recent call first):",
-        '  File "/home/train.py", line 7 in train',
-        '  File "/lib/fanwise/parallel/launch/worker.py", line 123 in _train',
-        '  File "/lib/fanwise/pool/worker.py", line 162 in _call',
-    ]
-    assert user_frames(lines) == [lines[0], lines[1], lines[3], lines[4]]

@@ -18,8 +18,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, softplus
-from torch.nn.utils import parametrizations, prune
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import Dataset
 
 import fanwise
 from fanwise.parallel import LossScale, ManualStep, Run
@@ -125,12 +124,6 @@ def a_transformer_with_dropout_and_tied_weights(run: Run) -> Result:
 PROGRAMS["parameters_of_four_types"] = lambda run: [*fit(run, Mixed()), *fit(run, Mixed(), clip_norm=0.5)]
 
 
-@program
-def weight_norm_and_spectral_norm(run: Run) -> Result:
-    first = parametrizations.weight_norm(nn.Linear(D, 8))
-    return fit(run, nn.Sequential(first, nn.ReLU(), parametrizations.spectral_norm(nn.Linear(8, 3))))
-
-
 class Mixed(nn.Module):
     """A backbone in bfloat16, a complex filter, a head in float32, a scale in float64."""
 
@@ -198,16 +191,6 @@ def batches_without_a_data_set(run: Run) -> Result:
     step = run.step(model, sgd(model), lambda m, batch: classify(m, batch["x"]["left"], batch["y"]))
     for samples in (slice(13), slice(13, 26), slice(26, 28)):  # the last one has fewer samples than shards
         step({"x": {"left": X[samples], "right": (X[samples],)}, "y": Y[samples]})
-    return state(model)
-
-
-@program
-def a_loader_of_torch(run: Run) -> Result:
-    model, loader = net(), DataLoader(TensorDataset(X, Y), B, shuffle=True)
-    step = run.step(model, sgd(model), classify)
-    for _ in run.epochs(2):
-        for batch in loader:
-            step(batch)
     return state(model)
 
 
@@ -354,14 +337,6 @@ def random_numbers_of_all_kinds(run: Run) -> Result:
 
 
 @program
-def random_numbers_of_all_kinds_in_a_loop(run: Run) -> Result:
-    def noisy(step: ManualStep, m: nn.Module, x: Tensor, y: Tensor) -> None:
-        step.backward(classify(m, x + noise(x), y) * random.random())
-
-    return [*loop(run, noisy), torch.tensor([np.random.rand(), random.random()]), torch.rand(1)]
-
-
-@program
 def distillation_that_logs_its_losses(run: Run) -> Result:
     teacher, log = normed(), []  # in training mode
 
@@ -414,18 +389,16 @@ def a_critic_trained_by_hand(run: Run) -> Result:
 # -- models that change -----------------------------------------------------------------------------------------------
 
 
-def changed(run: Run, change: Callable[[Any], Iterable[nn.Parameter]], *, again: bool, group: bool = True) -> Result:
-    """Change the model after its first batch. `again`: call run.step again. `group`: add a parameter group."""
+def changed(run: Run, change: Callable[[Any], Iterable[nn.Parameter]], *, again: bool) -> Result:
+    """Change the model after its first batch. `again`: call run.step again."""
     model = net()
     optimizer = adam(model)
     step = run.step(model, optimizer, classify)
     for number, batch in enumerate(run.batches((X, Y), B)):
         if number == 1:
             new = list(change(model))
-            if new and group:
+            if new:
                 optimizer.add_param_group({"params": new, "lr": 0.1})
-            elif new:
-                optimizer.param_groups[0]["params"] = list(model.parameters())
             if again:
                 step = run.step(model, optimizer, classify)
         step(batch)
@@ -437,22 +410,8 @@ def append(model: Any) -> Iterable[nn.Parameter]:  # Any: a Sequential
     return list(model[-1].parameters())
 
 
-def replace(model: Any) -> Iterable[nn.Parameter]:  # Any: a Sequential
-    model[3] = nn.Linear(8, 3)
-    return list(model[3].parameters())
-
-
-def prune_and_swap(model: Any) -> Iterable[nn.Parameter]:  # Any: a Sequential
-    prune.l1_unstructured(model[0], "weight", 0.5)  # type: ignore[no-untyped-call]  # not annotated
-    model[1] = nn.Tanh()
-    return []
-
-
 PROGRAMS["an_appended_layer"] = lambda run: changed(run, append, again=True)
-PROGRAMS["a_replaced_layer"] = lambda run: changed(run, replace, again=True, group=False)
-PROGRAMS["a_pruned_model"] = lambda run: changed(run, prune_and_swap, again=False)
 REFUSED["an_appended_layer_without_a_new_step"] = lambda run: changed(run, append, again=False)
-REFUSED["a_replaced_layer_without_a_new_step"] = lambda run: changed(run, replace, again=False, group=False)
 
 
 # -- what is refused --------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
-"""How many calls of a peer may be on their way, or wait, before they are taken up.
+"""Flow control: how many calls of a peer may be on their way, or wait until they are started.
 
-    credits (pure)  what may be sent, and what is granted
-    flow             the credit of one link, both ways, as frames say it
+    credits (pure)  decides what may be sent, and how much is granted
+    flow            both directions of one link: frames about credit, and the budget of the process
 
-Answers and book-keeping cost nothing and are unknown here. Who waits for credit, and sends, is the link.
+Replies and control messages cost nothing. The link sends the frames, and blocks callers until they have credit.
 """

@@ -1,9 +1,9 @@
-"""The credit of one link, both ways, as a link uses it: `credits` decides, frames carry what it says.
+"""The credit of one link in both directions: `credits` decides, this module packs and unpacks its frames.
 
     caller   spend, overdraw, wait ... credited          callee   received, taken_up, wanted
     both     close
 
-All is called with the link's lock held; what is to be sent is returned, and sent without it.
+All methods are called with the link's lock held. They return frames, which the link sends without the lock.
 """
 
 import struct
@@ -21,7 +21,7 @@ _CREDIT, _WANT = struct.Struct("<QQ"), struct.Struct("<Q")
 
 
 class Budget:
-    """How many links of one hub, so of a process, share what may wait here."""
+    """The window of the links of one hub, and so of a process, that share a budget."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -29,18 +29,18 @@ class Budget:
         self.window = share(1)
 
     def join(self, by: int) -> None:
-        """So many links more, or fewer."""
+        """Change the number of links by this number."""
         with self._lock:
             self._num_links += by
             self.window = share(self._num_links)
 
 
 class Flow(Generic[Turn]):
-    """See the module. A turn is a reply that somebody waits for; opaque here."""
+    """See the module. A turn is the reply that a caller waits for; opaque here."""
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
-        self._budget: Budget | None = None  # joined when the peer wants more than each link has
+        self._budget: Budget | None = None  # joined when the peer needs more than WINDOW_MIN
         self._granting = Granting()
         self._spending: Spending[Turn] = Spending()
         self.spend, self.overdraw = self._spending.spend, self._spending.overdraw
@@ -52,33 +52,33 @@ class Flow(Generic[Turn]):
 
     @property
     def num_waiting(self) -> int:
-        """How many calls wait here for room over there."""
+        """Number of calls that wait here for credit."""
         return self._spending.num_waiting
 
     @property
     def num_received(self) -> int:
-        """How many calls have come."""
+        """Number of received calls."""
         return self._granting.num_calls
 
     @property
     def bytes_not_begun(self) -> int:
-        """What the calls that came and have not begun cost: their bytes, and what is kept of each."""
-        return self._granting.came - self._granting.taken
+        """Cost of the received calls that were not started: their bytes, and memory for each."""
+        return self._granting.total_cost - self._granting.started
 
     # -- the caller's side -----------------------------------------------------------------------------------------
 
     def wait(self, turn: Turn, cost: int) -> tuple[list[Turn], list[Buffer]]:
-        """It waits for its turn. Whose turns these are now, maybe this one already; what to send."""
+        """Queue a call. Return the calls that may be sent now, perhaps this one, and a frame to send."""
         turns = self._spending.wait(turn, cost)
         return turns, self.want() if self._spending.num_waiting == 1 else []
 
     def want(self) -> list[Buffer]:
-        """What to send when others wait still, after some have got their turns."""
+        """Return a frame to send if calls still wait after others were sent."""
         position = self._spending.wanted()
         return [] if position is None else frames.encode(frames.WANT, 0, _WANT.pack(position))
 
     def credited(self, head: Buffer) -> list[Turn]:
-        """CREDIT came. Whose turns these are now. Raises `WireError` when it cannot be true."""
+        """Process CREDIT. Return the calls that may be sent now. Raises `WireError` if it cannot be true."""
         try:
             return self._spending.credit(*_CREDIT.unpack(head))
         except (struct.error, ValueError) as error:
@@ -91,11 +91,11 @@ class Flow(Generic[Turn]):
         return WINDOW_MIN if self._budget is None else self._budget.window
 
     def tell(self) -> list[Buffer]:
-        """What to send when `taken_up` says so."""
+        """Return the frame to send when `taken_up` returned True."""
         return frames.encode(frames.CREDIT, 0, _CREDIT.pack(*self._granting.tell(self._window)))
 
     def wanted(self, head: Buffer) -> list[Buffer]:
-        """WANT came. What to send. Raises `WireError`."""
+        """Process WANT. Return a frame to send. Raises `WireError`."""
         if len(head) != _WANT.size:
             raise WireError(f"a frame about credit has {len(head)} bytes, expected {_WANT.size}.")
         if self._budget is None:
@@ -105,7 +105,7 @@ class Flow(Generic[Turn]):
         return self.tell() if self._granting.wanted(position, self._window) else []
 
     def close(self) -> list[Turn]:
-        """The link has ended: all who wait."""
+        """The link has ended. Return all waiting calls."""
         budget, self._budget = self._budget, None
         if budget is not None:
             budget.join(-1)

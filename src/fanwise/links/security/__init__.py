@@ -1,9 +1,8 @@
-"""Who may have a link: proofs and certificates.
+"""Authentication of links.
 
-    handshake (pure)  on one host: both sides prove that they hold a key
-    certificates       what a process shows to other hosts, made from the secret (loads `ssl` and `cryptography`)
-    record_keys        what seals the bytes between hosts (loads `cryptography`)
-    hello (pure)      the first bytes between hosts: which version speaks
+    handshake (pure)   on one host: both sides prove that they hold a key
+    certificates       between hosts: TLS contexts from the shared secret (loads `ssl` and `cryptography`)
+    hello (pure)       between hosts: the first bytes inside TLS, with the version of the protocol
 
-Opens no socket. The secret itself is made and read in `shared_secret`, a level above.
+Uses no socket. The secret itself is in `shared_secret`, one level above.
 """

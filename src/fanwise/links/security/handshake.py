@@ -1,15 +1,15 @@
-"""Mutual authentication before the first frame: both sides prove that they hold the same key, neither shows it.
+"""Mutual authentication before the first frame: both sides prove that they hold the same key, and neither shows it.
 
-    listener                                            dialler
+    listener                                            dialer
        | ---- magic, 32 random bytes (L) ----------------> |
-       | <--- magic, 32 random bytes (D), HMAC("dialler", L, D) ---
+       | <--- magic, 32 random bytes (D), HMAC("dialer", L, D) ---
        | ---- HMAC("listener", L, D) --------------------> |
 
-HMAC-SHA256 under the key of the pool or cluster. The role is part of what is signed, so a proof cannot be sent back
-to the one who made it. All messages have a fixed size: no length is read from a stranger, and nothing of a stranger
-is parsed, let alone unpickled. Knows no socket and no chance: random bytes come in as arguments.
+HMAC-SHA256 with the key of the pool or cluster. The role is signed too, so a proof cannot be sent back to its author.
+All messages have a fixed size: no length is read from a stranger, and nothing is parsed or unpickled. Pure: random
+bytes are arguments.
 
-Invariant: `done` becomes true only after the other side's proof was right.
+Invariant: `done` is only true after the proof of the other side was correct.
 """
 
 import hashlib
@@ -23,8 +23,8 @@ KEY_SIZE_MIN = 16
 _PROOF_SIZE = 32
 
 
-def _proof(key: bytes, role: bytes, listener_nonce: bytes, dialler_nonce: bytes) -> bytes:
-    return hmac.new(key, MAGIC + role + listener_nonce + dialler_nonce, hashlib.sha256).digest()
+def _proof(key: bytes, role: bytes, listener_nonce: bytes, dialer_nonce: bytes) -> bytes:
+    return hmac.new(key, MAGIC + role + listener_nonce + dialer_nonce, hashlib.sha256).digest()
 
 
 def _check_key(key: bytes, nonce: bytes) -> None:
@@ -35,13 +35,13 @@ def _check_key(key: bytes, nonce: bytes) -> None:
 
 
 class ListenerHandshake:
-    """The side that was dialled. Send `first()`; feed what comes; send what `receive` returns."""
+    """The listener's side. Send `first()`, pass received bytes to `receive`, and send its results."""
 
     def __init__(self, key: bytes, nonce: bytes) -> None:
         _check_key(key, nonce)
         self._key = key
         self._nonce = nonce
-        self._got = bytearray()
+        self._received = bytearray()
         self.done = False
 
     def first(self) -> bytes:
@@ -49,58 +49,58 @@ class ListenerHandshake:
 
     @property
     def wants(self) -> int:
-        """How many bytes may still be read for this handshake; more would belong to the first frame."""
-        return 0 if self.done else len(MAGIC) + NONCE_SIZE + _PROOF_SIZE - len(self._got)
+        """Number of bytes that may still be received. More would belong to the first frame."""
+        return 0 if self.done else len(MAGIC) + NONCE_SIZE + _PROOF_SIZE - len(self._received)
 
     def receive(self, data: bytes) -> bytes:
-        """Raises `AuthenticationError` as soon as the dialler cannot be one of ours."""
-        self._got += data
-        if not MAGIC.startswith(bytes(self._got[: len(MAGIC)])):
-            raise AuthenticationError("a dialler does not speak our protocol; it was closed.")
+        """Raises `AuthenticationError` as soon as it is certain that the dialer does not hold the key."""
+        self._received += data
+        if not MAGIC.startswith(bytes(self._received[: len(MAGIC)])):
+            raise AuthenticationError("a dialer does not speak our protocol; it was closed.")
         if self.wants:
             return b""
-        dialler_nonce = bytes(self._got[len(MAGIC) : len(MAGIC) + NONCE_SIZE])
-        proof = bytes(self._got[len(MAGIC) + NONCE_SIZE :])
-        if not hmac.compare_digest(proof, _proof(self._key, b"dialler", self._nonce, dialler_nonce)):
-            raise AuthenticationError("a dialler does not hold the key; it was closed.")
+        dialer_nonce = bytes(self._received[len(MAGIC) : len(MAGIC) + NONCE_SIZE])
+        proof = bytes(self._received[len(MAGIC) + NONCE_SIZE :])
+        if not hmac.compare_digest(proof, _proof(self._key, b"dialer", self._nonce, dialer_nonce)):
+            raise AuthenticationError("a dialer does not hold the key; it was closed.")
         self.done = True
-        return _proof(self._key, b"listener", self._nonce, dialler_nonce)
+        return _proof(self._key, b"listener", self._nonce, dialer_nonce)
 
 
-class DiallerHandshake:
-    """The side that dials. Feed what comes; send what `receive` returns."""
+class DialerHandshake:
+    """The dialer's side. Pass received bytes to `receive`, and send its results."""
 
     def __init__(self, key: bytes, nonce: bytes) -> None:
         _check_key(key, nonce)
         self._key = key
         self._nonce = nonce
         self._listener_nonce = b""
-        self._got = bytearray()
+        self._received = bytearray()
         self.done = False
 
     @property
     def wants(self) -> int:
-        """How many bytes may still be read before `receive` must be asked again."""
+        """Number of bytes to receive before `receive` returns something new."""
         if self.done:
             return 0
-        return (_PROOF_SIZE if self._listener_nonce else len(MAGIC) + NONCE_SIZE) - len(self._got)
+        return (_PROOF_SIZE if self._listener_nonce else len(MAGIC) + NONCE_SIZE) - len(self._received)
 
     def receive(self, data: bytes) -> bytes:
-        """Raises `AuthenticationError` when the listener is not one of ours."""
-        self._got += data
+        """Raises `AuthenticationError` if the listener does not hold the key."""
+        self._received += data
         if self.wants:
             return b""
-        got = bytes(self._got)
-        self._got.clear()
+        received = bytes(self._received)
+        self._received.clear()
         if not self._listener_nonce:
-            return self._answer(got)
-        if not hmac.compare_digest(got, _proof(self._key, b"listener", self._listener_nonce, self._nonce)):
+            return self._answer(received)
+        if not hmac.compare_digest(received, _proof(self._key, b"listener", self._listener_nonce, self._nonce)):
             raise AuthenticationError("the listener does not hold the key. Was it started by the same pool?")
         self.done = True
         return b""
 
-    def _answer(self, got: bytes) -> bytes:
-        if not got.startswith(MAGIC):
+    def _answer(self, received: bytes) -> bytes:
+        if not received.startswith(MAGIC):
             raise AuthenticationError("the listener does not speak our protocol.")
-        self._listener_nonce = got[len(MAGIC) :]
-        return MAGIC + self._nonce + _proof(self._key, b"dialler", self._listener_nonce, self._nonce)
+        self._listener_nonce = received[len(MAGIC) :]
+        return MAGIC + self._nonce + _proof(self._key, b"dialer", self._listener_nonce, self._nonce)

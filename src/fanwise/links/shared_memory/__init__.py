@@ -1,8 +1,8 @@
 """Big buffers of a link between processes of one host: copied once, into memory that both have mapped.
 
-    segment_table (pure)  who holds which part of which segment
-    segments               the memory itself, and the pool that the links of one hub send in
-    sharing                what a link says of it to its peer, and what comes back
+    segment_table (pure)   the state of the segments of a link
+    segments               the memory, and the budget of all links of a hub
+    sharing                the frames of a link about it
 
-Knows no call.
+Calls are unknown here.
 """

@@ -1,238 +1,128 @@
-"""Who holds which part of which shared segment. Pure book-keeping: maps nothing, sends nothing, reads no clock.
+"""The state of the shared segments of one link, on both sides. Pure: maps nothing, sends nothing, reads no clock.
 
-    sender     place -> Part: the first gap, lowest address first, so that what was used before is used again, warm
-               give_back, lose -> the segments to drop
-               tick -> the ranges that nobody has used for a whole period: their memory goes back to the system
-    receiver   Received: what the peer has shared, against which every place it names is checked
+    sender     take --> a free segment of the right size, most recently used first; add: a new one
+               give_back, remove_idle
+    receiver   ReceivedSegments: the segments that the peer has shared, against which every buffer is checked
 
-A part belongs to its holder (one link) until that returns it by its id (`outstanding`). When a link ends while it holds
-parts, nobody knows whether somebody still reads them: their segment takes nothing new and is dropped when all others
-have returned.
-
-Invariants: parts and gaps of a segment do not overlap and together are the whole of it; no two gaps touch; bytes at
-and above `touched` have no memory of their own.
+A segment holds one buffer at a time. It is free until `take`, in use until the receiver returns it.
 """
 
-from bisect import bisect_left
-from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ...base.errors import WireError
-from ..outstanding import Outstanding
 
-# Whole pages, so that two parts never share one. All engines adopt memory that is aligned like this.
-PAGE_BYTES = 4096
-# A page table covers so much; big pages have this size.
-_SEGMENT_STEP_BYTES = 2 << 20
+_PAGE_BYTES = 4096
+_HUGE_PAGE_BYTES = 2 << 20
 
 
-class Part(NamedTuple):
-    """A piece of a segment. `fresh_bytes`: so many of its last bytes have no memory yet, and are slow to write."""
-
-    id: int
-    segment: int
-    offset: int
-    size_bytes: int
-    fresh_bytes: int = 0
-
-
-class Range(NamedTuple):
-    """Bytes of a segment that nobody uses."""
+class SharedBuffer(NamedTuple):
+    """A buffer at the beginning of a shared segment."""
 
     segment: int
-    offset: int
     size_bytes: int
 
 
-@dataclass(slots=True)
-class _Segment:
-    size_bytes: int
-    gaps: list[tuple[int, int]]  # (offset, end), in order
-    num_parts: int = 0
-    touched: int = 0
-    peak: int = 0  # the highest end of a part in this period
-    condemned: bool = False
-
-    def highest_end(self) -> int:
-        return self.gaps[-1][0] if self.gaps and self.gaps[-1][1] == self.size_bytes else self.size_bytes
+def segment_bytes_for(size_bytes: int) -> int:
+    """Return the size of the segments for buffers of this size: one of four for each power of two, in whole pages."""
+    step = max((1 << (size_bytes - 1).bit_length()) >> 3, _PAGE_BYTES)
+    if size_bytes > _HUGE_PAGE_BYTES:
+        step = max(step, _HUGE_PAGE_BYTES)
+    return -(-size_bytes // step) * step
 
 
 @dataclass(slots=True)
 class SegmentTable:
-    """The segments of one sender. The caller makes and drops the memory itself, as told.
+    """The segments that one side of a link sends buffers in."""
 
-    Args:
-        segment_bytes: the size of a segment, unless one part needs more.
-    """
-
-    segment_bytes: int
-    _segments: dict[int, _Segment] = field(default_factory=dict)
-    _parts: Outstanding[Part] = field(default_factory=Outstanding)
+    unknown_returns: int = 0
     _last_segment: int = 0
+    _in_use: dict[int, int] = field(default_factory=dict)  # segment -> its size
+    _free: dict[int, dict[int, float]] = field(default_factory=dict)  # size -> segment -> time of its return, in order
 
-    @property
-    def unknown_returns(self) -> int:
-        """Of parts that the other did not have."""
-        return self._parts.unknown_returns
-
-    @property
-    def total_bytes(self) -> int:
-        """The sum of the sizes of all segments; more than the memory they have."""
-        return sum(segment.size_bytes for segment in self._segments.values())
-
-    def grow(self, size_bytes: int, limit_bytes: int) -> tuple[int, int] | None:
-        """A new segment with room for `size_bytes`: its id and size. None when that would pass the limit."""
-        left_bytes = (limit_bytes - self.total_bytes) // PAGE_BYTES * PAGE_BYTES
-        size_bytes = max(rounded(size_bytes, _SEGMENT_STEP_BYTES), min(self.segment_bytes, left_bytes))
-        if size_bytes > left_bytes:
+    def take(self, size_bytes: int) -> int | None:
+        """Return a free segment for a buffer of this size, which is in use from now on; None if there is none."""
+        size_bytes = segment_bytes_for(size_bytes)
+        if not self._free.get(size_bytes):
             return None
+        segment, _ = self._free[size_bytes].popitem()
+        self._in_use[segment] = size_bytes
+        return segment
+
+    def add(self, size_bytes: int) -> int:
+        """Return the number of a new segment, which is in use from now on."""
         self._last_segment += 1
-        self._segments[self._last_segment] = _Segment(size_bytes, [(0, size_bytes)])
-        return self._last_segment, size_bytes
+        self._in_use[self._last_segment] = size_bytes
+        return self._last_segment
 
-    def forget(self, segment: int) -> None:
-        """There was no memory for a segment that nothing was placed in."""
-        del self._segments[segment]
-
-    def place(self, size_bytes: int, holder: Hashable) -> Part | None:
-        """A part of `size_bytes` for `holder`, in the first gap that has room. None: there is no such gap."""
-        need = rounded(size_bytes, PAGE_BYTES)
-        for number, segment in self._segments.items():
-            if not segment.condemned:
-                for i, (start, end) in enumerate(segment.gaps):
-                    if end - start >= need:
-                        return self._take(number, i, size_bytes, holder)
+    def give_back(self, segment: int, now_s: float, *, reusable: bool) -> int | None:
+        """The receiver has returned a segment. Return its size if it must be dropped, because it is not reusable."""
+        size_bytes = self._in_use.pop(segment, None)
+        if size_bytes is None:
+            self.unknown_returns += 1
+            return None
+        if not reusable:
+            return size_bytes
+        self._free.setdefault(size_bytes, {})[segment] = now_s
         return None
 
-    def _take(self, number: int, gap: int, size_bytes: int, holder: Hashable) -> Part:
-        segment = self._segments[number]
-        start, end = segment.gaps[gap]
-        part_end = start + rounded(size_bytes, PAGE_BYTES)
-        segment.gaps[gap : gap + 1] = [(part_end, end)] if part_end < end else []
-        fresh = max(0, part_end - max(start, segment.touched))
-        segment.touched = max(segment.touched, part_end)
-        segment.peak = max(segment.peak, part_end)
-        segment.num_parts += 1
-        part = Part(self._parts.next_id, number, start, size_bytes, fresh)
-        self._parts.give(part, holder)
-        return part
-
-    def give_back(self, part_ids: Iterable[int], holder: Hashable) -> list[int]:
-        """`holder` uses these parts no more. Returns the segments to drop."""
-        dropped = []
-        for part_id in part_ids:
-            part = self._parts.take_back(part_id, holder)
-            if part is not None:
-                self._free(part)
-                dropped += self._drop_if_done(part.segment)
-        return dropped
-
-    def lose(self, holder: Hashable) -> list[int]:
-        """The link of `holder` has ended; what it held may be read for ever. Returns the segments to drop."""
-        lost = self._parts.lose(holder).values()
-        for part in lost:
-            segment = self._segments[part.segment]
-            segment.condemned = True
-            segment.num_parts -= 1
-        return [number for number in sorted({part.segment for part in lost}) if self._drop_if_done(number)]
-
-    def tick(self) -> list[Range]:
-        """A period is over. The ranges whose memory was not needed in it, and is to be given back to the system."""
-        idle = []
-        for number, segment in self._segments.items():
-            if segment.touched > segment.peak and not segment.condemned:
-                idle.append(Range(number, segment.peak, segment.touched - segment.peak))
-                segment.touched = segment.peak
-            segment.peak = segment.highest_end()
+    def remove_idle(self, since_s: float) -> list[int]:
+        """Remove the segments that have been free since `since_s` or longer, and return their numbers."""
+        idle = [n for segments in self._free.values() for n, free_s in segments.items() if free_s <= since_s]
+        self._free = {
+            size_bytes: left
+            for size_bytes, segments in self._free.items()
+            if (left := {n: free_s for n, free_s in segments.items() if free_s > since_s})
+        }
         return idle
 
     @property
-    def has_idle(self) -> bool:
-        """Whether there is memory that a later `tick` may give back, if nothing more is placed."""
-        return any(one.touched > one.highest_end() and not one.condemned for one in self._segments.values())
+    def num_in_use(self) -> int:
+        return len(self._in_use)
 
-    def _free(self, part: Part) -> None:
-        segment = self._segments[part.segment]
-        start, end = part.offset, part.offset + rounded(part.size_bytes, PAGE_BYTES)
-        gaps = segment.gaps
-        segment.num_parts -= 1
-        i = bisect_left(gaps, (start, end))
-        if i < len(gaps) and gaps[i][0] == end:
-            end = gaps.pop(i)[1]
-        if i > 0 and gaps[i - 1][1] == start:
-            i -= 1
-            start = gaps.pop(i)[0]
-        gaps.insert(i, (start, end))
-
-    def _drop_if_done(self, number: int) -> list[int]:
-        segment = self._segments[number]
-        if not segment.condemned or segment.num_parts:
-            return []
-        del self._segments[number]
-        return [number]
+    @property
+    def has_free(self) -> bool:
+        return any(self._free.values())
 
 
 @dataclass(slots=True)
-class _Mapped:
-    size_bytes: int
-    touched: int = 0
+class ReceivedSegments:
+    """The segments that the peer has shared, and which of them are in use here.
 
-
-@dataclass(slots=True)
-class Received:
-    """What one peer has shared with us, and which parts of it are in use here."""
+    Attributes:
+        limit_bytes: of all segments together.
+    """
 
     limit_bytes: int
-    _mapped: dict[int, _Mapped] = field(default_factory=dict)
-    _in_use: dict[int, int] = field(default_factory=dict)
+    _sizes: dict[int, int] = field(default_factory=dict)
+    _in_use: dict[int, int] = field(default_factory=dict)  # segment -> size of its buffer
 
-    def check_segment(self, segment: int, size_bytes: int) -> None:
-        """Raises `WireError` when the peer may not share this segment."""
-        if segment in self._mapped or size_bytes < 1:
+    def add(self, segment: int, size_bytes: int) -> None:
+        """Raises `WireError` if the peer may not share this segment."""
+        if segment in self._sizes or size_bytes < 1:
             raise WireError(f"a shared segment {segment} of {size_bytes} bytes was announced twice, or is empty.")
-        total = size_bytes + sum(mapped.size_bytes for mapped in self._mapped.values())
-        if total > self.limit_bytes:
-            raise WireError(f"shared segments of {total} bytes were announced; this link takes {self.limit_bytes}.")
-
-    def add_segment(self, segment: int, size_bytes: int) -> None:
-        """It is mapped. After `check_segment`."""
-        self._mapped[segment] = _Mapped(size_bytes)
-
-    def drop_segment(self, segment: int) -> None:
-        """The peer sends nothing in it any more. Raises `WireError` when it never did."""
-        if self._mapped.pop(segment, None) is None:
-            raise WireError(f"a shared segment {segment} was dropped that is not known.")
-
-    def take(self, part: Part) -> int:
-        """The part is in use here from now on.
-
-        Returns from which offset on its bytes were never used here. Raises `WireError` when it is not within what is
-        mapped.
-        """
-        mapped = self._mapped.get(part.segment)
-        end = part.offset + part.size_bytes
-        if (
-            mapped is None
-            or part.size_bytes < 1
-            or end > mapped.size_bytes
-            or part.offset % PAGE_BYTES
-            or part.id in self._in_use
-        ):
+        total_bytes = size_bytes + sum(self._sizes.values())
+        if total_bytes > self.limit_bytes:
             raise WireError(
-                f"a buffer was announced in shared memory that does not fit: part {part.id}, {part.size_bytes} bytes "
-                f"from {part.offset} of segment {part.segment}, which has {mapped.size_bytes if mapped else 0}."
+                f"shared segments of {total_bytes} bytes were announced; this link takes {self.limit_bytes}."
             )
-        self._in_use[part.id] = part.size_bytes
-        fresh_from = max(part.offset, mapped.touched)
-        mapped.touched = max(mapped.touched, rounded(end, PAGE_BYTES))
-        return fresh_from
+        self._sizes[segment] = size_bytes
 
-    def done(self, part_id: int) -> int:
-        """Nothing here uses the part any more. Returns how many bytes it has."""
-        return self._in_use.pop(part_id)
+    def drop(self, segment: int) -> None:
+        """The peer does not use the segment again. Raises `WireError` if it is unknown, or in use here."""
+        if segment in self._in_use or self._sizes.pop(segment, None) is None:
+            raise WireError(f"a shared segment {segment} was dropped that is unknown or in use.")
 
+    def take(self, buffer: SharedBuffer) -> None:
+        """The buffer is in use from now on. Raises `WireError` if it does not fit its segment."""
+        size_bytes = self._sizes.get(buffer.segment, 0)
+        if not 0 < buffer.size_bytes <= size_bytes or buffer.segment in self._in_use:
+            raise WireError(
+                f"a buffer of {buffer.size_bytes} bytes was announced in segment {buffer.segment}, which has "
+                f"{size_bytes} bytes and is {'in use' if buffer.segment in self._in_use else 'not in use'}."
+            )
+        self._in_use[buffer.segment] = buffer.size_bytes
 
-def rounded(size_bytes: int, step_bytes: int) -> int:
-    """The next multiple of `step_bytes`."""
-    return -(-size_bytes // step_bytes) * step_bytes
+    def done(self, segment: int) -> int:
+        """Nothing here refers to the buffer of the segment any more. Return the buffer's size."""
+        return self._in_use.pop(segment)

@@ -1,33 +1,33 @@
-"""Big buffers of one link through shared memory, when its peer is on this host.
+"""Big buffers of one link through shared memory, when the peer is on this host.
 
     sender                                                     receiver
       OFFER, with the first big buffer, which is copied   -->
-                                                          <--  INVITE: I can map what you send
-      SEGMENT and its descriptor, before its first use    -->  mapped once
-      copies a buffer into a part; names it in a frame    -->  hands the part out as writable memory, no copy
-                                                          <--  RETURN: nothing refers to these parts any more
-      DROPPED: this segment is used no more               -->  unmapped when the last array in it is gone
+                                                          <--  INVITE: descriptors are accepted from now on
+      SEGMENT and its descriptor, before its first use    -->  maps it
+      copies a buffer into it; names it in a frame        -->  hands it out as writable memory, without a copy
+                                                          <--  RETURN: nothing refers to the buffer any more
+      uses it again for the next buffer of its size, or
+      DROPPED: after 10 s without use                     -->  unmaps it
 
-Descriptors are looked for only after an INVITE: a read that can take them costs more, and most links send small things.
+Descriptors are only received after an INVITE, because a read that can receive them costs more, and most links only
+send small messages.
 
-A received part belongs to the receiver until the last array or view over it is gone. That is noticed by a weak
-reference, whose callback may run on any thread in the middle of anything: it only appends to a deque, which is looked
-at whenever the link has read something, and now and then. What is in use when this process forks may be read by the
-child too, and is shared with it, as memory of torch's `share_memory_()` is: it is returned when that child has ended as
-well, and all that it forked. The end of a pipe tells that: they hold its other end, and nobody writes.
+A weak reference tells when the last array or view of a received buffer is gone. Its callback may run on any thread in
+the middle of anything, so it only appends to a deque, which is read after the link has received something, and every
+half second. A buffer that was in use during a fork may be read by the child for as long as it lives, as memory of
+torch's `share_memory_()` is. Its segment is returned as not reusable, and the sender drops it.
 
-Locks: a link's own, then the pool's, then the sender's.
+Locks: `_lock` is held before the sender's.
 """
 
 import contextlib
-import itertools
+import math
 import os
 import struct
 import threading
 import weakref
 from collections import deque
 from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
 from ...base.errors import WireError
@@ -36,144 +36,165 @@ from ..frames import Buffer, Frame, Limits
 from ..hub import Alarm, Hub
 from ..sender import Sender
 from ..transports.wires import SocketWire
-from .segment_table import PAGE_BYTES, Part, Received, rounded
-from .segments import SUPPORTED, Segment, SegmentPool, map_received, pool_bytes
+from .segment_table import ReceivedSegments, SegmentTable, SharedBuffer, segment_bytes_for
+from .segments import SUPPORTED, Segment, SegmentBudget, limit_of, map_received, new_segment
 
 if TYPE_CHECKING:
     import ctypes
 
-# Smaller buffers are quicker through the socket.
+# Smaller buffers are faster through the socket.
 SHARED_FROM_BYTES = 192 << 10
-# Fewer bytes are returned with those that come later: a message for each would cost more than the copy.
+# Fewer bytes are returned together with later ones: a message for each would cost more than the copy.
 _RETURNED_FROM_BYTES = 1 << 20
-# How often to look for what is to be returned while nothing is read.
-_LOOK_S = 0.5
+_RETURN_INTERVAL_S = 0.5
+_IDLE_S = 10.0
 
-_TWO, _ONE = struct.Struct("<QQ"), struct.Struct("<Q")
-_numbers = itertools.count(1)
+_SEGMENT, _DROPPED, _RETURNED = struct.Struct("<QQ"), struct.Struct("<Q"), struct.Struct("<Q?")
 
 
 class Sharing:
-    """The shared memory of one link, both ways."""
+    """The shared memory of one link, in both directions."""
 
     def __init__(self, hub: Hub, wire: SocketWire, limits: Limits) -> None:
         self._hub = hub
         self._wire = wire
         self._sender: Sender | None = None
         self._lock = threading.Lock()
-        self._ended = False
+        self._has_ended = False
         self.num_sent_bytes = self.num_received_bytes = 0
-        # What this side sends.
-        self._number = next(_numbers)
-        self._pool_bytes = pool_bytes(limits)
-        self._pool: SegmentPool | None = None
-        self._offered = False
-        self._introduced: set[int] = set()
-        # What it receives.
+        # Sending.
+        self._limit_bytes = limit_of(limits)
+        self._budget = SegmentBudget.of(hub)
+        self._has_offered = self.is_accepted = False
+        self._table = SegmentTable()
+        self._sent: dict[int, Segment] = {}
+        self._idle_alarm = Alarm(hub, self._drop_idle)
+        # Receiving.
         self.is_invited = False
-        self._received = Received(limits.mapped_bytes)
-        self._segments: dict[int, Segment] = {}
+        self._received = ReceivedSegments(limits.mapped_bytes)
+        self._mapped: dict[int, Segment] = {}
         self._watches: dict[int, _Watch] = {}
-        self._forks: dict[int, set[int]] = {}  # the reading end of the pipe to a fork -> the parts it may read
-        self._forking: tuple[int, int] | None = None
-        self._gone: deque[int] = deque()
+        self._forked: set[int] = set()  # segments that were in use during a fork
+        self._unused: deque[int] = deque()
         self._returning = threading.Lock()
         self._due: list[int] = []
         self._due_bytes = 0
-        self._alarm = Alarm(hub, self._look)
+        self._return_alarm = Alarm(hub, self._return_all)
         _all.add(self)
 
     def attach(self, sender: Sender) -> None:
-        """What is sent for this goes by `sender`."""
+        """Send frames by `sender`."""
         self._sender = sender
 
     def handle(self, frame: Frame) -> None:
-        """A frame about shared memory. Raises `WireError` when it cannot be right."""
+        """Handle a frame about shared memory. Raises `WireError` if it cannot be right."""
         if frame.kind == frames.OFFER:
             self._invite()
         elif frame.kind == frames.INVITE:
-            self._accept()
+            if not self._has_offered or self.is_accepted:
+                raise WireError("an invitation to share memory came, and nothing was offered.")
+            self.is_accepted = True
         elif frame.kind == frames.SEGMENT:
             self._map(frame.head)
         elif frame.kind == frames.DROPPED:
-            (segment,) = _unpacked(_ONE, frame.head)
-            self._received.drop_segment(segment)
-            self._segments.pop(segment, None)
-        elif self._pool is not None and len(frame.head) % _ONE.size == 0:
-            self._pool.give_back([part for (part,) in _ONE.iter_unpack(frame.head)], self._number)
+            (segment,) = _unpacked(_DROPPED, frame.head)
+            self._received.drop(segment)
+            self._mapped.pop(segment, None)
+            self._forked.discard(segment)
+        elif self.is_accepted and len(frame.head) % _RETURNED.size == 0:
+            self._give_back(list(_RETURNED.iter_unpack(frame.head)))
         else:
-            raise WireError(f"a return of {len(frame.head)} bytes came, for what was never shared.")
+            raise WireError(f"a return of {len(frame.head)} bytes came, which is not expected.")
 
     # -- sending ---------------------------------------------------------------------------------------------------
 
     def wants(self, buffers: Sequence[memoryview]) -> bool:
-        """Whether any of these is worth being shared."""
-        return self._pool_bytes > 0 and any(buffer.nbytes >= SHARED_FROM_BYTES for buffer in buffers)
+        """Return True if any of the buffers is large enough to be shared."""
+        return self._limit_bytes > 0 and any(buffer.nbytes >= SHARED_FROM_BYTES for buffer in buffers)
 
     def encode(self, kind: int, call_id: int, head: bytes, buffers: Sequence[memoryview]) -> list[Buffer]:
-        """As `frames.encode`; what could be copied into shared memory may be changed at once."""
-        parts: list[Part | None] = []
-        if self._pool is None:
+        """As `frames.encode`. Buffers that were copied into shared memory may be changed at once."""
+        shared: list[SharedBuffer | None] = []
+        if not self.is_accepted:
             self._offer()
         elif len(buffers) <= frames.SHARED_BUFFERS_MAX:
-            parts = [self._copy(buffer) if buffer.nbytes >= SHARED_FROM_BYTES else None for buffer in buffers]
-        if any(parts):
-            return frames.encode_shared(kind, call_id, head, buffers, parts)
+            shared = [self._copy(buffer) if buffer.nbytes >= SHARED_FROM_BYTES else None for buffer in buffers]
+        if any(shared):
+            return frames.encode_shared(kind, call_id, head, buffers, shared)
         return frames.encode(kind, call_id, head, buffers)
 
     def _offer(self) -> None:
         with self._lock:
-            first, self._offered = not self._offered, True
-        if first:
+            is_first, self._has_offered = not self._has_offered, True
+        if is_first:
             self._put(frames.OFFER, b"")
 
-    def _accept(self) -> None:
+    def _copy(self, buffer: memoryview) -> SharedBuffer | None:
         with self._lock:
-            if not self._offered or self._pool is not None:
-                raise WireError("an invitation to share memory came, and nothing was offered.")
-            if not self._ended:
-                pool = SegmentPool.of(self._hub)
-                pool.join(self._number, self._dropped)
-                self._pool = pool
+            if self._has_ended:
+                return None
+            number = self._table.take(buffer.nbytes)
+            segment = self._sent[number] if number is not None else None
+        if number is None or segment is None:
+            new = self._add_segment(segment_bytes_for(buffer.nbytes))
+            if new is None:
+                return None
+            number, segment = new
+        try:
+            segment.write(buffer)
+        except BaseException:  # a signal handler has raised it
+            self._give_back([(number, True)])
+            raise
+        self.num_sent_bytes += buffer.nbytes
+        return SharedBuffer(number, buffer.nbytes)
 
-    def _copy(self, buffer: memoryview) -> Part | None:
+    def _add_segment(self, size_bytes: int) -> tuple[int, Segment] | None:
+        """Make a segment and announce it to the peer. None: there is no memory, or the link has ended."""
+        if not self._budget.take(size_bytes, self._limit_bytes):
+            self._drop_idle(idle_s=0.0)
+            if not self._budget.take(size_bytes, self._limit_bytes):
+                return None
+        new = new_segment(size_bytes)  # without the lock: this may take long
+        if new is None:
+            self._budget.give_back(size_bytes)
+            return None
+        segment, fd = new
         with self._lock:
-            if self._ended or self._pool is None:
+            if self._has_ended:
+                self._budget.give_back(size_bytes)
+                os.close(fd)
                 return None
-            placed = self._pool.place(buffer.nbytes, self._number, self._pool_bytes)
-            if placed is None:
-                return None
-            part, segment = placed
-            if part.segment not in self._introduced and not self._introduce(part.segment, segment.size_bytes):
-                return None
-        if part.fresh_bytes:
-            end = part.offset + rounded(part.size_bytes, PAGE_BYTES)
-            if not segment.acquire(end - part.fresh_bytes, part.fresh_bytes):
-                self._pool.give_back([part.id], self._number)
-                return None
-        segment.write(part.offset, buffer)
-        self.num_sent_bytes += part.size_bytes
-        return part
+            number = self._table.add(size_bytes)
+            self._sent[number] = segment
+            assert self._sender is not None, "attached when the link was made"
+            (frame,) = frames.encode(frames.SEGMENT, 0, _SEGMENT.pack(number, size_bytes))
+            self._sender.put_with_descriptor(bytes(frame), fd, self._wire.write_with_descriptor)
+        return number, segment
 
-    def _introduce(self, number: int, size_bytes: int) -> bool:
-        """The peer gets the segment before any frame that names it: who sends such a frame took the lock after us.
+    def _give_back(self, returned: Sequence[tuple[int, bool]]) -> None:
+        now_s = self._hub.clock.now_s()
+        with self._lock:
+            dropped = [n for n, reusable in returned if self._table.give_back(n, now_s, reusable=reusable) is not None]
+            self._drop(dropped)
+        self._drop_idle()
 
-        False: the pool is closed by now.
-        """
-        assert self._pool is not None, "it has the segment"
-        fd = self._pool.descriptor(number)
-        if fd is None:
-            return False
-        self._introduced.add(number)
-        (frame,) = frames.encode(frames.SEGMENT, 0, _TWO.pack(number, size_bytes))
-        assert self._sender is not None, "attached when the link was made"
-        self._sender.put_with_descriptor(bytes(frame), fd, self._wire.write_with_descriptor)
-        return True
+    def _drop_idle(self, idle_s: float = _IDLE_S) -> None:
+        """Drop the segments that were not used for `idle_s`."""
+        now_s = self._hub.clock.now_s()
+        with self._lock:
+            idle = self._table.remove_idle(now_s - idle_s)
+            for segment in idle:
+                self._sent[segment].release()
+            self._drop(idle)
+            has_free = self._table.has_free
+        if has_free:
+            self._idle_alarm.set(now_s + _IDLE_S)
 
-    def _dropped(self, number: int) -> None:
-        if number in self._introduced:
-            self._introduced.discard(number)
-            self._put(frames.DROPPED, _ONE.pack(number))
+    def _drop(self, segments: Sequence[int]) -> None:
+        """Forget segments that the receiver does not use. With the lock held."""
+        for number in segments:
+            self._budget.give_back(self._sent.pop(number).size_bytes)
+            self._put(frames.DROPPED, _DROPPED.pack(number))
 
     def _put(self, kind: int, head: bytes) -> None:
         assert self._sender is not None, "attached when the link was made"
@@ -188,177 +209,129 @@ class Sharing:
             self._put(frames.INVITE, b"")
 
     def _map(self, head: Buffer) -> None:
-        number, size_bytes = _unpacked(_TWO, head)
+        number, size_bytes = _unpacked(_SEGMENT, head)
         fd = self._wire.next_descriptor()
         if fd < 0:
             raise WireError("a shared segment was announced, and no descriptor came with it.")
         try:
-            self._received.check_segment(number, size_bytes)
-            self._segments[number] = map_received(fd, size_bytes)
-            self._received.add_segment(number, size_bytes)
+            self._received.add(number, size_bytes)
+            self._mapped[number] = map_received(fd, size_bytes)
         finally:
             os.close(fd)
 
     def adopt(self, frame: Frame) -> Frame:
-        """The frame with its shared buffers as memory. Raises `WireError` when they are not where they may be."""
+        """Return the frame with its shared buffers as memory. Raises `WireError` if they do not fit their segments."""
         both = zip(frame.buffers, frame.parts, strict=True)
-        buffers = [buffer if part is None else self._adopt(part) for buffer, part in both]
-        self._alarm.set(self._hub.clock.now_s() + _LOOK_S)
+        buffers = [buffer if shared is None else self._adopt(shared) for buffer, shared in both]
+        self._return_alarm.set(self._hub.clock.now_s() + _RETURN_INTERVAL_S)
         return frame._replace(buffers=buffers, parts=())
 
-    def _adopt(self, part: Part) -> memoryview:
-        fresh_from = self._received.take(part)
-        segment = self._segments.get(part.segment)
+    def _adopt(self, shared: SharedBuffer) -> memoryview:
+        self._received.take(shared)
+        segment = self._mapped.get(shared.segment)
         if segment is None:
             raise WireError("the link has just ended.")
-        end = part.offset + part.size_bytes
-        if fresh_from < end:
-            segment.populate(fresh_from, end - fresh_from)
-        array = segment.part(part.offset, part.size_bytes)
-        self.num_received_bytes += part.size_bytes
-        self._watches[part.id] = _Watch(array, part.id, self._gone)
+        array = segment.buffer(shared.size_bytes)
+        self.num_received_bytes += shared.size_bytes
+        self._watches[shared.segment] = _Watch(array, shared.segment, self._unused)
         return memoryview(array).cast("B")
 
     def after_reading(self, *, between_frames: bool) -> None:
-        """All that came has been handled. Raises `WireError` when descriptors came that no frame told of."""
+        """Call this after all received frames were handled. Raises `WireError` if a descriptor was not announced."""
         if between_frames and self._wire.has_descriptors:
             raise WireError("a descriptor came that nobody had announced.")
-        if self._gone:
+        if self._unused:
             self.send_returns(at_least_bytes=_RETURNED_FROM_BYTES)
 
     def send_returns(self, *, at_least_bytes: int = 0) -> None:
-        """Tell the peer which of its parts nobody here uses any more, if they are worth a message."""
+        """Return the segments of unused buffers, if these have at least this number of bytes."""
         with self._returning:
             with contextlib.suppress(IndexError):
                 while True:
-                    part_id = self._gone.popleft()
-                    self._watches.pop(part_id, None)
-                    if not self._is_read_by_fork(part_id):
-                        self._due.append(part_id)
-                        self._due_bytes += self._received.done(part_id)
-            if self._ended or not self._due or self._due_bytes < at_least_bytes:
+                    segment = self._unused.popleft()
+                    self._watches.pop(segment, None)
+                    self._due.append(segment)
+                    self._due_bytes += self._received.done(segment)
+            if self._has_ended or not self._due or self._due_bytes < at_least_bytes:
                 return
-            head = b"".join(map(_ONE.pack, self._due))
+            head = b"".join(_RETURNED.pack(segment, segment not in self._forked) for segment in self._due)
             self._due, self._due_bytes = [], 0
         self._put(frames.RETURN, head)
 
-    def _look(self) -> None:
+    def _return_all(self) -> None:
         self.send_returns()
-        if (self._watches or self._forks) and not self._ended:
-            self._alarm.set(self._hub.clock.now_s() + _LOOK_S)
+        if self._watches and not self._has_ended:
+            self._return_alarm.set(self._hub.clock.now_s() + _RETURN_INTERVAL_S)
 
     # -- the end ---------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """The link has ended. What was received stays with those who have it."""
+        """The link has ended. Received buffers stay usable."""
         with self._lock:
-            self._ended = True
-            if self._pool is not None:
-                self._pool.lose(self._number)
-        self._alarm.cancel()
-        self._watches, self._segments = {}, {}
-        with self._returning:
-            forks, self._forks = list(self._forks), {}
-        for end in forks:
-            self._hub.forget(end)
-            os.close(end)
-
-    # -- forks -----------------------------------------------------------------------------------------------------
+            self._has_ended = True
+            for number in self._table.remove_idle(math.inf):
+                self._sent[number].release()
+            for segment in self._sent.values():
+                self._budget.give_back(segment.size_bytes)
+            self._table, self._sent = SegmentTable(), {}
+        self._idle_alarm.cancel()
+        self._return_alarm.cancel()
+        self._watches, self._mapped = {}, {}
 
     def close_fork(self) -> None:
-        """In a forked child, where locks may be held by threads that are not there. Our end of the pipe stays open."""
-        self._ended = True
-        self._watches, self._segments = {}, {}
-        for end in (*self._forks, *(self._forking or ())[:1]):
-            os.close(end)
-        self._forks, self._forking = {}, None
+        """Free the memory in a forked child, where locks may be held by threads that do not exist."""
+        self._has_ended = True
+        self._watches, self._mapped, self._sent = {}, {}, {}
 
-    def before_fork(self) -> None:
-        """This process is about to fork: what is in use here may be in use there."""
-        if self._watches and not self._ended:
-            self._forking = os.pipe2(os.O_CLOEXEC)
-
-    def after_fork(self) -> None:
-        """It has forked, or could not: then the pipe ends at once."""
-        ends, self._forking = self._forking, None
-        if ends is None:
-            return
-        os.close(ends[1])
-        with self._returning:
-            is_over = self._ended
-            if not is_over:
-                self._forks[ends[0]] = set(self._watches)
-        if is_over:
-            os.close(ends[0])
-        else:
-            self._hub.watch(ends[0], partial(self._fork_ended, ends[0]))
-
-    def _is_read_by_fork(self, part_id: int) -> bool:
-        return any(part_id in parts for parts in self._forks.values())
-
-    def _fork_ended(self, end: int, _events: int) -> None:
-        with self._returning:
-            parts = self._forks.pop(end, None)
-        if parts is None:
-            return
-        self._hub.forget(end)
-        os.close(end)
-        self._gone.extend(part_id for part_id in parts if part_id not in self._watches)  # nobody here reads it either
-        self.send_returns(at_least_bytes=_RETURNED_FROM_BYTES)
-        self._alarm.set(self._hub.clock.now_s() + _LOOK_S)
+    def note_fork(self) -> None:
+        """A child may read the buffers that are in use now."""
+        self._forked.update(self._watches)
 
 
 def shared(sharing: Sharing | None) -> Sharing:
-    """What a link has to share memory with. Raises `WireError` when it has none, and its peer thinks it has."""
+    """Return the shared memory of a link. Raises `WireError` if it has none, and the peer has sent a frame about it."""
     if sharing is None:
         raise WireError("a frame about shared memory came, and this link has none.")
     return sharing
 
 
 class _Watch(weakref.ref["ctypes.Array[ctypes.c_ubyte]"]):
-    """Notes when nothing refers to a part any more."""
+    """Notes when nothing refers to the buffer of a segment any more."""
 
-    __slots__ = ("gone", "part_id")
-    part_id: int
-    gone: deque[int]
+    __slots__ = ("segment", "unused")
+    segment: int
+    unused: deque[int]
 
-    def __new__(cls, array: "ctypes.Array[ctypes.c_ubyte]", part_id: int, gone: deque[int]) -> "_Watch":
+    def __new__(cls, array: "ctypes.Array[ctypes.c_ubyte]", segment: int, unused: deque[int]) -> "_Watch":
         watch = super().__new__(cls, array, _note)
-        watch.part_id, watch.gone = part_id, gone
+        watch.segment, watch.unused = segment, unused
         return watch
 
-    def __init__(self, array: "ctypes.Array[ctypes.c_ubyte]", part_id: int, gone: deque[int]) -> None:
-        """All is done in `__new__`; a weak reference's own takes other arguments."""
+    def __init__(self, array: "ctypes.Array[ctypes.c_ubyte]", segment: int, unused: deque[int]) -> None:
+        """Does nothing: the constructor of a weak reference takes other arguments."""
 
 
 def _note(watch: "_Watch") -> None:
-    # On any thread, inside any lock: nothing but this.
-    watch.gone.append(watch.part_id)
+    # On any thread, possibly with any lock held: do nothing else here.
+    watch.unused.append(watch.segment)
 
 
-def _unpacked(form: struct.Struct, head: Buffer) -> tuple[int, ...]:
-    if len(head) != form.size:
-        raise WireError(f"a frame about shared memory has {len(head)} bytes, expected {form.size}.")
-    return form.unpack(head)
+def _unpacked(layout: struct.Struct, head: Buffer) -> tuple[int, ...]:
+    if len(head) != layout.size:
+        raise WireError(f"a frame about shared memory has {len(head)} bytes, expected {layout.size}.")
+    return layout.unpack(head)
 
 
-def _every() -> "list[Sharing]":
+def _note_fork() -> None:
     while True:
         try:
-            return list(_all)
+            sharings = list(_all)
+            break
         except RuntimeError:  # another thread has just made a link
             continue
-
-
-def _before_fork() -> None:
-    for sharing in _every():
-        sharing.before_fork()
-
-
-def _after_fork() -> None:
-    for sharing in _every():
-        sharing.after_fork()
+    for sharing in sharings:
+        sharing.note_fork()
 
 
 _all: "weakref.WeakSet[Sharing]" = weakref.WeakSet()
-os.register_at_fork(before=_before_fork, after_in_parent=_after_fork)
+os.register_at_fork(before=_note_fork, after_in_parent=_note_fork)

@@ -1,12 +1,11 @@
-"""What carries the bytes of a link, and how one is made: listening, dialling, and trust in who is there.
+"""Transports: the wires that carry the bytes of a link, and how links are accepted and dialed.
 
-    wires        the interface, sockets and memory          sealed           the same between hosts, encrypted
+    wires        the interface; sockets and memory          tls              the wire between hosts, and its handshake
     unix         links on one host                          tcp              links between hosts
-                                                            tls              proofs, before the first record
-    acceptor     strangers, until they have proved          tcp_sockets      addresses, ports, options
-                 themselves                                 tcp_watch        whether the other host answers
-    pending_connections (pure)   how many strangers there may be
-    spinning (pure)              whether who waits looks before it sleeps
+    acceptor     connections during their handshake         tcp_sockets      addresses, ports, options
+                                                            tcp_watch        whether the peer's host responds
+    pending_connections (pure)   limits of the number of handshakes
+    spinning (pure)              whether a waiting thread polls before it sleeps
 
-Knows no message. `tls` and `tcp` load `ssl` and `cryptography`; the rest does not.
+Messages are unknown here. `tls` and `tcp` load `ssl` and `cryptography`.
 """

@@ -1,15 +1,15 @@
-"""Accepting connections of strangers, and holding them until they have proved themselves: what all listeners share.
+"""Accepts connections and runs their handshakes: the part that all listeners share.
 
-    listening socket --accept--> begin(connection) --> Greeting --step, step, ...--> link --on_link--> its owner
+    listening socket --accept--> begin(connection) --> PendingHandshake --step, step, ...--> link --on_link--> its owner
                                       |                    |
-                                      +---- Refused, or its time is over ----> closed, and counted in `refused`
+                                      +------ Refused, or the time limit ------> closed, and counted in `refused`
 
-How a stranger proves itself is the greeting's (`unix`, `tcp`). Its steps run when its connection is ready and never
-wait; nothing that it raises on purpose leaves this file. They run on the thread of the hub that has the links, or,
-where a greeting costs arithmetic and strangers can come in numbers, of a hub that does nothing else. Whoever connects
-and says nothing is dropped after a while, and at once when too many do (`pending_connections`).
+The listeners (`unix`, `tcp`) implement the handshake. Its steps run when the connection is ready, and never block.
+They run on the hub of the links, or on a hub of their own if handshakes are expensive and strangers can cause many.
+Connections that send nothing are dropped at the time limit, and earlier if there are too many (`pending_connections`).
 
-Closing: first the socket, then the greetings. Who sees its greeting end may dial again at once, and must find nobody.
+`close` closes the listening socket before the pending connections: a peer that sees its handshake end may dial again
+at once, and must not be accepted again.
 """
 
 import errno
@@ -29,83 +29,83 @@ from .pending_connections import PendingConnections
 
 _log = logging.getLogger(__name__)
 
-# Who has connected and not proved itself, which in good faith takes milliseconds: in all, and of one address.
-GREETINGS_MAX = 256
-GREETINGS_OF_ONE_MAX = 128
-# How long to leave the listener alone when this process has no descriptor left.
+# Connections with an incomplete handshake, which takes milliseconds: in total, and of one address.
+MAX_PENDING = 256
+MAX_PENDING_PER_ADDRESS = 128
+# Pause of accepting when this process has no descriptor left.
 _EXHAUSTED_PAUSE_S = 0.1
 
 Refusal = Literal["other-user", "not-authentic", "half-open", "malformed", "other-version"]
 
 
 class Refused(Exception):
-    """Raised by a greeting: the connection is to be closed, and counted under `why`."""
+    """Raised by a handshake: close the connection and count it under `reason`."""
 
-    def __init__(self, why: Refusal) -> None:
-        super().__init__(why)
-        self.why = why
+    def __init__(self, reason: Refusal) -> None:
+        super().__init__(reason)
+        self.reason = reason
 
 
-class Greeting(Protocol):
-    """A connection that has not proved itself yet. It owns the connection until `link` has taken it over."""
+class PendingHandshake(Protocol):
+    """The handshake of an accepted connection. Owns the connection until `link` is called."""
 
     def fileno(self) -> int:
-        """Of the connection."""
+        """Return the descriptor of the connection."""
 
     def step(self) -> int:
-        """Go on, without waiting. The events to wait for, 0 when it has proved itself; or raises Refused."""
+        """Continue without blocking. Return the events to wait for, 0 when complete. Raises `Refused`."""
 
     def link(self) -> Link:
-        """The link over the connection, not open yet; once, after the last step."""
+        """Return the link over the connection, not open yet. Called once, after the last step."""
 
-    def turn_away(self) -> None:
-        """Close the connection, so that the other side can still read what was said to it."""
+    def reject(self) -> None:
+        """Close the connection so that the other side can still read the last message."""
 
     def close_fork(self) -> None:
-        """Close this process's copy of the descriptor, and touch nothing else."""
+        """Close this process's copy of the descriptor and do nothing else."""
 
 
 class Acceptor:
     """See the module.
 
     Args:
-        listening: a socket that listens and does not block; the acceptor's from now on.
-        where: its address, for messages.
-        begin: makes the greeting of a connection, given its address too, or raises Refused; then the connection is
+        listening: a non-blocking listening socket, owned by the acceptor from now on.
+        begin: returns the handshake of a connection, given its address too. Raises `Refused`; then the connection is
             closed here.
-        on_link: gets each link, on the hub's thread, and must set `link.handler`.
-        handshake_s: how long a greeting may take.
-        accepted_a_turn: how many connections to take before the hub serves others.
-        reception: the hub where greetings run, started, which is this acceptor's from now on; None: `hub`.
-        from_where: the address that counts of where a connection comes from; None: none has a limit of its own.
+        where: the address of the listener, for messages.
+        on_link: called with each link on the hub's thread; must set `link.handler`.
+        handshake_s: time limit of a handshake.
+        accepted_a_turn: number of connections to accept before the hub continues with others.
+        handshake_hub: a started hub for handshakes, owned by the acceptor from now on; None: `hub`.
+        address_of: returns the address that `MAX_PENDING_PER_ADDRESS` applies to; None for no limit.
 
     Attributes:
-        refused: how many connections were closed, by reason.
-        greeting: those that have not proved themselves, the oldest first.
+        refused: numbers of closed connections by reason.
+        pending: connections with an incomplete handshake, the oldest first.
     """
 
     def __init__(
         self,
         hub: Hub,
         listening: socket.socket,
-        begin: Callable[[socket.socket, Any], Greeting],  # Any: addresses have the form of their family
+        begin: Callable[[socket.socket, Any], PendingHandshake],  # Any: addresses have the form of their family
         *,
         where: str,
         on_link: Callable[[Link], None],
         handshake_s: float,
         accepted_a_turn: int,
-        reception: Hub | None = None,
-        from_where: Callable[[Any], Hashable] = lambda address: None,  # Any: as above
+        handshake_hub: Hub | None = None,
+        address_of: Callable[[Any], Hashable] = lambda address: None,  # Any: as above
     ) -> None:
         self.refused: Counter[Refusal] = Counter()
-        self.greeting: PendingConnections[_Unproved] = PendingConnections(
-            in_all=GREETINGS_MAX, of_one=GREETINGS_OF_ONE_MAX
+        self.pending: PendingConnections[_PendingConnection] = PendingConnections(
+            limit=MAX_PENDING, limit_per_address=MAX_PENDING_PER_ADDRESS
         )
         self.handshake_s = handshake_s
-        self.hub = reception or hub  # of the greetings
-        self._links_hub = hub
-        self._proved: dict[_Unproved, None] = {}  # have, and wait for the hub of the links
-        self._from_where = from_where
+        self.hub = handshake_hub or hub
+        self._link_hub = hub
+        self._authenticated: dict[_PendingConnection, None] = {}  # complete, and waiting for the hub of the links
+        self._address_of = address_of
         self._lock = threading.Lock()
         self._socket = listening
         self._begin = begin
@@ -127,52 +127,51 @@ class Acceptor:
                 return
             connection.setblocking(False)
             try:
-                greeting = self._begin(connection, address)
+                handshake = self._begin(connection, address)
             except Refused as refused:
-                self._count(refused.why)
+                self._count(refused.reason)
                 connection.close()
                 continue
-            unproved = _Unproved(self, greeting)
-            goes = self.greeting.arrive(unproved, self._from_where(address))
-            if goes is not None:
-                goes.drop("half-open")
-            unproved.begin()
+            pending = _PendingConnection(self, handshake)
+            dropped = self.pending.add(pending, self._address_of(address))
+            if dropped is not None:
+                dropped.drop("half-open")
+            pending.begin()
 
     def _pause(self, error: OSError) -> None:
-        """Who connects waits in the kernel meanwhile. Polling on would only burn a CPU."""
+        """Stop accepting for a moment. New connections wait in the kernel; polling would use a whole CPU."""
         if self._closed or error.errno == errno.ECONNABORTED:
             return
         _log.warning("%s cannot accept a connection: %s", self._where, error)
         self.hub.change(self._socket.fileno(), 0)
-        self.hub.call_at(self.hub.clock.now_s() + _EXHAUSTED_PAUSE_S, self._go_on)
+        self.hub.call_at(self.hub.clock.now_s() + _EXHAUSTED_PAUSE_S, self._resume)
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         if not self._closed:
             self.hub.change(self._socket.fileno(), READ)
 
-    def proved(self, unproved: "_Unproved") -> None:
-        """It has proved itself."""
-        self.greeting.gone(unproved)
-        if self.hub is self._links_hub:
-            self._welcome(unproved)
+    def complete(self, pending: "_PendingConnection") -> None:
+        """A handshake is complete."""
+        self.pending.remove(pending)
+        if self.hub is self._link_hub:
+            self._make_link(pending)
             return
         with self._lock:
-            self._proved[unproved] = None
-        self._links_hub.call_soon(partial(self._let_in, unproved))
+            self._authenticated[pending] = None
+        self._link_hub.call_soon(partial(self._make_link_unless_closed, pending))
 
-    def _let_in(self, unproved: "_Unproved") -> None:
-        """On the hub of the links; not when it was turned away meanwhile, by the closing."""
+    def _make_link_unless_closed(self, pending: "_PendingConnection") -> None:
         with self._lock:
-            is_there = unproved in self._proved
-            self._proved.pop(unproved, None)
-        if is_there:
-            self._welcome(unproved)
+            is_waiting = pending in self._authenticated
+            self._authenticated.pop(pending, None)
+        if is_waiting:
+            self._make_link(pending)
 
-    def _welcome(self, unproved: "_Unproved") -> None:
+    def _make_link(self, pending: "_PendingConnection") -> None:
         try:
-            link = unproved.greeting.link()
+            link = pending.handshake.link()
         except BaseException:
-            unproved.greeting.turn_away()
+            pending.handshake.reject()
             raise
         link.on_malformed = self._count_malformed
         try:
@@ -183,80 +182,80 @@ class Acceptor:
             link.close("it could not be welcomed")
             raise
 
-    def refuse(self, unproved: "_Unproved", why: Refusal) -> None:
-        """It has not, and will not."""
-        self.greeting.gone(unproved)
-        self._count(why)
+    def refuse(self, pending: "_PendingConnection", reason: Refusal) -> None:
+        """A handshake has failed."""
+        self.pending.remove(pending)
+        self._count(reason)
 
-    def _count(self, why: Refusal) -> None:
+    def _count(self, reason: Refusal) -> None:
         with self._lock:
-            self.refused[why] += 1
+            self.refused[reason] += 1
 
     def _count_malformed(self, _error: WireError) -> None:
         self._count("malformed")
 
     def close(self) -> bool:
-        """Accept nothing more; the links stay. From the hub's thread, or when the hub stands. In a fork: nothing.
+        """Stop accepting; links stay. Call it on the hub's thread, or when the hub is stopped. No effect in a fork.
 
-        Whether this was the first call, in the process that listens.
+        Return True for the first call in the listening process.
         """
         if self._closed or self._pid != os.getpid():
             return False
         self._closed = True
-        if self.hub is not self._links_hub:
-            self.hub.close()  # nothing is greeted from here on
+        if self.hub is not self._link_hub:
+            self.hub.close()  # ends all handshakes
         self.hub.forget(self._socket.fileno())
         self._socket.close()
-        for unproved in self.greeting:
-            unproved.drop("half-open")
+        for pending in self.pending:
+            pending.drop("half-open")
         with self._lock:
-            proved, self._proved = self._proved, {}
-        for unproved in proved:
-            unproved.greeting.turn_away()
+            authenticated, self._authenticated = self._authenticated, {}
+        for pending in authenticated:
+            pending.handshake.reject()
         return True
 
     def close_fork(self) -> None:
-        """In a forked child: close the copies of the descriptors."""
+        """Close the copies of the descriptors in a forked child."""
         self._socket.close()
-        for unproved in (*self.greeting, *self._proved):
-            unproved.greeting.close_fork()
+        for pending in (*self.pending, *self._authenticated):
+            pending.handshake.close_fork()
 
 
-class _Unproved:
-    """A greeting, its place in the hub's poll, and its time."""
+class _PendingConnection:
+    """A handshake, its registration with the hub's poll, and its time limit."""
 
-    def __init__(self, acceptor: Acceptor, greeting: Greeting) -> None:
-        self.greeting = greeting
+    def __init__(self, acceptor: Acceptor, handshake: PendingHandshake) -> None:
+        self.handshake = handshake
         self._acceptor = acceptor
         self._events = READ
         hub = acceptor.hub
-        hub.watch(greeting.fileno(), self._ready)
+        hub.watch(handshake.fileno(), self._ready)
         due_s = hub.clock.now_s() + acceptor.handshake_s
         self._timer: Timer = hub.call_at(due_s, lambda: self.drop("half-open"))
 
     def begin(self) -> None:
-        """The first step: it may be this side that speaks first, or the other may have spoken already."""
+        """Take the first step: this side may be the first to send, or the other may already have sent something."""
         self._ready(READ)
 
     def _ready(self, _events: int) -> None:
         try:
-            events = self.greeting.step()
+            events = self.handshake.step()
         except Refused as refused:
-            self.drop(refused.why)
+            self.drop(refused.reason)
             return
         if events == 0:
             self._leave_hub()
-            self._acceptor.proved(self)
+            self._acceptor.complete(self)
         elif events != self._events:
             self._events = events
-            self._acceptor.hub.change(self.greeting.fileno(), events)
+            self._acceptor.hub.change(self.handshake.fileno(), events)
 
-    def drop(self, why: Refusal) -> None:
-        """Close it, and count why."""
+    def drop(self, reason: Refusal) -> None:
+        """Close the connection and count it."""
         self._leave_hub()
-        self._acceptor.refuse(self, why)
-        self.greeting.turn_away()
+        self._acceptor.refuse(self, reason)
+        self.handshake.reject()
 
     def _leave_hub(self) -> None:
         self._timer.cancel()
-        self._acceptor.hub.forget(self.greeting.fileno())
+        self._acceptor.hub.forget(self.handshake.fileno())

@@ -1,9 +1,9 @@
-"""Who is being greeted, and who has to go when too many are: one address cannot keep out the others. Quiet.
+"""Connections whose handshake is not complete, and which of them to drop when there are too many. Pure.
 
-    arrive(connection, address) --> a connection to turn away, or None      gone(connection)
+    add(connection, address) --> a connection to drop, or None      remove(connection)
 
-In all there may be so many, and of one address a part of them. Where an address has its part, its own oldest connection
-goes; where all places are taken, the oldest of the address that has most, so that who comes alone always finds a place.
+There is a limit in total and one per address. If an address has reached its limit, its own oldest connection is
+dropped; if the total is reached, the oldest of the address that has most. So one address cannot keep out the others.
 """
 
 from collections.abc import Hashable, Iterator
@@ -16,12 +16,13 @@ class PendingConnections(Generic[Connection]):
     """See the module.
 
     Args:
-        in_all: how many there may be. of_one: how many of one address.
+        limit: of all connections.
+        limit_per_address: of the connections of one address.
     """
 
-    def __init__(self, *, in_all: int, of_one: int) -> None:
-        self._in_all = in_all
-        self._of_one = of_one
+    def __init__(self, *, limit: int, limit_per_address: int) -> None:
+        self._limit = limit
+        self._limit_per_address = limit_per_address
         self._addresses: dict[Connection, Hashable] = {}
         self._by_address: dict[Hashable, dict[Connection, None]] = {}  # the oldest first
 
@@ -29,31 +30,31 @@ class PendingConnections(Generic[Connection]):
         return len(self._addresses)
 
     def __iter__(self) -> Iterator[Connection]:
-        """All, the oldest first."""
+        """Iterate over a copy of all connections, the oldest first."""
         return iter(list(self._addresses))
 
-    def arrive(self, connection: Connection, address: Hashable) -> Connection | None:
-        """One comes. Returns who has to go for it, and is forgotten. `address`: None has no limit of its own."""
-        goes: Connection | None = None
-        if address is not None and len(self._by_address.get(address, ())) >= self._of_one:
-            goes = next(iter(self._by_address[address]))
-        elif len(self._addresses) >= self._in_all:
+    def add(self, connection: Connection, address: Hashable) -> Connection | None:
+        """Return a connection that must be dropped for the new one and was removed. An address of None has no limit."""
+        dropped: Connection | None = None
+        if address is not None and len(self._by_address.get(address, ())) >= self._limit_per_address:
+            dropped = next(iter(self._by_address[address]))
+        elif len(self._addresses) >= self._limit:
             most = max(map(len, self._by_address.values()))
-            # Of those that have most, the one whose oldest connection is the oldest: connections stand in their order.
-            goes = next(one for one, where in self._addresses.items() if len(self._by_address[where]) == most)
-        if goes is not None:
-            self.gone(goes)
+            # If several addresses have most, the one with the oldest connection.
+            dropped = next(one for one, other in self._addresses.items() if len(self._by_address[other]) == most)
+        if dropped is not None:
+            self.remove(dropped)
         self._addresses[connection] = address
         self._by_address.setdefault(address, {})[connection] = None
-        return goes
+        return dropped
 
-    def gone(self, connection: Connection) -> bool:
-        """It has proved itself, or was turned away. False: it was forgotten already."""
+    def remove(self, connection: Connection) -> bool:
+        """Return False if it was removed before."""
         if connection not in self._addresses:
             return False
         address = self._addresses.pop(connection)
-        theirs = self._by_address[address]
-        del theirs[connection]
-        if not theirs:
+        connections = self._by_address[address]
+        del connections[connection]
+        if not connections:
             del self._by_address[address]
         return True

@@ -1,12 +1,12 @@
-"""Whether a thread that is about to wait spins, looking at the socket, before it sleeps. A quiet file.
+"""Decides whether a thread that waits for bytes polls actively ("spins") before it sleeps. Pure.
 
-To be woken on an idle core costs 20 to 30 us, as much as all else that a short call costs there, and falling asleep and
-waking costs as much processor time as a spin. So who waits for an answer, and who has just served a call, looks for
-what comes itself first, for SPIN_S at most, and gives way to every other thread that could run. When nothing has
-come in that time, the next waits sleep at once: 1, then 3, 7, ... up to WAITS_SKIPPED_MAX of them. So calls that take
-long, or a machine that is full, pay for one spin in 255 waits, and a worker with nothing to do never spins.
+Waking up on an idle core costs 20 to 30 us, as much as the rest of a short call, and sleeping and waking cost as much
+processor time as a spin. So a thread that waits for a reply, or has just served a call, first polls for SPIN_S at most
+and yields to every other runnable thread. After a spin without success the next waits sleep at once: 1, then 3, 7, ...
+up to WAITS_SKIPPED_MAX of them. So long calls, and full machines, pay for one spin in 255 waits, and idle workers never
+spin.
 
-SPIN_S is what a call with a small tensor takes on a full machine, where caches are cold, at either side.
+SPIN_S is the duration of a call with a small tensor on a full machine with cold caches, on either side.
 """
 
 SPIN_S = 200e-6
@@ -14,7 +14,7 @@ WAITS_SKIPPED_MAX = 255
 
 
 class Spinning:
-    """The history of the spins of one who waits. Used by one thread at a time."""
+    """The history of the spins of one waiter. Used by one thread at a time."""
 
     __slots__ = ("_penalty", "_to_skip")
 
@@ -23,13 +23,13 @@ class Spinning:
         self._to_skip = 0
 
     def is_due(self) -> bool:
-        """A wait begins: whether to spin first. If so, tell `ended` how it went."""
+        """Return True if the wait that begins now should spin first. Call `ended` afterwards if so."""
         if self._to_skip:
             self._to_skip -= 1
             return False
         return True
 
     def ended(self, *, seen: bool) -> None:
-        """Whether something came while this thread looked."""
+        """`seen`: whether bytes arrived during the spin."""
         self._penalty = 0 if seen else min(2 * self._penalty + 1, WAITS_SKIPPED_MAX)
         self._to_skip = self._penalty

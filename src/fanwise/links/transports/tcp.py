@@ -1,15 +1,14 @@
-"""Links between hosts: listening on one TCP port, dialling it, and who may.
+"""Links between hosts: listen on one TCP port and dial it, over TLS 1.3 with the certificate of the shared secret.
 
-    dialler                                                        listener
+    dialer                                                         listener
       | ---- TCP ------------------------------------------------->  |  counted, and closed after 5 s
-      | <=== TLS 1.3: each shows a certificate of the secret, ===>   |  (`certificates`)
-      |      the dialler first                                       |
-      | <=== hello, drawn bytes ========== hello, drawn bytes ====>  |  (`hello`, `record_keys`)
-      | <--- sealed records -------------- sealed records -------->  |  (`sealed`: the frames of `link`)
+      | <=== TLS 1.3, both with the certificate of the secret ====>  |  (`certificates`; the dialer presents it first)
+      | <--- hello ----------------------- hello ----------------->  |  (`hello`)
+      | <--- frames ---------------------- frames ---------------->  |  (`tls`, `link`)
 
-Strangers, plain text, other secrets, recordings, and whoever connects and then says nothing are closed and counted in
-`listener.refused` (`acceptor`); they never reach a pickle and never raise in this process.
-Loads `ssl` and `cryptography`: import this where a link between hosts is made, not at the head of a file.
+Connections that do not authenticate are closed and counted in `listener.refused` (`acceptor`): no byte of them reaches
+a pickle, and they raise nothing in this process.
+Loads `ssl` and `cryptography`: import this module where a link between hosts is made, not at the head of a file.
 """
 
 import contextlib
@@ -22,35 +21,31 @@ import ssl
 import time
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 from ...base.errors import AuthenticationError, DeadlineExceeded, WireError, WorkerLostError
-from ...base.version import VERSION
 from ..frames import Limits
 from ..hub import READ, WRITE, Hub
 from ..link import Link
 from ..peers import Peer
 from ..security.certificates import Identity, Side, is_server
-from ..security.hello import HELLO_SIZE, OtherProtocol, check_hello, hello
-from ..security.record_keys import SHARE_SIZE, new_share, record_keys
+from ..security.hello import ProtocolMismatch
 from .acceptor import Acceptor, Refusal, Refused
-from .sealed import SealedWire
 from .tcp_sockets import address_of, open_listener, ports_of, set_options, text_of
 from .tcp_watch import TcpWatch
-from .tls import TlsStream
+from .tls import Handshake, TlsWire
 from .wires import timeout_ms
 
 _log = logging.getLogger(__name__)
-_T = TypeVar("_T")
 
-# A step of a greeting takes up to a millisecond of arithmetic, during which no other greeting goes on.
+# A step of a handshake computes for up to a millisecond, during which no other handshake proceeds.
 _ACCEPTED_A_TURN = 16
 SILENCE_S = 5.0
-_LEFTOVERS_BYTES = 1 << 16
+_LEFTOVER_BYTES = 1 << 16
 
+# Errors of OpenSSL if the certificate of either side was not accepted.
+_OTHER_SECRET = ("ALERT_UNKNOWN_CA", "ALERT_DECRYPT_ERROR", "PEER_DID_NOT_RETURN_A_CERTIFICATE")
 _REFUSED = "a connection of %s was refused as %s: %s. Do both sides hold the same secret, and one version of fanwise?"
-_CLOCK_FAULTS = {9: "is not valid yet", 10: "is no longer valid"}  # of X509_V_ERR_...
-_OTHER_CLOCK = ("ALERT_CERTIFICATE_EXPIRED", "ALERT_BAD_CERTIFICATE")  # what a listener says of those
 
 
 class TcpListener:
@@ -60,17 +55,17 @@ class TcpListener:
 
     Args:
         port: a number, 0 for any free one, or a range like "29600-29700".
-        identity: of this process; diallers must have one of the same secret.
-        handshake_s: how long a dialler may take to prove itself.
-        silence_s: after so long without a sign of the peer's host, while it owes one, a link is lost (`tcp_watch`). A
-            process that reads nothing is not silent: its host answers for it.
+        identity: of this process; dialers must have one of the same secret.
+        handshake_s: time limit of a handshake.
+        silence_s: a link is lost if the peer's host owes a response and sends nothing for this time (`tcp_watch`). A
+            process that does not read is not silent: its host acknowledges for it.
 
-    Raises `ValueError` for an address that means all interfaces, `OSError` when no port is free or the address is not
-    this machine's.
+    Raises `ValueError` for an address that means all interfaces, `OSError` if no port is free or the address does not
+    belong to this machine.
 
     Attributes:
-        host, port: where it listens.
-        refused: how many connections were closed, by reason.
+        host, port: the address of the listener.
+        refused: numbers of closed connections by reason.
     """
 
     def __init__(
@@ -85,7 +80,7 @@ class TcpListener:
         handshake_s: float = 5.0,
         silence_s: float = SILENCE_S,
     ) -> None:
-        identity.context("listener")  # made now, not while somebody waits for it
+        identity.context("listener")  # created now, because a handshake should not wait for it
         listening = open_listener(host, ports_of(port))
         self.host, self.port = address_of(listening.getsockname())
         self._hub = hub
@@ -95,129 +90,95 @@ class TcpListener:
         self._acceptor = Acceptor(
             hub,
             listening,
-            self._greet,
+            self._begin,
             where=text_of((self.host, self.port)),
             on_link=on_link,
             handshake_s=handshake_s,
             accepted_a_turn=_ACCEPTED_A_TURN,
-            reception=_reception(hub),
-            from_where=_network_of,
+            handshake_hub=_handshake_hub(hub),
+            address_of=_network_of,
         )
         self.refused = self._acceptor.refused
         hub.close_in_fork(self)
 
-    def _greet(self, connection: socket.socket, address: tuple[object, ...]) -> "_Greeting":
+    def _begin(self, connection: socket.socket, address: tuple[object, ...]) -> "_TcpHandshake":
         try:
             set_options(connection, self._silence_s)
-            stream = _secured(connection, self._identity, "listener")
-        except OSError as error:  # gone already
+            handshake = _handshake(connection, self._identity, "listener", text_of(address_of(address)))
+        except OSError as error:  # closed by the peer
             raise Refused("half-open") from error
-        peer = text_of(address_of(address))
-        return _Greeting(_Introduction(stream, "listener", peer), self.refused, self._linked)
+        return _TcpHandshake(handshake, self.refused, self._link)
 
-    def _linked(self, wire: SealedWire, peer: str) -> Link:
-        return _linked(self._hub, wire, peer, self._limits, self._silence_s)
+    def _link(self, wire: TlsWire, peer: str) -> Link:
+        return _link(self._hub, wire, peer, self._limits, self._silence_s)
 
     def close(self) -> None:
-        """Accept nothing more; the links stay. From the hub's thread, or when the hub stands. In a fork: nothing."""
+        """Stop accepting; links stay. Call it on the hub's thread, or when the hub is stopped. No effect in a fork."""
         self._acceptor.close()
 
     def close_fork(self) -> None:
-        """In a forked child: close the copies of the descriptors."""
+        """Close the copies of the descriptors in a forked child."""
         self._acceptor.close_fork()
 
 
-def _reception(hub: Hub) -> Hub:
-    """A hub for greetings only: who can reach the port can have this process do arithmetic, and calls must not wait."""
-    reception = Hub(clock=hub.clock, name="greetings")
-    reception.start()
-    return reception
+def _handshake_hub(hub: Hub) -> Hub:
+    """Return a hub for handshakes, so that strangers who make this process compute cannot delay calls."""
+    handshake_hub = Hub(clock=hub.clock, name="handshakes")
+    handshake_hub.start()
+    return handshake_hub
 
 
 def _network_of(address: tuple[Any, ...]) -> str:  # Any: as the kernel has it
-    """What counts as one address: of IPv6 the first 64 bits, as one host has all of the others."""
+    """Return the address that limits apply to. One host has a whole /64 network of IPv6 addresses."""
     host = ipaddress.ip_address(str(address[0]).partition("%")[0])
     return str(host) if host.version == 4 else str(ipaddress.ip_network(f"{host}/64", strict=False))
 
 
-class _Introduction:
-    """What both sides say in TLS: what they speak, and what each adds to the keys. `peer`: for people."""
+class _TcpHandshake:
+    """The handshake of an accepted connection. See `acceptor.PendingHandshake`."""
 
-    def __init__(self, stream: TlsStream, side: Side, peer: str) -> None:
-        self.stream = stream
-        self.peer = peer
-        self._side = side
-        self._share = new_share()
-        self.is_proved = False
-        self._got = b""
-
-    def go_on(self) -> SealedWire:
-        """The wire, when all is said. Raises as `ssl.SSLObject` does while it must wait, and when it has failed."""
-        if not self.is_proved:
-            self.stream.do_handshake()
-            self.is_proved = True
-            self.stream.send(hello(VERSION) + self._share)
-        self.stream.flush()
-        self._receive(HELLO_SIZE)
-        check_hello(self._got[:HELLO_SIZE], self.peer, VERSION)
-        self._receive(HELLO_SIZE + SHARE_SIZE)
-        seals, opens = record_keys(self._side, self._share, self._got[HELLO_SIZE:])
-        return SealedWire(self.stream.socket, seals, opens, self.stream.left_over())
-
-    def _receive(self, size: int) -> None:
-        while len(self._got) < size:
-            data = self.stream.recv(size - len(self._got))
-            if not data:
-                raise ConnectionResetError(errno.ECONNRESET, "it was closed")
-            self._got += data
-
-
-class _Greeting:
-    """A connection that has not proved itself yet. See `acceptor.Greeting`."""
-
-    def __init__(
-        self, introduction: _Introduction, refused: Counter[Refusal], linked: Callable[[SealedWire, str], Link]
-    ) -> None:
-        self._introduction = introduction
-        self._stream = introduction.stream
+    def __init__(self, handshake: Handshake, refused: Counter[Refusal], link: Callable[[TlsWire, str], Link]) -> None:
+        self._handshake = handshake
+        self._connection = handshake.connection
         self._refused = refused
-        self._linked = linked
-        self._wire: SealedWire | None = None
+        self._link = link
+        self._wire: TlsWire | None = None
 
     def fileno(self) -> int:
-        return self._stream.fileno()
+        return self._connection.fileno()
 
     def step(self) -> int:
         try:
-            self._wire = self._introduction.go_on()
+            self._wire = self._handshake.step()
         except ssl.SSLWantReadError:
             return READ
         except ssl.SSLWantWriteError:
             return WRITE
         except (OSError, WireError) as error:
-            why = _why(error)
-            # Who holds another secret is often one of ours, set up wrong. Once each kind: strangers must not fill logs.
-            first = why in ("not-authentic", "other-version") and not self._refused[why]
-            _log.log(logging.WARNING if first else logging.INFO, _REFUSED, self._introduction.peer, why, error)
-            raise Refused(why) from error
+            reason = _refusal(error)
+            # A peer with another secret is often misconfigured. Only the first of a kind warns: strangers must not
+            # fill logs.
+            is_first = reason in ("not-authentic", "other-version") and not self._refused[reason]
+            _log.log(logging.WARNING if is_first else logging.INFO, _REFUSED, self._handshake.peer, reason, error)
+            raise Refused(reason) from error
         return 0
 
     def link(self) -> Link:
         assert self._wire is not None, "the last step is done"
-        return self._linked(self._wire, self._introduction.peer)
+        return self._link(self._wire, self._handshake.peer)
 
-    def turn_away(self) -> None:
-        # What is unread when a socket closes makes the kernel throw away what was sent: the reason, for the dialler.
+    def reject(self) -> None:
+        # If data is unread when a socket closes, the kernel discards sent data: the TLS alert for the dialer.
         with contextlib.suppress(OSError):
-            self._stream.socket.recv(_LEFTOVERS_BYTES)
-        self._stream.close()
+            socket.socket.recv(self._connection, _LEFTOVER_BYTES)
+        self._connection.close()
 
     def close_fork(self) -> None:
-        self._stream.close()
+        self._connection.close()
 
 
-def _why(error: Exception) -> Refusal:
-    if isinstance(error, OtherProtocol):
+def _refusal(error: Exception) -> Refusal:
+    if isinstance(error, ProtocolMismatch):
         return "other-version"
     if isinstance(error, WireError):
         return "malformed"
@@ -236,112 +197,96 @@ def dial_tcp(
     limits: Limits = Limits(),
     silence_s: float = SILENCE_S,
 ) -> Link:
-    """Connect to the listener at `host` and `port`, blocking, and prove each other's secret. Then set `handler` and
-    call `open()`.
+    """Connect to the listener at `host` and `port`; both sides prove the secret. Then set `handler` and call `open()`.
 
-    All addresses that `host` has are tried in turn, each for its share of the time. The system's look-up of the name
-    is not part of `within_s`. `silence_s` is as for the listener.
+    Blocks. Tries all addresses of `host` in turn, each for its share of the time. `within_s` does not limit the
+    system's look-up of the name. `silence_s` is as for the listener.
 
-    Raises `AuthenticationError` when one side does not accept the other's certificate, `WireError` when the listener is
-    of another version, `WorkerLostError` when nobody listens, the host does not answer or the listener closes the
-    connection, `DeadlineExceeded` when it is there and does not answer within `within_s` seconds.
+    Raises `AuthenticationError` if one side does not accept the other's certificate, `WireError` if the listener has
+    another version, `WorkerLostError` if nobody listens, the host does not respond or the listener closes the
+    connection, `DeadlineExceeded` if the listener does not respond within `within_s` seconds.
     """
     hub.check_usable()
     until_s = time.monotonic() + within_s
-    where = text_of((host, port))
+    address = text_of((host, port))
     try:
         connection = _connect(host, port, until_s)
         try:
             set_options(connection, silence_s)
-            stream = _secured(connection, identity, "dialler")
-            return _linked(hub, _greet_listener(stream, where, until_s), where, limits, silence_s)
+            handshake = _handshake(connection, identity, "dialer", f"the listener at {address}")
         except BaseException:
             connection.close()
             raise
+        try:
+            wire = _complete(handshake, until_s)
+            return _link(hub, wire, address, limits, silence_s)
+        except BaseException:
+            handshake.connection.close()
+            raise
     except TimeoutError as error:
-        raise DeadlineExceeded(f"the listener at {where} did not answer within {within_s} s.") from error
+        raise DeadlineExceeded(f"the listener at {address} did not answer within {within_s} s.") from error
     except ssl.SSLError as error:
-        raise _told(error, where) from error
+        raise _dial_error(error, address) from error
     except OSError as error:
-        raise WorkerLostError(f"nobody listens at {where}: {error}. It may have ended, or not begun yet.") from error
+        raise WorkerLostError(f"nobody listens at {address}: {error}. It may have ended, or not begun yet.") from error
 
 
-def _linked(hub: Hub, wire: SealedWire, peer: str, limits: Limits, silence_s: float) -> Link:
-    """The link over a connection that has been greeted. Its host is watched."""
+def _link(hub: Hub, wire: TlsWire, peer: str, limits: Limits, silence_s: float) -> Link:
     link = Link(hub, wire, peer=Peer(address=peer), limits=limits)
     TcpWatch(hub, link, wire.socket, silence_s=silence_s).begin()
     return link
 
 
+def _handshake(connection: socket.socket, identity: Identity, side: Side, peer: str) -> Handshake:
+    connection.setblocking(False)
+    secured = identity.context(side).wrap_socket(connection, server_side=is_server(side), do_handshake_on_connect=False)
+    return Handshake(secured, peer)
+
+
 def _connect(host: str, port: int, until_s: float) -> socket.socket:
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    for number, (family, kind, protocol, _, address) in enumerate(found):
+    infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    for number, (family, kind, protocol, _, address) in enumerate(infos):
         connection = socket.socket(family, kind, protocol)
         try:
-            connection.settimeout(_left_s(until_s) / (len(found) - number))
+            connection.settimeout(max(0.001, until_s - time.monotonic()) / (len(infos) - number))
             connection.connect(address)
             return connection
         except BaseException as error:
             connection.close()
-            if number == len(found) - 1 and isinstance(error, TimeoutError):
+            if number == len(infos) - 1 and isinstance(error, TimeoutError):
                 raise OSError(errno.EHOSTUNREACH, "its host does not answer") from error
-            if number == len(found) - 1 or not isinstance(error, OSError):
+            if number == len(infos) - 1 or not isinstance(error, OSError):
                 raise
     raise OSError(errno.EADDRNOTAVAIL, "it has no address")
 
 
-def _greet_listener(stream: TlsStream, where: str, until_s: float) -> SealedWire:
-    introduction = _Introduction(stream, "dialler", f"the listener at {where}")
-    try:
-        return _until_done(stream, introduction.go_on, until_s)
-    except (ConnectionError, ssl.SSLEOFError) as error:
-        if not introduction.is_proved:
-            raise
-        raise WorkerLostError(f"the listener at {where} closed the connection: it did not accept us.") from error
-
-
-def _until_done(stream: TlsStream, step: Callable[[], _T], until_s: float) -> _T:
-    """What `step` returns, when the socket has had what it wants. Blocks; raises TimeoutError."""
+def _complete(handshake: Handshake, until_s: float) -> TlsWire:
+    """Block until the handshake is complete. Raises `TimeoutError`, and what `Handshake.step` raises."""
     while True:
         try:
-            return step()
+            return handshake.step()
         except ssl.SSLWantReadError:
             event = select.POLLIN
         except ssl.SSLWantWriteError:
             event = select.POLLOUT
+        except (ConnectionError, ssl.SSLEOFError) as error:
+            if not handshake.is_authenticated:
+                raise
+            raise WorkerLostError(f"{handshake.peer} closed the connection: it did not accept us.") from error
         poll = select.poll()
-        poll.register(stream, event)
+        poll.register(handshake.connection, event)
         if not poll.poll(timeout_ms(until_s - time.monotonic())):
             raise TimeoutError
 
 
-def _told(error: ssl.SSLError, where: str) -> AuthenticationError | WorkerLostError:
-    """What a failed handshake means, as far as this side can know."""
+def _dial_error(error: ssl.SSLError, address: str) -> AuthenticationError | WorkerLostError:
+    """Return the error for a failed TLS handshake."""
     reason = error.reason or str(error)
     if isinstance(error, ssl.SSLEOFError):
-        return WorkerLostError(f"the listener at {where} closed the connection during the handshake.")
-    if isinstance(error, ssl.SSLCertVerificationError) and error.verify_code in _CLOCK_FAULTS:
+        return WorkerLostError(f"the listener at {address} closed the connection during the handshake.")
+    if isinstance(error, ssl.SSLCertVerificationError) or any(text in reason for text in _OTHER_SECRET):
         return AuthenticationError(
-            f"the certificate of the listener at {where} {_CLOCK_FAULTS[error.verify_code]}.\n"
-            f"The clocks of the two hosts differ by more than a day: compare `date -u` on both."
-        )
-    if isinstance(error, ssl.SSLCertVerificationError) or "ALERT_UNKNOWN_CA" in reason:
-        return AuthenticationError(
-            f"the listener at {where} does not hold our secret ({getattr(error, 'verify_message', reason)}).\n"
+            f"the listener at {address} does not hold our secret ({getattr(error, 'verify_message', reason)}).\n"
             f"Give all processes of the cluster the same FANWISE_SECRET or FANWISE_SECRET_FILE."
         )
-    if any(text in reason for text in _OTHER_CLOCK):
-        return AuthenticationError(
-            f"the listener at {where} did not accept our certificate ({reason}).\n"
-            f"The clocks of the two hosts differ by more than a day: compare `date -u` on both."
-        )
-    return AuthenticationError(f"the listener at {where} does not speak our protocol, TLS 1.3 ({reason}).")
-
-
-def _secured(connection: socket.socket, identity: Identity, side: Side) -> TlsStream:
-    """The connection in TLS, before its handshake. `connection` is the stream's from now on."""
-    return TlsStream(connection, identity.context(side), server_side=is_server(side))
-
-
-def _left_s(until_s: float) -> float:
-    return max(0.001, until_s - time.monotonic())
+    return AuthenticationError(f"the listener at {address} does not speak our protocol, TLS 1.3 ({reason}).")

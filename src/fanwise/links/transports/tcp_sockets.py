@@ -1,7 +1,7 @@
-"""Addresses, ports and options of TCP sockets; nothing here proves anything.
+"""Addresses, ports and options of TCP sockets. Nothing here authenticates.
 
-A listener is bound to one address of this machine, never to all interfaces. What an operating system does not have is
-left out. Looking up a name blocks as long as the system takes.
+A listener is bound to one address of this machine, never to all interfaces. Options that the operating system does not
+have are skipped. Looking up a name blocks as long as the system takes.
 """
 
 import errno
@@ -15,7 +15,7 @@ Address = tuple[str, int]
 
 
 def ports_of(spec: int | str) -> range:
-    """The ports that `29600`, `"29600"`, `"29600-29700"` (both ends included) or `0` (any free one) stand for."""
+    """Parse `29600`, `"29600"`, `"29600-29700"` (both ends included) or `0` (any free port)."""
     first, dash, last = str(spec).partition("-")
     try:
         ports = range(int(first), int(last if dash else first) + 1)
@@ -27,7 +27,7 @@ def ports_of(spec: int | str) -> range:
 
 
 def open_listener(host: str, ports: range) -> socket.socket:
-    """Listens, and does not block. See `TcpListener` for what it raises."""
+    """Return a non-blocking listening socket. Raises as `TcpListener`."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host or None, ports[0], type=socket.SOCK_STREAM)[0]
     except socket.gaierror as error:
@@ -50,7 +50,7 @@ def open_listener(host: str, ports: range) -> socket.socket:
 
 
 def _bind(listener: socket.socket, address: tuple[object, ...]) -> None:
-    if os.name == "posix":  # elsewhere it would let two listen at one port
+    if os.name == "posix":  # on other systems it would allow two listeners at one port
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     if listener.family == socket.AF_INET6:
         listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
@@ -71,15 +71,15 @@ def text_of(address: Address) -> str:
 
 
 def set_options(connection: socket.socket, silence_s: float) -> None:
-    """No waiting to fill packets; and the kernel asks an idle peer for signs of life, for `tcp_watch` to look at.
+    """Send small packets at once, and let the kernel probe an idle peer every second, for `tcp_watch`.
 
-    When nobody looks, it gives an idle peer up itself, a little later than `silence_s`.
+    Without `tcp_watch`, the kernel ends the connection of an idle peer a little later than `silence_s`.
     """
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     wanted = {
         "TCP_NODELAY": 1,
         "TCP_KEEPIDLE": _PROBE_EVERY_S,
-        "TCP_KEEPALIVE": _PROBE_EVERY_S,  # what macOS calls it
+        "TCP_KEEPALIVE": _PROBE_EVERY_S,  # the name on macOS
         "TCP_KEEPINTVL": _PROBE_EVERY_S,
         "TCP_KEEPCNT": max(1, round(silence_s / _PROBE_EVERY_S) + 1),
     }

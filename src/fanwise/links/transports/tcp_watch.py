@@ -1,15 +1,15 @@
-"""Whether the host at the other end of a TCP link still answers: a cut cable, a host that is off, a path that is gone.
+"""Detects that the host at the other end of a TCP link no longer responds: a cut cable, a host that is off.
 
-A process that reads nothing for a minute may be well; its kernel still answers for it, and that is what is asked here.
+A process that does not read for a minute may be healthy: its kernel still responds.
 
-    something of ours is unanswered: sent and not acknowledged, or probes of an idle or full connection
-    and no packet at all came for `silence_s`, at two looks running  -->  the link is lost
+    data or probes of this side are unacknowledged, and no packet arrived for `silence_s`, at two checks in a row
+        --> the link is lost
 
-Two looks, as one may fall between a probe and its answer. Packets are counted, for the kernel's own times of what came
-last leave out the other side's probes: after a cable has dropped out some times, data may wait ten seconds until it is
-sent again, while such probes come every second. The kernel's own limit (TCP_USER_TIMEOUT) cannot be used: it also
-counts the time in which a live host has no room because its process does not read. Linux only; elsewhere, and where no
-thread drives the hub, the kernel's own limits must do. Knows no frame and no call.
+Two checks, because one may fall between a probe and its response. Packets are counted, because the kernel's times of
+the last arrival ignore the peer's probes: after a cable was unplugged a few times, data may wait ten seconds for its
+retransmission, while probes arrive every second. TCP_USER_TIMEOUT cannot be used, because it also counts the time in
+which a live host has no room since its process does not read. Linux only; elsewhere, and where no thread drives the
+hub, the kernel's limits apply.
 """
 
 import socket
@@ -20,20 +20,20 @@ from typing import NamedTuple
 from ..hub import Hub, Timer
 from ..link import Link
 
-LOOK_EVERY_S = 1.0
+CHECK_INTERVAL_S = 1.0
 # struct tcp_info of linux/tcp.h: tcpi_probes, tcpi_unacked and tcpi_segs_in.
 _INFO = struct.Struct("=3xB20xI112xI")
 
 
-class TcpLook(NamedTuple):
-    """One look: whether something of ours is unanswered, and how many packets have come since the connection began."""
+class TcpState(NamedTuple):
+    """`unanswered`: something of this side is not acknowledged. `num_packets`: number of packets that have arrived."""
 
     unanswered: bool
     num_packets: int
 
 
-def look_at(connection: socket.socket) -> TcpLook | None:
-    """What the kernel knows; None where it does not tell, or the connection is closed. Does not block."""
+def tcp_state(connection: socket.socket) -> TcpState | None:
+    """Return the kernel's view; None if it has none, or the connection is closed. Does not block."""
     if sys.platform != "linux":
         return None
     try:
@@ -43,11 +43,11 @@ def look_at(connection: socket.socket) -> TcpLook | None:
     if len(info) < _INFO.size:
         return None
     probes, unacked, num_packets = _INFO.unpack(info)
-    return TcpLook(probes > 0 or unacked > 0, num_packets)
+    return TcpState(probes > 0 or unacked > 0, num_packets)
 
 
 class TcpWatch:
-    """Loses `link` when the other host has been silent for `silence_s`, and a look more. Ends with the link."""
+    """Loses `link` when the peer's host was silent for `silence_s` and one check more. Ends with the link."""
 
     def __init__(self, hub: Hub, link: Link, connection: socket.socket, *, silence_s: float) -> None:
         self._hub = hub
@@ -55,34 +55,34 @@ class TcpWatch:
         self._connection = connection
         self._silence_s = silence_s
         self._num_packets = -1
-        self._heard_s = 0.0
+        self._last_packet_s = 0.0
         self._is_suspect = False
         self._timer: Timer | None = None
 
     def begin(self) -> None:
-        """Look from now on. By any thread."""
-        self._hub.call_soon(self._next)
+        """Start checking. Thread-safe."""
+        self._hub.call_soon(self._schedule)
         self._link.on_ended(lambda link, ending: self._hub.call_soon(self._end))
 
     def _end(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
 
-    def _next(self) -> None:
+    def _schedule(self) -> None:
         if self._link.ending is None:
-            self._timer = self._hub.call_at(self._hub.clock.now_s() + LOOK_EVERY_S, self._look)
+            self._timer = self._hub.call_at(self._hub.clock.now_s() + CHECK_INTERVAL_S, self._check)
 
-    def _look(self) -> None:
-        look = look_at(self._connection)
-        if look is None:
+    def _check(self) -> None:
+        state = tcp_state(self._connection)
+        if state is None:
             return
         now_s = self._hub.clock.now_s()
-        if look.num_packets != self._num_packets:
-            self._num_packets, self._heard_s = look.num_packets, now_s
-        silent_s = now_s - self._heard_s
-        silent = look.unanswered and silent_s >= self._silence_s - LOOK_EVERY_S
-        if silent and self._is_suspect:
+        if state.num_packets != self._num_packets:
+            self._num_packets, self._last_packet_s = state.num_packets, now_s
+        silent_s = now_s - self._last_packet_s
+        is_silent = state.unanswered and silent_s >= self._silence_s - CHECK_INTERVAL_S
+        if is_silent and self._is_suspect:
             self._link.lose(f"nothing came from its host for {silent_s:.1f} s")
             return
-        self._is_suspect = silent
-        self._next()
+        self._is_suspect = is_silent
+        self._schedule()

@@ -1,9 +1,8 @@
-"""Links over Unix sockets on one host: listening, dialling, and who may.
+"""Links over Unix sockets on one host: listen, dial, and authenticate.
 
-The socket lies in a folder that only this user may enter; the kernel tells the user id of whoever connects; then both
-sides prove that they hold the key (`handshake`). Only after that is a frame read. A stranger, garbage, and whoever
-connects and then says nothing are closed and counted in `listener.refused` (`acceptor`); they never reach a pickle and
-never raise in this process.
+The socket is in a folder that only this user may enter, and the kernel reports the user of each connection. Then both
+sides prove that they hold the key (`handshake`). Frames are read only after that. Connections that do not authenticate
+are closed and counted in `listener.refused` (`acceptor`); they never reach a pickle and raise nothing in this process.
 """
 
 import contextlib
@@ -21,7 +20,7 @@ from ..frames import Limits
 from ..hub import READ, Hub
 from ..link import Link
 from ..peers import Peer
-from ..security.handshake import NONCE_SIZE, DiallerHandshake, ListenerHandshake
+from ..security.handshake import NONCE_SIZE, DialerHandshake, ListenerHandshake
 from ..shared_memory.sharing import Sharing
 from .acceptor import Acceptor, Refused
 from .wires import MemoryWire, SocketWire
@@ -34,12 +33,12 @@ _SEND_BUFFER_BYTES = 1 << 20
 
 
 def new_key() -> bytes:
-    """A fresh random key for one pool."""
+    """Return a random key for one pool."""
     return secrets.token_bytes(KEY_SIZE)
 
 
 def private_folder() -> Path:
-    """A new folder for sockets that only this user may enter; the caller removes it."""
+    """Make a folder for sockets that only this user may enter. The caller removes it."""
     folder = Path(tempfile.mkdtemp(prefix="fanwise-"))
     if len(os.fsencode(folder)) > _PATH_SIZE_MAX - _NAME_SIZE_MAX:
         folder.rmdir()
@@ -56,17 +55,17 @@ def _peer_of(connection: socket.socket) -> Peer:
 
 
 def _link(hub: Hub, connection: socket.socket, peer: Peer, limits: Limits) -> Link:
-    # The default buffer makes a big array a third slower: the two processes wake each other too often.
+    # A big array takes a third longer with the default buffer, because the processes wake each other too often.
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
     wire = SocketWire(connection)
     return Link(hub, wire, peer=peer, limits=limits, sharing=Sharing(hub, wire, limits))
 
 
 class UnixListener:
-    """Accepts links at `path`. `on_link(link)` runs on the hub's thread and must set `link.handler`.
+    """Accepts links at `path`. `on_link(link)` is called on the hub's thread and must set `link.handler`.
 
     Attributes:
-        refused: how many connections were closed, by reason.
+        refused: numbers of closed connections by reason.
     """
 
     def __init__(
@@ -86,7 +85,7 @@ class UnixListener:
         self._acceptor = Acceptor(
             hub,
             _listening_at(path),
-            self._greet,
+            self._begin,
             where=str(path),
             on_link=on_link,
             handshake_s=handshake_s,
@@ -95,20 +94,20 @@ class UnixListener:
         self.refused = self._acceptor.refused
         hub.close_in_fork(self)
 
-    def _greet(self, connection: socket.socket, _address: object) -> "_Greeting":
+    def _begin(self, connection: socket.socket, _address: object) -> "_UnixHandshake":
         peer = _peer_of(connection)
         if peer.uid not in (-1, os.getuid()):
             raise Refused("other-user")
-        return _Greeting(self._hub, connection, peer, self._key, self._limits)
+        return _UnixHandshake(self._hub, connection, peer, self._key, self._limits)
 
     def close(self) -> None:
-        """Accept nothing more; the links stay. From the hub's thread, or when the hub stands. In a fork: nothing."""
+        """Stop accepting; links stay. Call it on the hub's thread, or when the hub is stopped. No effect in a fork."""
         if self._acceptor.close():
             with contextlib.suppress(OSError):
                 self.path.unlink()
 
     def close_fork(self) -> None:
-        """In a forked child: close the copies of the descriptors."""
+        """Close the copies of the descriptors in a forked child."""
         self._acceptor.close_fork()
 
 
@@ -125,8 +124,8 @@ def _listening_at(path: Path) -> socket.socket:
     return listening
 
 
-class _Greeting:
-    """A connection that has not proved itself yet. See `acceptor.Greeting`."""
+class _UnixHandshake:
+    """The handshake of an accepted connection. See `acceptor.PendingHandshake`."""
 
     def __init__(self, hub: Hub, connection: socket.socket, peer: Peer, key: bytes, limits: Limits) -> None:
         self._hub = hub
@@ -140,7 +139,7 @@ class _Greeting:
         return self._connection.fileno()
 
     def _send(self, data: bytes) -> None:
-        # A fresh socket's buffer takes these few bytes whole; if not, the peer is not one of ours.
+        # The buffer of a new socket has room for these few bytes; otherwise the peer does not follow the protocol.
         with contextlib.suppress(OSError):
             self._connection.send(data)
 
@@ -164,7 +163,7 @@ class _Greeting:
     def link(self) -> Link:
         return _link(self._hub, self._connection, self._peer, self._limits)
 
-    def turn_away(self) -> None:
+    def reject(self) -> None:
         self._connection.close()
 
     def close_fork(self) -> None:
@@ -172,10 +171,10 @@ class _Greeting:
 
 
 def dial(hub: Hub, path: Path, key: bytes, *, within_s: float = 10.0, limits: Limits = Limits()) -> Link:
-    """Connect to the listener at `path`, blocking, and prove each other's key. Then set `handler` and call `open()`.
+    """Connect to the listener at `path`; both sides prove the key. Then set `handler` and call `open()`. Blocks.
 
-    Raises `AuthenticationError` when the listener does not hold the key, `WorkerLostError` when nobody listens or the
-    listener closes the connection, `DeadlineExceeded` when it does not answer within `within_s` seconds.
+    Raises `AuthenticationError` if the listener does not hold the key, `WorkerLostError` if nobody listens or the
+    listener closes the connection, `DeadlineExceeded` if it does not respond within `within_s` seconds.
     """
     hub.check_usable()
     until_s = time.monotonic() + within_s
@@ -193,7 +192,7 @@ def dial(hub: Hub, path: Path, key: bytes, *, within_s: float = 10.0, limits: Li
 
 
 def _connect(connection: socket.socket, path: Path, within_s: float) -> None:
-    # Python's own timeout makes the socket non-blocking, and then a full backlog is refused at once, not waited for.
+    # Python's timeout would make the socket non-blocking, and a full backlog refuses a non-blocking socket at once.
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(within_s))
     try:
         connection.connect(os.fspath(path))
@@ -205,7 +204,7 @@ def _connect(connection: socket.socket, path: Path, within_s: float) -> None:
 
 
 def _shake_hands(connection: socket.socket, path: Path, key: bytes, until_s: float) -> None:
-    handshake = DiallerHandshake(key, secrets.token_bytes(NONCE_SIZE))
+    handshake = DialerHandshake(key, secrets.token_bytes(NONCE_SIZE))
     while not handshake.done:
         connection.settimeout(max(0.001, until_s - time.monotonic()))
         try:
@@ -220,12 +219,12 @@ def _shake_hands(connection: socket.socket, path: Path, key: bytes, until_s: flo
 
 
 def _timeval(seconds: float) -> bytes:
-    """A `struct timeval`; 0 means that there is no limit."""
+    """Return a `struct timeval`. 0 means no limit."""
     whole = int(seconds)
     return struct.pack("ll", whole, int((seconds - whole) * 1e6))
 
 
 def memory_links(a: Hub, b: Hub, *, limits: Limits = Limits()) -> tuple[Link, Link]:
-    """Two ends of a link in memory, one on each hub. No authentication: both ends are in this process."""
+    """Return both ends of a link in memory, one on each hub. Not authenticated: both ends are in this process."""
     wire_a, wire_b = MemoryWire.pair()
     return Link(a, wire_a, limits=limits), Link(b, wire_b, limits=limits)

@@ -1,15 +1,14 @@
-"""Wires: what carries the bytes of a link. One small interface, two kinds here: in memory, and a connected socket.
+"""Wires carry the bytes of a link. The interface, and two kinds: in memory, and over a connected socket.
 
-    read_into(view) -> n   bytes came; 0: nothing now; -1: the other end is closed
-    write(parts) -> n      bytes were taken; 0: nothing now; -1: the other end is closed
+    read_into(view) -> n   received bytes; 0: nothing now; -1: the other end is closed
+    write(parts) -> n      accepted bytes; 0: no room now; -1: the other end is closed
     wait_readable, wait_writable, wait_any(timeout_s)     block until there is something to do
-    holds_bytes            whether it has bytes that polling does not show: then it must be read again
-    hang_up()              nothing more is sent or comes; wakes who waits; what has come already can still be read
-    close()                gives the descriptor back; only when nobody uses the wire any more
+    holds_bytes            True if it has bytes that polling does not show: it must be read again
+    hang_up()              ends both directions and wakes waiting threads; received bytes can still be read
+    close()                closes the descriptor; only when nobody uses the wire any more
 
-Only what says so blocks. One thread at a time reads and waits for bytes, one at a time writes.
-It knows nothing of frames, and nothing of who is at the other end.
-A third one, between hosts, is in `sealed`.
+Only the waits block. One thread at a time reads and waits for bytes, one at a time writes. Frames, and the peer, are
+unknown here. The wire between hosts is in `tls`.
 """
 
 import contextlib
@@ -28,7 +27,7 @@ from .spinning import SPIN_S, Spinning
 Buffer = bytes | bytearray | memoryview
 _PARTS_A_CALL = 64  # well under IOV_MAX
 _NOW = socket.MSG_DONTWAIT
-# User code may have restored SIGPIPE; a peer that is gone must not kill this process.
+# User code may have restored SIGPIPE, and a closed connection must not kill this process.
 _NOW_AND_QUIET = socket.MSG_DONTWAIT | getattr(socket, "MSG_NOSIGNAL", 0)
 
 _INT = struct.Struct("i")
@@ -36,41 +35,41 @@ _RIGHTS_SIZE = socket.CMSG_SPACE(16 * _INT.size)
 
 
 class Wire(Protocol):
-    """What a link asks of the thing that carries its bytes."""
+    """The transport of a link."""
 
     def read_into(self, view: memoryview) -> int: ...
     def write(self, parts: Sequence[Buffer]) -> int: ...
     @property
     def holds_bytes(self) -> bool:
-        """Whether bytes have come which polling `fileno()` does not show. Costs nothing; any thread may ask."""
+        """True if there are received bytes that polling `fileno()` does not show. Cheap and thread-safe."""
 
     @property
     def owes(self) -> bool:
-        """Whether it keeps bytes that it has not counted yet: the next `write` must begin with the same ones."""
+        """True if it keeps bytes that it has not counted yet: the next `write` must begin with the same ones."""
 
     def wait_readable(self, timeout_s: float | None) -> bool: ...
     def wait_writable(self, timeout_s: float | None) -> bool: ...
     def wait_any(self, timeout_s: float | None) -> bool: ...
     def fileno(self) -> int:
-        """To be polled; -1 for a wire in memory, which tells of itself through `on_readable`."""
+        """Return the descriptor to poll; -1 for a wire in memory, which calls `notify` of `on_readable` instead."""
 
-    def on_readable(self, tell: Callable[[], None]) -> None: ...
+    def on_readable(self, notify: Callable[[], None]) -> None: ...
     def hang_up(self) -> None: ...
     def close(self) -> None: ...
 
 
 def timeout_ms(timeout_s: float | None) -> int | None:
-    """For `poll`; rounded up, so that a wait does not end before its time."""
+    """Return a timeout for `poll`, rounded up so that a wait does not end early."""
     return None if timeout_s is None else max(0, int(timeout_s * 1000 + 0.999))
 
 
 def polled(connection: socket.socket, events: int, timeout_s: float | None) -> bool:
-    """Block until one of these events. Rare, and a poll object serves one thread at a time: so a new one."""
+    """Block until one of these events. Uses a new poll object, because one serves one thread at a time."""
     poll = select.poll()
     try:
         poll.register(connection, events)
     except ValueError:
-        return True  # closed by now; the next step finds that
+        return True  # closed; the next step notices
     return bool(poll.poll(timeout_ms(timeout_s)))
 
 
@@ -80,7 +79,7 @@ class SocketWire:
     holds_bytes = owes = False
 
     def __init__(self, connection: socket.socket) -> None:
-        connection.setblocking(True)  # each call says by a flag whether it may block
+        connection.setblocking(True)  # each call has a flag for non-blocking
         self._socket = connection
         self._read_poll = select.poll()
         self._read_poll.register(connection, select.POLLIN)
@@ -103,13 +102,13 @@ class SocketWire:
             return -1
 
     def _spin(self) -> bool:
-        """Whether something came in the moment that it is worth to stay awake for."""
+        """Poll actively for a moment. Return True if something arrived."""
         if not self._spinning.is_due():
             return False
-        poll, give_way, now_s = self._read_poll.poll, os.sched_yield, time.perf_counter
+        poll, yield_cpu, now_s = self._read_poll.poll, os.sched_yield, time.perf_counter
         until_s = now_s() + SPIN_S
         while not (seen := bool(poll(0))) and now_s() < until_s:
-            give_way()
+            yield_cpu()
         self._spinning.ended(seen=seen)
         return seen
 
@@ -126,11 +125,11 @@ class SocketWire:
     # -- descriptors (Unix sockets) --------------------------------------------------------------------------------
 
     def take_descriptors(self) -> None:
-        """From now on keep those that come. Before, the kernel drops them: reading without them is cheaper."""
+        """Keep received descriptors from now on. Until then the kernel drops them, and reading is cheaper."""
         self._takes_descriptors = True
 
     def next_descriptor(self) -> int:
-        """The first that came and was not asked for yet, from now on the caller's; -1: there is none."""
+        """Return the next received descriptor, owned by the caller from now on; -1 if there is none."""
         return self._descriptors.popleft() if self._descriptors else -1
 
     @property
@@ -138,7 +137,7 @@ class SocketWire:
         return bool(self._descriptors)
 
     def write_with_descriptor(self, part: Buffer, fd: int) -> int:
-        """As `write`; the descriptor goes with the first byte. It stays the caller's."""
+        """As `write`; the descriptor is sent with the first byte and stays the caller's."""
         try:
             rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, _INT.pack(fd))]
             return self._sendmsg([part], rights, _NOW_AND_QUIET)
@@ -157,7 +156,7 @@ class SocketWire:
     # -- waiting ---------------------------------------------------------------------------------------------------
 
     def wait_readable(self, timeout_s: float | None) -> bool:
-        # Not a blocking recv: a thread asleep in one is also woken when the peer takes what we sent, for nothing.
+        # Not a blocking recv, which also wakes up when the peer reads what this side has sent.
         return self._spin() or bool(self._read_poll.poll(timeout_ms(timeout_s)))
 
     def wait_writable(self, timeout_s: float | None) -> bool:
@@ -169,8 +168,8 @@ class SocketWire:
     def fileno(self) -> int:
         return self._socket.fileno()
 
-    def on_readable(self, tell: Callable[[], None]) -> None:
-        """A socket is polled; nothing to do."""
+    def on_readable(self, notify: Callable[[], None]) -> None:
+        """Nothing to do: a socket is polled."""
 
     def hang_up(self) -> None:
         with contextlib.suppress(OSError):
@@ -184,21 +183,21 @@ class SocketWire:
 
 
 class MemoryWire:
-    """One end of a pair in memory, for tests and for one process talking to itself. Takes all it is given."""
+    """One end of a pair in memory, for tests and for links within a process. Always has room."""
 
     owes = False
-    holds_bytes = False  # it has no descriptor, and is read to the end
+    holds_bytes = False  # it has no descriptor, and is read until empty
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._inbox: deque[memoryview] = deque()
         self._closed = False
         self._peer: MemoryWire | None = None
-        self._tell: Callable[[], None] | None = None
+        self._notify: Callable[[], None] | None = None
 
     @staticmethod
     def pair() -> "tuple[MemoryWire, MemoryWire]":
-        """Two ends; what is written into one is read from the other."""
+        """Return two connected ends."""
         a, b = MemoryWire(), MemoryWire()
         a._peer, b._peer = b, a
         return a, b
@@ -224,7 +223,7 @@ class MemoryWire:
         if self._is_over:
             return -1
         data = b"".join(parts)
-        assert self._peer is not None, "else it is over"
+        assert self._peer is not None, "otherwise it is over"
         self._peer._take(data)
         return len(data)
 
@@ -233,8 +232,8 @@ class MemoryWire:
             if data:
                 self._inbox.append(memoryview(data))
             self._changed.notify_all()
-        if self._tell is not None:
-            self._tell()
+        if self._notify is not None:
+            self._notify()
 
     def wait_readable(self, timeout_s: float | None) -> bool:
         with self._changed:
@@ -249,10 +248,10 @@ class MemoryWire:
     def fileno(self) -> int:
         return -1
 
-    def on_readable(self, tell: Callable[[], None]) -> None:
-        self._tell = tell
+    def on_readable(self, notify: Callable[[], None]) -> None:
+        self._notify = notify
         if self._inbox or self._is_over:
-            tell()
+            notify()
 
     def hang_up(self) -> None:
         if not self._closed:

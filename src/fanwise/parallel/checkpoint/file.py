@@ -30,7 +30,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...base.errors import ClosedError
 from .location import Location, StrPath, download, location_of, upload
 
 FORMAT = 1
@@ -40,10 +39,7 @@ _writers: "weakref.WeakSet[Writer]" = weakref.WeakSet()  # of this process
 
 
 def serialize(content: Mapping[str, Any]) -> memoryview:
-    """Return the bytes of a checkpoint. Blocks until tensors of other devices are in main memory.
-
-    Raises errors of torch and pickle for an object that cannot be saved.
-    """
+    """Return the bytes of a checkpoint. Blocks until tensors of other devices are in main memory."""
     buffer = io.BytesIO()
     torch.save({"format": FORMAT, **_in_main_memory(dict(content))}, buffer)
     return buffer.getbuffer()
@@ -66,12 +62,7 @@ def _in_main_memory(value: Any) -> Any:
 
 
 def write_checkpoint(location: Location, data: memoryview) -> None:
-    """Write a serialized checkpoint. Blocks until the bytes have replaced the file, or the object at the URL.
-
-    Raises:
-        OSError: the file cannot be written.
-        CheckpointError: the file system of the URL refuses.
-    """
+    """Write a serialized checkpoint. Blocks until the bytes have replaced the file, or the object at the URL."""
     if not isinstance(location, Path):
         upload(data, location)
         return
@@ -93,13 +84,7 @@ def write_checkpoint(location: Location, data: memoryview) -> None:
 
 
 def read_checkpoint(path: StrPath, weights_only: bool) -> dict[str, Any]:
-    """Return the content of a checkpoint. Blocks while a `Writer` of this process writes one.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        CheckpointError: the file system of the URL refuses.
-        ValueError: the file is not a checkpoint of a run, or needs `weights_only=False`.
-    """
+    """Return the content of a checkpoint. Blocks while a `Writer` of this process writes one."""
     for writer in list(_writers):
         writer.join()
     location = location_of(path)
@@ -130,11 +115,10 @@ class Writer:
     """Writes checkpoints in the background, one at a time.
 
     If a checkpoint cannot be written, its error is raised once: by the next `start` or `wait`, or at the end of the
-    `with` block. If none of these follows, the error is logged. A fork of the process cannot write.
+    `with` block. If none of these follows, the error is logged.
 
     Args:
-        on_writing_changed: called with True before a checkpoint is written, and with False afterwards. Called from any
-            thread.
+        on_writing_changed: called with True before a checkpoint is written, and with False afterwards, in any thread.
         on_written: called in the background with the path or URL of a checkpoint that is written.
     """
 
@@ -145,25 +129,16 @@ class Writer:
     ) -> None:
         self._on_writing_changed = on_writing_changed
         self._on_written = on_written
-        self._pid = os.getpid()
         self._thread: threading.Thread | None = None
         self._errors: list[BaseException] = []  # of the last checkpoint: at most one
-        weakref.finalize(self, _log_errors, self._errors, self._pid)
+        weakref.finalize(self, _log_errors, self._errors, os.getpid())
         _writers.add(self)
 
     def start(self, path: StrPath, content: Mapping[str, Any]) -> None:
         """Serialize the content and start to write it. Blocks until the previous checkpoint is written.
 
-        Raises:
-            The error of the previous checkpoint. This one is then not written.
-            Errors of torch and pickle: the content cannot be serialized.
-            ClosedError: called in a fork of the process.
+        If that one has failed, its error is raised, and this one is not written.
         """
-        if os.getpid() != self._pid:
-            raise ClosedError(
-                f"process {os.getpid()} is a fork of process {self._pid}, which trains: only process {self._pid} can "
-                f"write checkpoints"
-            )
         location = location_of(path)  # a relative path belongs to the current folder
         self.wait()
         self._on_writing_changed(True)  # a run that fails while the content is serialized waits for it, too
@@ -179,15 +154,15 @@ class Writer:
         self._thread = thread
 
     def wait(self) -> None:
-        """Block until the last checkpoint is written. Raise its error. Return at once in a fork."""
+        """Block until the last checkpoint is written. Raise its error."""
         self.join()
-        if self._errors and os.getpid() == self._pid:
+        if self._errors:
             raise self._errors.pop()
 
     def join(self) -> None:
         """Block until the last checkpoint is written, without raising its error."""
-        if (thread := self._thread) is not None:  # in a fork, the thread has ended
-            thread.join()
+        if self._thread is not None:
+            self._thread.join()
 
     def __enter__(self) -> "Writer":
         return self

@@ -22,10 +22,6 @@ _CHUNK_BYTES = 1 << 22
 def location_of(path: StrPath, name: str = "path") -> Location:
     """Return the absolute path, or the URL. `name`: name of the argument in errors.
 
-    Raises:
-        ValueError: fsspec does not know the scheme of the URL.
-        NotInstalled: fsspec, or the library of this file system, is not installed.
-
     >>> location_of("/tmp/run.pt"), location_of("file:///tmp/run.pt"), location_of("memory://run.pt")
     (PosixPath('/tmp/run.pt'), PosixPath('/tmp/run.pt'), 'memory://run.pt')
     """
@@ -44,7 +40,7 @@ def is_in_process_memory(location: Location) -> bool:
 
 
 def upload(data: memoryview, url: str) -> None:
-    """Replace the content of a URL. Raise CheckpointError if the file system refuses. Then nothing changes."""
+    """Replace the content of a URL. If the file system refuses, nothing changes."""
     with _explain_errors(url, "written"):
         try:
             _upload(data, url)
@@ -66,12 +62,6 @@ def _upload(data: memoryview, url: str) -> None:
 
 
 def download(url: str) -> bytes:
-    """Return the content of a URL.
-
-    Raises:
-        FileNotFoundError: the URL does not exist.
-        CheckpointError: the file system refuses.
-    """
     with _explain_errors(url, "read"):
         filesystem, path = filesystem_of(url)
         filesystem.invalidate_cache()

@@ -24,12 +24,7 @@ _KEPT = "kept "
 class RunState:
     """The state of a run: registered objects, plan, reports and random states.
 
-    Args:
-        explicit_settings: names of the settings that the caller passed. They must equal those of a checkpoint.
-        device: device of the run, whose random state is stored.
-
-    Attributes:
-        rows: reported values, oldest first.
+    `explicit_settings`: names of the settings that the caller passed. They must equal those of a checkpoint.
     """
 
     def __init__(self, plan: Plan, explicit_settings: frozenset[str], device: torch.device) -> None:
@@ -53,12 +48,7 @@ class RunState:
         self._register(kind if number == 0 else f"{kind}{number + 1}", registered)
 
     def keep(self, name: str, kept: Any) -> None:
-        """Register an object of `run.keep`. Restore its state from a checkpoint.
-
-        Raises:
-            TypeError: the object has no state_dict and load_state_dict.
-            ValueError: another object has this name.
-        """
+        """Register an object of `run.keep`. Restore its state from a checkpoint."""
         if not (hasattr(kept, "state_dict") and hasattr(kept, "load_state_dict")):
             raise TypeError(f"run.keep({name}=...): a {type(kept).__name__} has no state_dict and load_state_dict")
         if _KEPT + name in self._objects:
@@ -91,11 +81,7 @@ class RunState:
         return {"run": self._plan.state(), **parts, "kept": kept, "rows": rows, "random": random_states[0], **of_device}
 
     def adopt(self, content: dict[str, Any], source: StrPath) -> None:
-        """Continue from the content of a checkpoint. `source`: its location for error messages.
-
-        Raises:
-            ValueError: the program has set other shards=, threads=, seed= or reduce=.
-        """
+        """Continue from the content of a checkpoint. `source`: its location for error messages."""
         self._adopt_plan(content.pop("run"), source)
         self.rows[:] = content.pop("rows")
         self._random = [content.pop(name) for name in ("random", "random_of_device") if name in content]
@@ -129,8 +115,8 @@ class RunState:
     def restore_random_state_if_due(self, *, in_pass: bool) -> None:
         """Restore the random states if the run has reached the position of the checkpoint.
 
-        Called when an epoch begins, and with `in_pass` when a batch begins. Restoring them earlier would have no effect
-        if the program then draws random numbers, for example to initialize a model.
+        Called when an epoch or, with `in_pass`, a batch begins. Earlier it would have no effect if the program then
+        draws random numbers, for example to initialize a model.
         """
         resumed = self._plan.position.resumed
         is_in_pass = resumed is not None and not all(state["finished"] for state in resumed["passes"])

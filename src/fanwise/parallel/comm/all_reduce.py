@@ -23,7 +23,7 @@ Grads = Sequence[Tensor | None]  # by parameter
 
 
 class RankNode(NamedTuple):
-    """A node, the index in the team of the process that has its gradients, and its index among that process's nodes."""
+    """A node, the index of the process that has its gradients, and its index among the nodes of that process."""
 
     member_index: int
     node_index: int
@@ -32,19 +32,12 @@ class RankNode(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AllReducePlan:
-    """The operands of one sum, the same in every process.
+    """The operands of one sum, the same in every process."""
 
-    Attributes:
-        rank_nodes: nodes of all processes, in the order of the shards.
-        shards: number of leaves of the tree.
-        has_grad: for each parameter, True if a node has a gradient of it.
-        count: divisor of the sum. None: the sum is not divided.
-    """
-
-    rank_nodes: Sequence[RankNode]
-    shards: int
-    has_grad: Sequence[bool]
-    count: float | Tensor | None
+    rank_nodes: Sequence[RankNode]  # of all processes, in the order of the shards
+    shards: int  # number of leaves of the tree
+    has_grad: Sequence[bool]  # for each parameter, True if a node has a gradient of it
+    count: float | Tensor | None  # divisor of the sum. None: the sum is not divided
 
     def flags(self) -> list[bytes]:
         """Return, for each node with samples, which parameters have a gradient."""
@@ -54,34 +47,30 @@ class AllReducePlan:
 class AllReduce(Protocol):
     """Adds the gradients of one step's parameters. One sum at a time."""
 
-    def all_reduce(self, nodes: Sequence[Grads | None], make_plan: Callable[[], AllReducePlan]) -> Grads:
-        """Return the sum of all nodes; None for parameters without a gradient in any node.
-
-        Blocks until every process has the sum. The sum may lie in memory that all processes read. It is valid until the
-        next call. Changes that this process makes to it are not seen by the others.
+    def reduce_scatter(self, nodes: Sequence[Grads | None], make_plan: Callable[[], AllReducePlan]) -> None:
+        """Add all nodes. Blocks until this process has its slice of the sum. Raise TypeError for a sparse gradient.
 
         Args:
             nodes: gradients of this process's nodes. None: a node without samples.
             make_plan: called once, after the other processes can read the gradients of this one. Blocks until all
                 processes have called it.
+        """
 
-        Raises:
-            TypeError: a gradient is sparse.
-            WorkerLostError, MembershipChanged: a process was lost.
+    def all_gather(self) -> Grads:
+        """Return the sum; None for parameters without a gradient in any node. Blocks until every process has it.
+
+        The sum may lie in memory that all processes read. It is valid until the next `reduce_scatter`. Changes that
+        this process makes to it are not seen by the others.
         """
 
     def release(self) -> None:
-        """Drop references to gradients. Called after each step, and after an error of `all_reduce`."""
+        """Drop references to gradients. Called after each step, and after an error."""
 
 
 class Transport(Protocol):
-    """Moves gradients between processes: see exact.py, shm_two_shot.py and shm_one_shot.py.
+    """Moves gradients between processes: see group_reduce.py and shm_transports.py."""
 
-    Attributes:
-        is_changeable: no other process reads the memory of `operand`, so intermediate sums may be written to it.
-    """
-
-    is_changeable: bool
+    is_changeable: bool  # no other process reads the memory of `operand`, so sums may be written to it
 
     def send(self, nodes: Sequence[Grads | None]) -> None:
         """Make this process's nodes available to the owners of the slices."""
@@ -89,9 +78,7 @@ class Transport(Protocol):
     def receive(self, plan: AllReducePlan) -> list[Bucket]:
         """Receive this process's slice of all nodes. Return the buckets of the slice."""
 
-    def operand(self, rank_node: RankNode, bucket: Bucket) -> Tensor:
-        """Return a bucket of a node."""
-
+    def operand(self, rank_node: RankNode, bucket: Bucket) -> Tensor: ...
     def sum(self, bucket: Bucket) -> Tensor:
         """Return the memory for the sum of a bucket of this process's slice."""
 
@@ -101,8 +88,7 @@ class Transport(Protocol):
     def whole_sum(self) -> Grads:
         """Return the sum. Called after `barrier`."""
 
-    def release(self) -> None:
-        """Drop references to gradients."""
+    def release(self) -> None: ...
 
 
 class ExactAllReduce:
@@ -125,12 +111,7 @@ class ExactAllReduce:
         self._buckets: list[Bucket] = []
         self._has_grad: Sequence[bool] = ()
 
-    def all_reduce(self, nodes: Sequence[Grads | None], make_plan: Callable[[], AllReducePlan]) -> Grads:
-        self.reduce_scatter(nodes, make_plan)
-        return self.all_gather()
-
     def reduce_scatter(self, nodes: Sequence[Grads | None], make_plan: Callable[[], AllReducePlan]) -> None:
-        """Compute this process's slice of the sum. Arguments and errors as of `all_reduce`."""
         transport = self._transport
         transport.send(nodes)
         plan = make_plan()
@@ -146,7 +127,6 @@ class ExactAllReduce:
         self._buckets, self._has_grad = buckets, plan.has_grad
 
     def all_gather(self) -> Grads:
-        """Return the whole sum. Blocks until every process has added its slice."""
         self._transport.barrier()
         whole = zip(self._transport.whole_sum(), self._has_grad, strict=True)
         return [grad if is_present else None for grad, is_present in whole]

@@ -13,7 +13,6 @@ members change, the view is the odd number in between. See shm_team.py for the p
     per rank:   arrived        view << 32 | sequence number of its last operation
                 acknowledged   last odd view that it has seen
                 idle           1 after its training function has returned
-                writing        1 while it has checkpoints to write
 
 Every number has one writer: the supervisor for the upper ones, the rank for its own. Numbers have 8 bytes and are read
 and written as a whole. A process that reads a number also sees everything that the writer wrote before. This takes a
@@ -34,7 +33,7 @@ _VIEW, _COMMITTED, _COUNT, _ENDING, _ANSWERED, _DECIDED = range(6)
 _MEMBERS = 8
 _RANKS = _MEMBERS + MAX_RANKS
 _NUMBERS_PER_RANK = 8  # 64 bytes: a cache line
-_ARRIVED, _ACKNOWLEDGED, _IDLE, _WRITING = range(4)
+_ARRIVED, _ACKNOWLEDGED, _IDLE = range(3)
 
 _MAILBOXES = 1 << 20  # offset in the shared memory
 MAILBOX_BYTES = 1 << 28
@@ -134,12 +133,6 @@ class ControlBlock:
 
     def set_idle(self, rank: int, is_idle: bool) -> None:
         self._write(_index(rank, _IDLE), int(is_idle))
-
-    def is_writing(self, rank: int) -> bool:
-        return bool(self._numbers[_index(rank, _WRITING)])
-
-    def set_writing(self, rank: int, is_writing: bool) -> None:
-        self._write(_index(rank, _WRITING), int(is_writing))
 
     # -- mailboxes -------------------------------------------------------------------------------------------------
 

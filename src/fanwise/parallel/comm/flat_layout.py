@@ -23,10 +23,8 @@ _BUCKET_BYTES = 1 << 22  # small enough that the sum is still in the CPU cache w
 class Bucket(NamedTuple):
     """Bytes [begin_byte, end_byte) of the flat memory, reduced in one operation.
 
-    Attributes:
-        param_index: index of the parameter that contains the first byte. A bucket from `join_buckets` may extend into
-            the following parameters.
-        element_offset: offset of the bucket's first element within its parameter, in elements.
+    The first byte is that of element `element_offset` of parameter `param_index`. A bucket from `join_buckets` may
+    extend into the following parameters.
     """
 
     param_index: int
@@ -46,14 +44,7 @@ class Bucket(NamedTuple):
 
 
 class Layout:
-    """See the module.
-
-    Args:
-        indices: indices of the parameters that the layout contains. None: all.
-
-    Attributes:
-        size_bytes: size of the memory.
-    """
+    """See the module. `indices`: indices of the parameters that the layout contains. None: all."""
 
     def __init__(self, params: Sequence[nn.Parameter], indices: Iterable[int] | None = None) -> None:
         self.params = list(params)
@@ -73,7 +64,6 @@ class Layout:
         return _aligned(-(-self.size_bytes // num_owners))
 
     def buckets_of(self, owner: int, num_owners: int) -> list[Bucket]:
-        """Return the buckets of an owner's slice, in order."""
         if (owner, num_owners) not in self._buckets_by_owner:
             size = self.slice_bytes(num_owners)
             self._buckets_by_owner[owner, num_owners] = list(self._buckets(owner * size, (owner + 1) * size))
@@ -108,9 +98,7 @@ def join_buckets(
 ) -> list[Bucket]:
     """Merge adjacent buckets of one dtype whose gradients come from the same tree nodes. Omit those without gradients.
 
-    Args:
-        has_grad: for each node that has samples (see step/tree.py), one flag per parameter: True if the node has a
-            gradient for it.
+    `has_grad`: for each node that has samples, whether it has a gradient of each parameter.
     """
     result: list[Bucket] = []
     previous: list[int] = []
@@ -163,13 +151,7 @@ def flatten_in_memory_order(tensor: Tensor) -> Tensor:
 
 def is_dense(tensor: Tensor) -> bool:
     """Return True if the elements fill a range of memory without gaps, in any order of the axes."""
-    expected = 1
-    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
-        if size != 1:
-            if stride != expected:
-                return False
-            expected *= size
-    return True
+    return bool(torch.ops.aten.is_non_overlapping_and_dense(tensor))
 
 
 def _aligned(size_bytes: int) -> int:

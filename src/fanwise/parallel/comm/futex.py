@@ -29,11 +29,7 @@ _syscall = ctypes.CDLL(None, use_errno=True).syscall
 
 
 def register() -> None:
-    """Let barriers of other processes act on the threads of this one. Called once before the other functions.
-
-    Raises:
-        OSError: this type of machine is not supported, or its kernel has no barrier between processes.
-    """
+    """Let barriers of other processes act on the threads of this one. Called once before the other functions."""
     if _FUTEX is None:
         raise OSError(
             errno.ENOSYS,

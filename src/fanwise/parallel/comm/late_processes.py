@@ -44,12 +44,7 @@ def _stack_file() -> StackFile:
 
 
 class LateProcessFinder:
-    """Tracks the progress of this process and finds the others that are behind.
-
-    Args:
-        index: index of this process.
-        processes: infos of all processes, by index.
-    """
+    """Tracks the progress of this process, `index`, and finds the others that are behind."""
 
     def __init__(self, index: int, processes: Sequence[ProcessInfo]) -> None:
         self._index = index
@@ -62,10 +57,7 @@ class LateProcessFinder:
         self._stacks.write_progress(seq)
 
     def describe_late(self, seq: int) -> tuple[list[str], list[str]]:
-        """Return (descriptions of processes that have not reached `seq`, names of those that could not be inspected).
-
-        Blocks for at most half a second per late process.
-        """
+        """Return descriptions of processes that have not reached `seq`, and names of those that cannot be inspected."""
         late, unknown = [], []
         for index, process in enumerate(self._processes):
             if index == self._index:

@@ -16,23 +16,16 @@ from ..step.tree import Node
 
 
 class NodeInfo(NamedTuple):
-    """A node over the shards `start` to `stop - 1`, without its gradients. Other fields as of `Partial`.
-
-    Attributes:
-        has_grad: for each parameter, 1 if the node has a gradient of it, else 0. Empty: no shard had samples.
-        loss_type: name of the loss's torch.dtype.
-        loss_count: `Partial.count`.
-        buffers: index, value and the other fields of each `BufferUpdate`.
-    """
+    """A node over the shards `start` to `stop - 1`, without its gradients. Other fields as of `Partial`."""
 
     start: int
     stop: int
-    has_grad: bytes = b""
+    has_grad: bytes = b""  # for each parameter, 1 if the node has a gradient of it, else 0. Empty: no samples
     loss: float = 0.0
     loss_type: str = "float32"
-    loss_count: float = 0
+    loss_count: float = 0  # `Partial.count`
     samples: int = 0
-    buffers: Sequence[tuple[int, npt.NDArray[Any], int, Rule, bool]] = ()
+    buffers: Sequence[tuple[int, npt.NDArray[Any], int, Rule, bool]] = ()  # index, and fields of `BufferUpdate`
     executed: int = 0
     sparse: Sequence[tuple[int, Tensor]] = ()
 

@@ -20,7 +20,7 @@ from ...base.huge_pages import HUGE_PAGE_BYTES, FileMap
 
 _SIZE_BYTES = 1 << 60
 
-# The transport for gradients: shm_one_shot.py or shm_two_shot.py. "auto" chooses by the size of the model.
+# The transport for gradients, see shm_transports.py. "auto" chooses by the size of the model.
 AllReduceKind = Literal["auto", "one-shot", "two-shot"]
 
 
@@ -53,15 +53,7 @@ class SharedMemory:
             offset, view = offset + written, view[written:]
 
     def map(self, offset: int, size_bytes: int, *, private: bool = False) -> FileMap:
-        """Map a range.
-
-        Args:
-            offset: a multiple of the page size.
-            private: keep writes of this process in this process.
-
-        Raises:
-            MemoryError: the range is beyond the end of the file.
-        """
+        """Map a range from a multiple of the page size on. `private`: keep writes of this process in this process."""
         if offset + size_bytes > _SIZE_BYTES:
             raise MemoryError(
                 f"the steps of this run need more than {_SIZE_BYTES >> 40} TiB of addresses for their gradients.\n"

@@ -42,16 +42,7 @@ class MemoryTeam(Protocol):
 
 
 class Areas:
-    """See the module.
-
-    Args:
-        offset: bytes already used by the areas of earlier steps.
-        versions: copies of each node: 2 for the one-shot transport, whose ranks alternate between them; otherwise 1.
-
-    Attributes:
-        area_bytes: size of one area, in whole pages.
-        size_bytes: size of all areas.
-    """
+    """See the module. `offset`: bytes used by earlier steps. `versions`: copies of each node, 2 for one-shot."""
 
     def __init__(self, team: MemoryTeam, layout: Layout, offset: int, versions: int = 1) -> None:
         self.layout = layout

@@ -23,14 +23,13 @@ import torch
 from torch import nn
 
 from ...base.errors import TrialStopped
-from ..optim.step_optimizer import StepOptimizer
+from ..optim.sharded import StepOptimizer
 from .all_reduce import ExactAllReduce
 from .control_block import FAILED, STOPPED, SUPERVISOR, ControlBlock
 from .flat_layout import Layout
 from .shared_memory import SharedMemory
 from .shm_areas import Areas
-from .shm_one_shot import OneShotTransport
-from .shm_two_shot import TwoShotTransport
+from .shm_transports import OneShotTransport, TwoShotTransport
 from .sums import TeamSums
 from .team import Attempt, LocalSums, Sums, check_same_operation
 
@@ -57,14 +56,7 @@ class RunEnded(BaseException):
 
 
 class SharedMemoryTeam:
-    """See the module.
-
-    Args:
-        rank: number of this process. It never changes. `index` is the position among the current members.
-        initial_size: number of processes at the beginning.
-        send: sends a message to the supervisor.
-        reduce: "exact" or "fast".
-    """
+    """See the module. `rank` never changes. `index` is the position among the current members."""
 
     def __init__(
         self,

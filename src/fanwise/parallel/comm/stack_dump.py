@@ -11,21 +11,14 @@ import os
 import secrets
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 
 STACK_SIGNAL = signal.SIGRTMAX - 5  # reserved for stack dumps
 _TIMEOUT_S = 0.5
 _SETTLE_S = 0.03  # a dump is complete if the file has not grown for this time
-_MAX_LINES = 60
+_MAX_LINES = 80
 _PROGRESS_BYTES = 8
-# The frames of these files and their callers are omitted, because they are the same in every process.
-_LIBRARY_FILES = (
-    "/fanwise/parallel/launch/worker.py",
-    "/fanwise/parallel/run.py",
-    "/fanwise/pool/worker.py",
-    "/fanwise/parallel/data/dataset.py",
-)
 
 _STATES = {
     "R": "It is computing",
@@ -101,30 +94,16 @@ def install_stack_dump(path: str) -> None:
 def describe_process(pid: int, stacks: StackFile, send: Callable[[int], None]) -> str:
     """Return the state of a process in a sentence, and its stacks. Blocks for half a second at most.
 
-    Args:
-        send: sends a signal to the process. Not called if the process is stopped or has ended.
+    `send` sends a signal to the process. It is not called if the process is stopped or has ended.
     """
     state, sentence = _state(pid)
     if state not in ("R", "S", "D"):
         return sentence
-    lines = user_frames(stacks.request_dump(send).splitlines())
+    lines = [line for line in stacks.request_dump(send).splitlines() if line.strip()]
     if not lines:
         return f"{sentence} It wrote no Python stack within {_TIMEOUT_S} s."
     omitted = [f"  ... and {len(lines) - _MAX_LINES} more lines"] if len(lines) > _MAX_LINES else []
     return "\n".join([sentence, *(f"  {line}" for line in lines[:_MAX_LINES]), *omitted])
-
-
-def user_frames(lines: Sequence[str]) -> list[str]:
-    """Omit the library frames that called the user's function. `lines`: of faulthandler, most recent call first."""
-    result, is_shown = [], True
-    for line in lines:
-        if not line.startswith("  File"):
-            is_shown = True  # another thread
-        elif any(file in line for file in _LIBRARY_FILES):
-            is_shown = False
-        if is_shown and line.strip():
-            result.append(line)
-    return result
 
 
 def _state(pid: int) -> tuple[str, str]:

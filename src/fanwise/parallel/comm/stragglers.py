@@ -23,21 +23,13 @@ _MAX_UPDATE_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Stragglers:
-    """The stragglers at one time.
-
-    Attributes:
-        ranks: ranks of the stragglers, ascending.
-        late_s: time since the last of them reached its number.
-        num_waiting: number of processes that wait for them.
-        waiting_s: time since the first of these began to wait.
-        should_warn: True once when a warning is due.
-    """
+    """The stragglers at one time."""
 
     ranks: tuple[int, ...]
-    late_s: float = 0.0
-    num_waiting: int = 0
-    waiting_s: float = 0.0
-    should_warn: bool = False
+    late_s: float = 0.0  # time since the last of them reached its number
+    num_waiting: int = 0  # number of processes that wait for them
+    waiting_s: float = 0.0  # time since the first of these began to wait
+    should_warn: bool = False  # True once when a warning is due
 
 
 @dataclass(slots=True)

@@ -14,21 +14,16 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from ..optim.step_optimizer import StepOptimizer
+from ..optim.sharded import StepOptimizer
 from ..step.gradients import Partial, add
 from ..step.tree import Node, tree_reduce
-from .all_reduce import AllReduce, AllReducePlan, ExactAllReduce, Grads, RankNode
+from .all_reduce import AllReduce, AllReducePlan, ExactAllReduce, RankNode
 from .node_info import infos_of, to_device
 from .team import Team, check_total
 
 
 class TeamSums:
-    """See the module. The methods are those of `Sums`.
-
-    Args:
-        device: device of the gradients.
-        is_fast: add the shards of each process first, as with reduce="fast".
-    """
+    """See the module. The methods are those of `Sums`."""
 
     def __init__(
         self, team: Team, all_reduce: AllReduce, step_optimizer: StepOptimizer, device: torch.device, *, is_fast: bool
@@ -39,7 +34,6 @@ class TeamSums:
         self._device = device
         self._is_fast = is_fast
         self._mean = False
-        self._grads: Grads | None = None  # None: `gather_grads` must gather the slices
         self._has_grad: Sequence[bool] = ()
 
     def reduce(self, operation: str, nodes: Sequence[Node[Partial]], shards: int, *, mean: bool) -> Partial:
@@ -54,31 +48,26 @@ class TeamSums:
             result.append(partial)
             return plan
 
-        self._mean, self._grads = mean, None
+        self._mean = mean
         grads = [None if node.value is None else node.value.grads for node in nodes]
         with self._releasing_on_error():
-            if isinstance(self._all_reduce, ExactAllReduce):
-                self._all_reduce.reduce_scatter(grads, make_plan)
-            else:
-                self._grads = self._all_reduce.all_reduce(grads, make_plan)
+            self._all_reduce.reduce_scatter(grads, make_plan)
         return to_device(result[0], self._device)
 
     def gather_grads(self) -> list[Tensor | None]:
-        grads = self._grads
-        if grads is None:
-            assert isinstance(self._all_reduce, ExactAllReduce), "the fast one returns the whole sum"
-            with self._releasing_on_error():
-                grads = self._all_reduce.all_gather()
+        with self._releasing_on_error():
+            grads = self._all_reduce.all_gather()
         return list(grads) if self._mean else [None if grad is None else grad.clone() for grad in grads]
 
     def release(self) -> None:
         self._all_reduce.release()
 
     def update_slices(self) -> None:
-        assert isinstance(self._all_reduce, ExactAllReduce), "the fast one has no slices"
+        sharded = self._step_optimizer.sharded
+        assert isinstance(self._all_reduce, ExactAllReduce) and sharded is not None, "the update is divided"
         with self._releasing_on_error():
-            self._all_reduce.update_slices(self._step_optimizer.update)
-            self._step_optimizer.commit(self._has_grad)
+            self._all_reduce.update_slices(sharded.update)
+            sharded.commit(self._has_grad)
 
     @contextmanager
     def _releasing_on_error(self) -> Iterator[None]:

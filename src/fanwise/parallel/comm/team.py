@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ...base.errors import TrialStopped
 from ...links.codec import pack_error, unpack_error
 from ...pool.reporting import report
-from ..optim.step_optimizer import StepOptimizer
+from ..optim.sharded import StepOptimizer
 from ..step.gradients import Partial, add, divided
 from ..step.tree import Node, tree_reduce
 
@@ -43,20 +43,12 @@ class Sums(Protocol):
     def reduce(self, operation: str, nodes: Sequence[Node[Partial]], shards: int, *, mean: bool) -> Partial:
         """Add the nodes of all processes. Blocks until this process has its slice of the summed gradients.
 
-        Call `gather_grads` or `update_slices` afterwards.
+        Return the sums over all shards, without gradients. Call `gather_grads` or `update_slices` afterwards.
 
         Args:
-            operation: what this process does, for messages, such as "makes step 0 of batch 17". It must be the same in
-                all processes.
+            operation: as of `Team.gather`, such as "makes step 0 of batch 17".
             nodes: nodes of the shards that this process has executed. They are changed.
             mean: divide the gradients by the count of the losses.
-
-        Returns:
-            The sums over all shards, without gradients.
-
-        Raises:
-            ValueError: the counts of the losses sum to 0.
-            NotSame: a buffer differs between shards.
         """
 
     def gather_grads(self) -> list[Tensor | None]:
@@ -78,11 +70,10 @@ class Team(Protocol):
 
     @property
     def index(self) -> int:
-        """Index of this process among the members of the team, from 0. It decreases when an earlier member is lost."""
+        """Index of this process among the members. It decreases when an earlier member is lost."""
 
     @property
-    def size(self) -> int:
-        """Number of members."""
+    def size(self) -> int: ...
 
     def together(self, body: Callable[[], T]) -> T:
         """Call `body` in all processes and return its result. Calls it again if a process was lost meanwhile."""
@@ -96,9 +87,7 @@ class Team(Protocol):
     def gather(self, operation: str, content: Any) -> list[Any]:
         """Return the contents of all members, by index. Blocks until all members call it. Only inside `together`.
 
-        Args:
-            operation: verb for error messages, such as "gathers". It must be the same in all processes.
-            content: any value that can be pickled.
+        `operation` is a verb for error messages, such as "gathers". It must be the same in all processes.
         """
 
     def sums(self, params: Sequence[nn.Parameter], step_optimizer: StepOptimizer) -> Sums:
@@ -117,8 +106,7 @@ class Monitor:
 
     Attributes:
         report: makes the report of this number, from 1. Returns after the decision. Raises TrialStopped.
-        set_writing: called when this process begins, or ends, to write checkpoints. From any thread.
-        checkpoint_written: called with the path of each complete checkpoint. From any thread.
+        set_writing, checkpoint_written: see `Writer`.
     """
 
     report: Callable[[int, Mapping[str, Any]], object] = lambda number, values: report(**values)
@@ -127,11 +115,7 @@ class Monitor:
 
 
 def report_together(team: Team, monitor: Monitor, number: int, values: Mapping[str, Any]) -> None:
-    """Report once for all processes. Blocks until the decision.
-
-    Raises:
-        TrialStopped: the run must stop. The error of the report. Both are raised in all processes.
-    """
+    """Report once for all processes. Blocks until the decision. All raise the error of the report, or TrialStopped."""
     if team.size == 1:
         monitor.report(number, values)
         return

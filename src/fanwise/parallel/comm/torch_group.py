@@ -45,33 +45,25 @@ _all_gather: Any = getattr(distributed, "all_gather_single", None) or distribute
 class World:
     """The processes of a run, and the rank of this one.
 
-    Attributes:
-        make_store: returns the store through which the processes find each other. None: the program has initialized
-            torch.distributed with these processes.
-        has_supervisor: a supervisor on this machine finds processes that hang, so exchanges have no time limit.
+    `make_store` returns the store through which the processes find each other. None: the program has initialized
+    torch.distributed with these processes.
     """
 
     rank: int
     size: int
     make_store: Callable[[], Store] | None = None
-    has_supervisor: bool = False
+    has_supervisor: bool = False  # which finds processes that hang, so exchanges have no time limit
 
 
 class TorchGroup:
     """See the module. The constructor blocks until all processes have called theirs.
 
     Args:
-        device: device of this process.
         backend: backend of the data group. None: NCCL for a GPU, else Gloo.
         on_operation: called with the sequence number of each exchange when it begins.
-
-    Attributes:
-        is_broken: an exchange has failed, so no other exchange can follow.
-        has_stepped: the first step is done, which has a longer time limit than others.
-        is_open: attribute of the class: a run of this process has initialized torch.distributed.
     """
 
-    is_open = False
+    is_open = False  # of the class: a run of this process has initialized torch.distributed
 
     def __init__(
         self,
@@ -81,7 +73,8 @@ class TorchGroup:
         on_operation: Callable[[int], None] | None = None,
     ) -> None:
         self.index, self.size = world.rank, world.size
-        self.is_broken = self.has_stepped = False
+        self.is_broken = False  # an exchange has failed, so no other exchange can follow
+        self.has_stepped = False  # the first step is done, which has a longer time limit than others
         self._limit_s: float | None = None
         self._late_finder: LateProcessFinder | None = None
         self._on_operation = on_operation
@@ -142,10 +135,7 @@ class TorchGroup:
     def gather(self, content: Any, within_s: float | None = None) -> list[Any]:
         """Return the contents of all processes, by index. Blocks until all processes call it.
 
-        Args:
-            content: any value that can be pickled.
-            within_s: time limit in seconds. Processes that call `gather` later still receive the content, as long as
-                this process lives.
+        After the limit `within_s`, others that call it still receive the content, as long as this process lives.
         """
         data = pickle.dumps(content, protocol=5)
         with self._exchanging("waits for the others"):

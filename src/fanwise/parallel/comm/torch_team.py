@@ -14,12 +14,11 @@ from torch import nn
 from ...base.errors import WorkerLostError
 from ...links.codec import pack_error, unpack_error
 from ..config import Plan
-from ..optim.step_optimizer import StepOptimizer
+from ..optim.sharded import StepOptimizer
 from ..process_settings import comparable_settings
 from ..validation.fingerprints import first_difference
 from .all_reduce import AllReduce, ExactAllReduce
-from .exact import GroupTransport
-from .fast import FastAllReduce
+from .group_reduce import FastAllReduce, GroupTransport
 from .late_processes import LateProcessFinder, process_info
 from .sums import TeamSums
 from .team import Attempt, Sums, check_same_operation
@@ -99,12 +98,7 @@ class TorchTeam:
     def agree_on(self, plan: Plan, explicit_settings: frozenset[str]) -> None:
         """Check that all processes have the same plan and settings of torch. Use the seed of process 0.
 
-        Args:
-            explicit_settings: names of the settings that the caller passed. If they include the seed, it
-                must be the same everywhere.
-
-        Raises:
-            ValueError: an argument or a setting differs.
+        The seed must be the same everywhere only if `explicit_settings` includes it.
         """
         arguments = {name: getattr(plan, name) for name in sorted({"shards", "threads"} | explicit_settings)}
         arguments |= {"reduce": self._reduce, "step_timeout_s": self._step_timeout_s}
@@ -155,13 +149,7 @@ def open_team(
 ) -> Iterator[TorchTeam]:
     """Connect the processes of a run, and close the connections at the end of the block.
 
-    Args:
-        step_timeout_s: applies after `limit_operations`.
-        on_operation: called with the sequence number of each exchange when it begins.
-        on_first_step: called when the first step has ended.
-
-    Raises:
-        WorkerLostError: a process did not come.
+    `step_timeout_s` applies after `limit_operations`. `on_operation`: see `TorchGroup`.
     """
     with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
         group = TorchGroup(world, device, backend, on_operation)
@@ -182,11 +170,8 @@ def join_team(
 ) -> Iterator[TorchTeam]:
     """Connect processes that a launcher has started. If the block raises in one process, it raises in all.
 
-    A launcher ends all processes as soon as one has failed. So the processes wait for each other before they raise.
-
-    Args:
-        step_timeout_s: applies after `agree_on`.
-        leaving_s: time to wait for the other processes to receive an error, and again for their checkpoints.
+    A launcher ends all processes as soon as one has failed. So the processes wait for each other before they raise, for
+    at most `leaving_s` until all have received the error, and again for their checkpoints.
     """
     with open_team(world, device, reduce=reduce, step_timeout_s=step_timeout_s) as team:
         try:

@@ -23,16 +23,11 @@ Content = Any
 
 
 class Rows(NamedTuple):
-    """The samples of a batch, as rows of the tensors of a data set.
-
-    Attributes:
-        indices: indices of the rows, on the device of the tensors.
-        is_single: the content of the batch is one tensor instead of a tuple.
-    """
+    """The samples of a batch, as rows of the tensors of a data set, on their device."""
 
     tensors: tuple[Tensor, ...]
     indices: Tensor
-    is_single: bool
+    is_single: bool  # the content of the batch is one tensor instead of a tuple
 
     def content(self, samples: range) -> Content:
         indices = self.indices[samples.start : samples.stop]
@@ -42,20 +37,12 @@ class Rows(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LoadedBatch:
-    """Some shards of a batch, by index, as they are read from a data set.
-
-    The other attributes are set only for an iterable data set, whose length is unknown.
-
-    Attributes:
-        num_samples: number of samples of the whole batch. 0 if the stream ended before it.
-        is_last: True for the last batch of the stream.
-        state: state of the data set after the batch. None if it has no state.
-    """
+    """Some shards of a batch, by index, as they are read from a data set. The other fields are set for streams."""
 
     shards: Mapping[int, Any]
-    num_samples: int = 0
+    num_samples: int = 0  # of the whole batch. 0 if the stream ended before it
     is_last: bool = False
-    state: Any = None
+    state: Any = None  # of the data set after the batch, if it has one
 
 
 class Batch:
@@ -65,17 +52,13 @@ class Batch:
 
     Attributes:
         sizes: number of samples of each shard.
-        last: True for the last batch of a pass.
         rows: the samples of the batch, if the data set is on an accelerator. None otherwise.
     """
 
-    __slots__ = ("_contents", "_read", "last", "rows", "sizes")
+    __slots__ = ("_contents", "_read", "rows", "sizes")
 
-    def __init__(
-        self, sizes: tuple[int, ...], read: Callable[[int], Content], last: bool = False, rows: Rows | None = None
-    ) -> None:
+    def __init__(self, sizes: tuple[int, ...], read: Callable[[int], Content], rows: Rows | None = None) -> None:
         self.sizes = sizes
-        self.last = last
         self.rows = rows
         self._read = read
         self._contents: dict[int, Content] = {}
@@ -107,9 +90,7 @@ def discard_contents(batch: Batch) -> None:
 def as_batch(content: Content, shards: int, device: torch.device) -> Batch:
     """Return a batch in shards. `content`: a `Batch`, which is returned as it is, or a tree of tensors.
 
-    Raises:
-        TypeError, ValueError: the errors of `num_samples`.
-        ValueError: there are no samples.
+    Raises the errors of `num_samples`, and ValueError if there are no samples.
     """
     if isinstance(content, Batch):
         return content
@@ -121,12 +102,7 @@ def as_batch(content: Content, shards: int, device: torch.device) -> Batch:
 
 
 def num_samples(content: Content) -> int:
-    """Return the number of samples.
-
-    Raises:
-        TypeError: a part has no axis for samples.
-        ValueError: parts have different lengths, or there are no parts.
-    """
+    """Return the number of samples. Raise TypeError or ValueError if the parts do not have one length."""
     lengths = list(_lengths(content, "batch"))
     if not lengths:
         raise ValueError("the batch contains no tensors, so its number of samples is unknown")
@@ -179,10 +155,7 @@ def _is_aligned(tensor: Tensor) -> bool:
 
 
 def copy_to_device(content: Content, device: torch.device, *, pin: bool = True) -> Content:
-    """Return a copy on an accelerator, or the content itself if the device is a CPU.
-
-    Does not wait for the copy if `pin` is True: then main memory is copied through pinned memory.
-    """
+    """Return a copy on an accelerator, or the content itself for a CPU. With `pin`, does not wait for the copy."""
     if device.type == "cpu":
         return content
 

@@ -28,7 +28,7 @@ _CPU = torch.device("cpu")
 
 
 class TensorReader:
-    """Reads tensors or NumPy arrays, which have one row per sample. `is_single`: see `Rows`."""
+    """Reads tensors or NumPy arrays, which have one row per sample."""
 
     def __init__(self, arrays: Sequence[Any], *, is_single: bool) -> None:
         self._tensors = tuple(map(as_tensor, arrays))
@@ -54,10 +54,6 @@ class SampleReader:
     """Reads a data set that has `len(data)` and `data[index]`.
 
     Samples are read with one thread of torch, because sums depend on the number of threads.
-
-    Attributes:
-        device: device of the indices.
-        is_checked: read the next shard twice and compare the results.
     """
 
     device = _CPU
@@ -65,17 +61,13 @@ class SampleReader:
     def __init__(self, data: Any, collate_fn: Collate) -> None:
         self._data = data
         self._collate_fn = collate_fn
-        self.is_checked = False
+        self.is_checked = False  # read the next shard twice and compare the results
 
     def __len__(self) -> int:
         return len(self._data)
 
     def read(self, indices: Tensor, key: Key) -> Content:
-        """Return these samples as one shard. Their random numbers are derived from `key` and the indices.
-
-        Raises:
-            ValueError: `is_checked` is set, and the data set returned other samples when they were read again.
-        """
+        """Return these samples as one shard. Their random numbers are derived from `key` and the indices."""
         content = self._read(indices, key)
         if self.is_checked:
             self.is_checked = False
@@ -97,7 +89,6 @@ Reader = TensorReader | SampleReader
 
 
 def collate(collate_fn: Collate, samples: list[Any]) -> Content:
-    """Collate the samples of a shard. Raise TypeError if `collate_fn` returns None."""
     content = collate_fn(samples)
     if content is None:
         raise TypeError(
@@ -125,7 +116,6 @@ def _check_equal(first: Content, second: Content) -> None:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Let torch use one thread in this block."""
     threads = torch.get_num_threads()
     if threads > 1:
         torch.set_num_threads(1)
@@ -149,10 +139,7 @@ def note_sample(index: int) -> Iterator[None]:
 class PassReader:
     """Reads the samples of one pass, given ranges in the order of the pass.
 
-    Args:
-        length: number of samples.
-        key: the key from which the random numbers of the samples are derived.
-        order_key: determines the order of the samples. None keeps the order of the data set.
+    `key` determines the random numbers of the samples, `order_key` their order. None keeps that of the data set.
     """
 
     def __init__(self, reader: Reader, length: int, key: Key, order_key: Key | None) -> None:
@@ -177,12 +164,6 @@ class PassReader:
 
 
 def reader_of(data: Data, collate_fn: Collate | None) -> Reader:
-    """Return a reader of `data`.
-
-    Raises:
-        TypeError: `data` has no length, cannot be indexed, or is indexed by names.
-        ValueError: `data` is empty, or its tensors differ in length.
-    """
     expected = "the data must be a map-style data set, with len(data) and data[index], or a tuple of tensors"
     if isinstance(data, IterableDataset) or not hasattr(data, "__getitem__") or not hasattr(data, "__len__"):
         raise TypeError(

@@ -164,11 +164,7 @@ class Fetch:
         self._shards: dict[int, Callable[[], Content]] = {}
 
     def start_batch(self, batch: int) -> LoadedBatch | None:
-        """Block until the workers have read the next batch, and return it. Return None if there are no workers.
-
-        Raises:
-            Errors of the data set, or of DataLoader.
-        """
+        """Block until the workers have read the next batch, and return it. Return None if there are no workers."""
         if self._loaded is None:
             return None
         loaded = next(self._loaded)
@@ -186,7 +182,6 @@ class Fetch:
         return self._device_copy.copy(read())
 
     def close(self) -> None:
-        """End the loop. The workers end, or wait for another loop."""
         self._shards = {}
         if self._loaded is not None:
             self._loaded, self._batch = None, -1
@@ -203,12 +198,7 @@ class Loaders:
         self._checked: list[weakref.ref[object]] = []
 
     def fetch(self, source: PassReader, data: object, requests: Requests, options: LoaderOptions) -> Fetch:
-        """Start the workers of a pass over a map-style data set, unless it is read without workers.
-
-        Args:
-            data: the data set, which identifies persistent workers.
-            requests: the shards that this process will execute.
-        """
+        """Start the workers of a pass over a map-style data set, unless it is read without workers."""
         num_workers = options.num_workers
         if not num_workers or isinstance(source.reader, TensorReader):
             return Fetch(self._device_copy(options))
@@ -260,7 +250,6 @@ class Loaders:
     def _new_loader(
         self, dataset: "Dataset[Any]", num_workers: int, options: LoaderOptions, **batches: Any
     ) -> "DataLoader[Any]":
-        """`batches`: either `batch_sampler` or `batch_size`, for DataLoader."""
         return DataLoader(
             dataset,
             num_workers=num_workers,
@@ -315,8 +304,7 @@ def iterate_batches(
             def shard(index: int, number: int = number, ranges: tuple[range, ...] = shard_ranges) -> Content:
                 return fetch.shard(number, index, lambda: source.read(ranges[index]))
 
-            is_last = current_pass.range_at(batch.stop, size, drop_last) is None
-            yield Batch(tuple(map(len, shard_ranges)), shard, is_last, source.rows(batch))
+            yield Batch(tuple(map(len, shard_ranges)), shard, source.rows(batch))
     finally:
         fetch.close()
 
@@ -341,7 +329,7 @@ def iterate_stream(
                 return fetch.shard(number, index, lambda: reader.read(number, (index,)).shards[index])
 
             current_pass.start_batch(current_pass.done + loaded.num_samples, loaded.state)
-            yield Batch(tuple(map(len, cut(loaded.num_samples, shards))), shard, loaded.is_last)
+            yield Batch(tuple(map(len, cut(loaded.num_samples, shards))), shard)
             current_pass.advance()
             current_pass.is_finished = loaded.is_last
     finally:

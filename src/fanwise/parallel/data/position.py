@@ -22,19 +22,12 @@ from ...tensor.random.keys import Key
 
 @dataclass(slots=True)
 class Pass:
-    """One pass over a data set: one call of `run.batches`.
+    """One pass over a data set: one call of `run.batches`."""
 
-    Args:
-        length: number of samples. None for a stream, whose length is unknown.
-        key: determines the order of the samples.
-        done: number of samples that are done.
-        stream_state: state of the stream after these samples. None if it has none.
-    """
-
-    length: int | None
-    key: Key
-    done: int = 0
-    stream_state: Any = None
+    length: int | None  # number of samples. None for a stream, whose length is unknown
+    key: Key  # determines the order of the samples
+    done: int = 0  # number of samples that are done
+    stream_state: Any = None  # state of the stream after these samples, if it has one
     is_finished: bool = False
     next_done: int | None = None  # value of `done` once the current batch is done. None before the first batch
     next_stream_state: Any = None
@@ -51,7 +44,7 @@ class Pass:
             self.advance()
 
     def start_batch(self, end: int, stream_state: Any = None) -> None:
-        """Make the batch that ends at `end` the current one. `stream_state`: state of the stream after the batch."""
+        """Make the batch that ends at `end` the current one."""
         self.next_done, self.next_stream_state = end, stream_state
 
     def advance(self) -> None:
@@ -72,11 +65,7 @@ class Pass:
 
 @dataclass(slots=True)
 class DataPosition:
-    """The position of a training run in its data.
-
-    Args:
-        resumed: the position of the checkpoint from which the run continues, as `state` returned it.
-    """
+    """See the module. `resumed`: state of the position of the checkpoint from which the run continues."""
 
     seed: int
     phase: int = 0
@@ -113,11 +102,6 @@ class DataPosition:
         return int(resumed["epoch"]) + int(is_complete)
 
     def begin_pass(self, length: int | None) -> Pass:
-        """Start a pass over a data set of this length.
-
-        Raises:
-            ValueError: the data set had another length when the checkpoint was saved.
-        """
         pass_index = len(self.passes)
         key = Key(self.seed).fold_in("order").fold_in(self.phase).fold_in(self.epoch).fold_in(pass_index)
         data_pass = Pass(length, key)

@@ -25,12 +25,9 @@ _END: Any = object()  # of the stream
 
 
 class StreamReader:
-    """Reads the batches of one pass over a stream. Reading an earlier batch iterates the stream anew.
+    """Reads the batches of one pass over a stream, from its position on. `size`: number of samples of a batch.
 
-    Args:
-        current_pass: the pass, at the position where reading starts.
-        size: number of samples of a batch.
-        num_shards: number of shards of a batch.
+    Reading an earlier batch iterates the stream anew.
     """
 
     def __init__(

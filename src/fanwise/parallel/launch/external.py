@@ -27,19 +27,13 @@ _runs = 0
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """This process among those that a launcher has started.
-
-    Attributes:
-        local_rank: rank among the processes of this machine. None: unknown.
-        is_joined: the program has initialized torch.distributed.
-        init_method: URL for the rendezvous of torch.distributed.
-    """
+    """This process among those that a launcher has started."""
 
     rank: int
     size: int
-    local_rank: int | None
-    is_joined: bool
-    init_method: str = "env://"
+    local_rank: int | None  # rank among the processes of this machine. None: unknown
+    is_joined: bool  # the program has initialized torch.distributed
+    init_method: str = "env://"  # URL for the rendezvous of torch.distributed
 
     @property
     def world(self) -> World:
@@ -54,11 +48,7 @@ class Launched:
 
 
 def launched() -> Launched | None:
-    """See the module.
-
-    Raises:
-        ValueError: the variables of a launcher are incomplete or contradict each other, or one is not a number.
-    """
+    """See the module."""
     is_own_rank = in_job() and TorchGroup.is_open  # a rank of a run, which itself calls fanwise.run
     if distributed.is_available() and distributed.is_initialized() and not is_own_rank:
         rank, size = distributed.get_rank(), distributed.get_world_size()
@@ -96,11 +86,7 @@ def check_arguments(launched: Launched, devices: Devices, *, has_pool: bool, res
 def device_of(launched: Launched, devices: Devices, gpus: int | None = None) -> torch.device:
     """Return the device of this process: the one that `devices` names, else its own GPU, or the CPU without GPUs.
 
-    Args:
-        gpus: number of GPUs that this process sees. None: count them.
-
-    Raises:
-        ValueError: the device does not exist, or there are more processes than GPUs.
+    `gpus`: number of GPUs that this process sees. None: count them.
     """
     gpus = len(gpus_here()) if gpus is None else gpus
     if isinstance(devices, str) and devices not in ("auto", "cuda"):

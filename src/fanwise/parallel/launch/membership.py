@@ -2,8 +2,8 @@
 
     events:  lost(rank), acknowledged(rank, view)
     input:   arrived(rank) -> (view, seq), read when a view ends
-    actions: Pause(view)                         begin an odd view, which every rank acknowledges
-             Decide(view, members, committed)    begin the next even view
+    actions: View(number)                        begin an odd view, which every rank acknowledges
+             View(number, members, committed)    begin the next even view
 
 A view with the same members has an even number. When a member is lost, the view becomes odd. It does not become even at
 once, because ranks that have not noticed the odd view may still arrive at operations. After all living members have
@@ -17,35 +17,20 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
-class Pause:
-    """Show this odd view to the ranks."""
+class View:
+    """Show this view to the ranks. First write its members and the committed operation, if the number is even."""
 
-    view: int
-
-
-@dataclass(frozen=True, slots=True)
-class Decide:
-    """Write the members and the sequence number of the committed operation, then show this even view to the ranks."""
-
-    view: int
-    members: tuple[int, ...]
-    committed: int
-
-
-Order = Pause | Decide
+    number: int
+    members: tuple[int, ...] = ()
+    committed: int = 0
 
 
 @dataclass(slots=True)
 class Membership:
-    """See the module.
+    """See the module."""
 
-    Args:
-        members: ranks of the first view.
-        arrived: returns the view and the sequence number of the last operation that a rank has reached.
-    """
-
-    members: tuple[int, ...]
-    arrived: Callable[[int], tuple[int, int]]
+    members: tuple[int, ...]  # of the current or last even view
+    arrived: Callable[[int], tuple[int, int]]  # view and sequence number of the last operation of a rank
     view: int = 2
     committed: int = 0
     living: set[int] = field(default_factory=set)
@@ -58,32 +43,31 @@ class Membership:
     def is_changing(self) -> bool:
         return self.view % 2 == 1
 
-    def lost(self, rank: int) -> list[Order]:
+    def lost(self, rank: int) -> View | None:
         """The process of this rank has ended."""
         if rank not in self.living:
-            return []
+            return None
         self.living.discard(rank)
-        return self._decide_if_complete() if self.is_changing else self._pause()
+        if self.is_changing:
+            return self._decide_if_complete()
+        self.view += 1
+        self._acknowledged.clear()
+        return View(self.view)
 
-    def acknowledged(self, rank: int, view: int) -> list[Order]:
+    def acknowledged(self, rank: int, view: int) -> View | None:
         """This rank has seen the odd view, and arrives at no operation before the next view."""
         if view != self.view or rank not in self.living:
-            return []
+            return None
         self._acknowledged.add(rank)
         return self._decide_if_complete()
 
-    def _pause(self) -> list[Order]:
-        self.view += 1
-        self._acknowledged.clear()
-        return [Pause(self.view)]
-
-    def _decide_if_complete(self) -> list[Order]:
+    def _decide_if_complete(self) -> View | None:
         if not self.living or not self._acknowledged >= self.living:
-            return []
+            return None
         self.committed = max(self.committed, self._last_complete())
         self.members = tuple(sorted(self.living))
         self.view += 1
-        return [Decide(self.view, self.members, self.committed)]
+        return View(self.view, self.members, self.committed)
 
     def _last_complete(self) -> int:
         """Return the last operation at which all members of the old view had arrived. 0: none in that view."""

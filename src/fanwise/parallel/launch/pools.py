@@ -27,9 +27,7 @@ _lock = threading.Lock()
 def own_pool(gpus: tuple[str, ...] = ()) -> Pool:
     """Return a pool of this process. In a job, return the job's own, because a run may use only the job's lease.
 
-    Args:
-        gpus: GPUs that the pool may lease, by their names in CUDA_VISIBLE_DEVICES. Runs on the same GPUs wait for each
-            other.
+    `gpus`: GPUs that the pool may lease, by their names in CUDA_VISIBLE_DEVICES. Runs on the same GPUs wait.
     """
     global _pid
     if in_job():
@@ -60,13 +58,7 @@ def pool_for(
 ) -> tuple[Pool, tuple[str, ...], tuple[tuple[str, str], ...]]:
     """Return the pool of a run, and the fields `devices` and `gpu_names` of its `Settings`.
 
-    Args:
-        devices: one for each rank, all of one type.
-        is_named: the user has named each device.
-        pool: pool that the user has given.
-
-    Raises:
-        LeaseError, ValueError: as `check_leasable`.
+    `is_named`: the user has named each device. `pool`: the pool that the user has given.
     """
     names = tuple(map(str, devices))
     if devices[0].type != "cuda":
@@ -87,9 +79,7 @@ def pool_for(
 def check_leasable(named: Sequence[int] | None, count: int, available: int) -> None:
     """Check that a pool or job with `available` GPUs can lease `count`. `named`: GPUs that the user has named.
 
-    Raises:
-        LeaseError: it has fewer GPUs, so the ranks that got one would wait forever for the others.
-        ValueError: not all GPUs were named, and the pool chooses which ones it leases.
+    With fewer GPUs, ranks that got one would wait forever for the others. The pool chooses which ones it leases.
     """
     if count > available:
         raise LeaseError(f"{count} GPUs are needed at once, one for each process, and the pool has {available}")

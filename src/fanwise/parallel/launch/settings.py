@@ -14,35 +14,24 @@ Backend = TorchBackend | Literal["shared memory"]
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Settings of a run in several processes. Fields without a description are arguments of `fanwise.run`.
+    """Settings of a run in several processes. Fields without a comment are arguments of `fanwise.run`."""
 
-    Attributes:
-        devices: names of the devices, for messages: one for each process. A GPU is cuda:0 in its process.
-        explicit_settings: names of the settings that the caller passed, among shards, threads and seed.
-        backend: how the processes exchange gradients.
-        gpus: number of GPUs that each process leases.
-        gpu_names: (name in CUDA_VISIBLE_DEVICES, name for messages) of each GPU.
-        all_reduce: tests set this to choose the transport of the shared memory.
-        is_restart: an earlier attempt of the run has ended by a loss.
-        reports_made: number of reports by earlier attempts, which are not repeated.
-    """
-
-    devices: tuple[str, ...]
+    devices: tuple[str, ...]  # names for messages, one for each process. A GPU is cuda:0 in its process
     shards: int
     threads: int = 1
     seed: int = 0
-    explicit_settings: frozenset[str] = frozenset()
+    explicit_settings: frozenset[str] = frozenset()  # those that the caller passed, among shards, threads and seed
     resume: str | None = None
-    backend: Backend = "shared memory"
+    backend: Backend = "shared memory"  # how the processes exchange gradients
     on_loss: str = "continue"
     step_timeout_s: float | None = None
     reduce: Reduce = "exact"
     verify: int = 0
-    gpus: int | float = 0
-    gpu_names: tuple[tuple[str, str], ...] = ()
-    all_reduce: AllReduceKind = "auto"
-    is_restart: bool = False
-    reports_made: int = 0
+    gpus: int | float = 0  # number of GPUs that each process leases
+    gpu_names: tuple[tuple[str, str], ...] = ()  # (name in CUDA_VISIBLE_DEVICES, name for messages) of each GPU
+    all_reduce: AllReduceKind = "auto"  # transport of the shared memory, which tests choose
+    is_restart: bool = False  # an earlier attempt of the run has ended by a loss
+    reports_made: int = 0  # by earlier attempts, which are not repeated
 
     @property
     def survives_losses(self) -> bool:

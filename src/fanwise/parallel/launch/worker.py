@@ -1,4 +1,4 @@
-"""The main function of a rank on this machine, and `train_as_rank`, which Ray ranks also use.
+"""`run_rank`, the main function of all ranks, and `main`, that of a rank on this machine.
 
 Output of the first member appears in the user's terminal. Output of the other ranks stays in the logs of the pool.
 A report is made once for all ranks, and all of them get its decision.
@@ -6,9 +6,11 @@ A report is made once for all ranks, and all of them get its decision.
 
 import io
 import os
+import socket
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TextIO
@@ -16,11 +18,10 @@ from typing import Any, TextIO
 import torch
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch does not mark it as exported
 
-from ...base.errors import TrialStopped
+from ...base.errors import ClusterError, TrialStopped
 from ...links.codec import pack_error
 from ...pool.contract import GO_ON, Reply
 from ...pool.current import CurrentJob, current, enter
-from ...pool.seeds import seed_everything
 from ...tensor.with_torch import random  # noqa: F401  # imported once before the fork, not by each rank's first batch
 from ..comm.control_block import FIRST_VIEW, ControlBlock
 from ..comm.pipes import MessageSender
@@ -44,105 +45,123 @@ with torch.autograd.profiler.record_function("load"):
 
 @dataclass(frozen=True, slots=True)
 class RankTask:
-    """The task of a rank.
-
-    Attributes:
-        name: name of the training function.
-        torch_settings: settings of torch in the process that has called `fanwise.run`.
-    """
+    """The task of a rank."""
 
     settings: Settings
     rank: int
-    name: str
-    torch_settings: TorchSettings
+    name: str  # of the training function
+    torch_settings: TorchSettings  # of the process that has called `fanwise.run`
 
     @property
     def device(self) -> torch.device:
         return torch.device("cuda:0" if self.settings.devices[self.rank].startswith("cuda") else "cpu")
 
 
-@dataclass(frozen=True, slots=True)
-class Channels:
-    """Paths of the supervisor's shared memory, pipe and stack file. `store_port`: of the store of a process group."""
-
-    memory: str
-    pipe: str
-    stacks: str
-    store_port: int | None
-
-
 RankTeam = SharedMemoryTeam | TorchTeam
+Send = Callable[..., None]  # send(name, *content) sends a message to the supervisor; see supervisor.py
 
 
-def main(train: Callable[[Run], Any], task: RankTask, channels: Channels) -> Any:
-    """Run a rank. Return the result of the run in the first member, else None. Errors are sent to the supervisor."""
-    sender = MessageSender(channels.pipe)
+def main(
+    train: Callable[[Run], Any], task: RankTask, memory_path: str, pipe_path: str, stacks_path: str, store_port: int
+) -> Any:
+    """Run a rank on this machine. Return the result of the run in the first member, else None."""
+    sender = MessageSender(pipe_path)
     # Before the supervisor knows the pid: without a handler, its signal would kill this process.
-    install_stack_dump(channels.stacks)
+    install_stack_dump(stacks_path)
     sender.send("here", os.getpid(), current().gpus)
-    settings = task.settings
-    try:
-        with run_environment(
-            settings.threads, task.device, exact=settings.reduce != "fast", settings=task.torch_settings
-        ):
-            memory = SharedMemory.open(channels.memory, settings.all_reduce)
-            control, size = ControlBlock(memory), len(settings.devices)
-            if settings.backend == "shared memory":
-                team = SharedMemoryTeam(memory, control, task.rank, size, sender.send, reduce=settings.reduce)
-                return _result(train, task, team, _monitor(control, task.rank, sender, team.check_members), sender)
+    return run_rank(train, task, sender.send, lambda: _join(task, memory_path, store_port, sender.send))
+
+
+@contextmanager
+def _join(task: RankTask, memory_path: str, store_port: int, send: Send) -> Iterator[tuple[RankTeam, Monitor]]:
+    settings, rank, size = task.settings, task.rank, len(task.settings.devices)
+    memory = SharedMemory.open(memory_path, settings.all_reduce)
+    control = ControlBlock(memory)
+    team: RankTeam
+    with ExitStack() as stack:
+        if settings.backend == "shared memory":
+            team = SharedMemoryTeam(memory, control, rank, size, send, reduce=settings.reduce)
+            check = team.check_members
+        else:
+            check = partial(check_ending, control)
             while not control.view:  # some ranks may still wait in the pool's queue
-                check_ending(control)
+                check()
                 control.wait_view(0)
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-            port = channels.store_port or 0
-            world = World(task.rank, size, lambda: TCPStore("127.0.0.1", port, size), has_supervisor=True)
-            with open_team(
-                world,
+            opened_team = open_team(
+                World(rank, size, lambda: TCPStore("127.0.0.1", store_port, size), has_supervisor=True),
                 task.device,
                 reduce=settings.reduce,
                 backend=settings.backend,
-                on_operation=partial(control.arrive, task.rank, FIRST_VIEW),
-                on_first_step=partial(sender.send, "stepped"),
-            ) as torch_team:
-                monitor = _monitor(control, task.rank, sender, lambda: check_ending(control))
-                return _result(train, task, torch_team, monitor, sender)
-    except RunEnded:
-        return None
-    except TrialStopped:
-        sender.send("stopped")
-    except BaseException as error:
-        sender.send("failed", is_lost_peer(error), time.monotonic(), pack_error(error))
-    return None
+                on_operation=partial(control.arrive, rank, FIRST_VIEW),
+                on_first_step=partial(send, "stepped"),
+            )
+            team = stack.enter_context(opened_team)
+
+        def ask(number: int, values: dict[str, Any]) -> Any:
+            send("report", number, values)
+            return wait_for_answer(control, number, check)
+
+        yield team, make_monitor(send, ask)
 
 
-def _result(
-    train: Callable[[Run], Any], task: RankTask, team: RankTeam, monitor: Monitor, sender: MessageSender
-) -> Any:
-    result, is_first = train_as_rank(train, task, team, monitor, sender.send)
-    sender.send("returns", is_first)
-    return result if is_first else None
-
-
-def _monitor(control: ControlBlock, rank: int, sender: MessageSender, check: Callable[[], None]) -> Monitor:
-    """Return the functions that tell the supervisor what happens. `check`: raises if waiting for an answer must end."""
+def make_monitor(send: Send, ask: Callable[[int, dict[str, Any]], Any]) -> Monitor:
+    """Return the functions that tell the supervisor what happens. `ask`: makes a report and returns the answer."""
 
     def report(number: int, values: Mapping[str, Any]) -> None:
-        sender.send("report", number, dict(values))
-        answer = wait_for_answer(control, number, check)
+        answer = ask(number, dict(values))
         if isinstance(answer, BaseException):
             raise answer
         if answer != "CONTINUE":
             raise TrialStopped("the run was stopped")
 
-    return Monitor(report, partial(control.set_writing, rank), partial(sender.send, "checkpoint"))
+    return Monitor(report, partial(send, "writing"), partial(send, "checkpoint"))
 
 
-def train_as_rank(
-    train: Callable[[Run], Any], task: RankTask, team: RankTeam, monitor: Monitor, send: Callable[..., None]
-) -> tuple[Any, bool]:
-    """Call the training function. Return its result, and True if it is the run's. `send`: sends to the supervisor."""
+def run_rank(
+    train: Callable[[Run], Any],
+    task: RankTask,
+    send: Send,
+    join: Callable[[], AbstractContextManager[tuple[RankTeam, Monitor]]],
+) -> Any:
+    """Train, and return the result of the run in the first member, else None. Errors are sent to the supervisor."""
     settings = task.settings
-    seed_everything(settings.seed)
+    try:
+        _check_device(task.device)
+        with (
+            run_environment(
+                settings.threads, task.device, exact=settings.reduce != "fast", settings=task.torch_settings
+            ),
+            join() as (team, monitor),
+        ):
+            result, is_first = _train(train, task, team, monitor, send)
+            send("returns", is_first)
+            return result if is_first else None
+    except RunEnded:
+        pass
+    except TrialStopped:
+        send("stopped")
+    except BaseException as error:
+        send("failed", is_lost_peer(error), time.time(), pack_error(error))
+    return None
+
+
+def _check_device(device: torch.device) -> None:
+    """Raise ClusterError if torch cannot use the GPU that the pool has leased to this process."""
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ClusterError(
+            f"the run has leased GPU {', '.join(current().gpus)} of {socket.gethostname()}, and torch "
+            f"{torch.__version__} there cannot use it (torch.cuda.is_available() is False).\n"
+            f"Install a torch with CUDA that fits the driver on that node, or train on CPU devices: "
+            f'devices=["cpu"] * 4.'
+        )
+
+
+def _train(
+    train: Callable[[Run], Any], task: RankTask, team: RankTeam, monitor: Monitor, send: Send
+) -> tuple[Any, bool]:
+    """Call the training function. Return its result, and True if it is that of the run."""
+    settings = task.settings
     run = Run(
         Plan(settings.shards, settings.threads, DataPosition(settings.seed), settings.reduce),
         task.device,
@@ -161,10 +180,7 @@ def train_as_rank(
     enter(_ReportingJob(job, run))
     sys.stdout, sys.stderr = _ForwardedStream(out, "out", team, send), _ForwardedStream(err, "err", team, send)
     try:
-        if settings.resume is not None:
-            run.restore(settings.resume)
-        with run.show_progress(show, task.name), run.writer, run.training():
-            result = train(run)
+        result = run.execute(train, task.name, settings.resume, show)
         sys.stdout.flush()
         sys.stderr.flush()
         return result, team.finish()
@@ -200,7 +216,7 @@ class _DecidedReport:
 class _ForwardedStream(io.TextIOBase):
     """Replaces a standard stream of a rank: the first member sends output to the supervisor. `name`: "out" or "err"."""
 
-    def __init__(self, original: TextIO, name: str, team: Team, send: Callable[..., None]) -> None:
+    def __init__(self, original: TextIO, name: str, team: Team, send: Send) -> None:
         self._original = original
         self._name = name
         self._team = team

@@ -1,5 +1,1 @@
-"""Optimizers whose update and state are divided among the processes.
-
-step_optimizer   the optimizer of a step, updated as a whole or by slices
-sharded          each process updates its slice of the parameters, and keeps the state of that slice
-"""
+"""Optimizers. `sharded`: the optimizer of a step, which is updated as a whole, or divided among the processes."""

@@ -1,4 +1,4 @@
-"""An optimizer that is divided among the processes: each process updates the slice of the parameters that it owns.
+"""`StepOptimizer`: the optimizer of a step, which every process updates as a whole, or each process by slices.
 
     owner:          mean gradient and state of its slice --optimizer of the slice--> new parameters, new state
     all processes:  barrier, then the new parameters of all slices
@@ -64,13 +64,7 @@ def _has_hooks(optimizer: Optimizer) -> bool:
 
 
 class ShardedOptimizer:
-    """Updates a slice of the parameters of the user's optimizer, with the settings of that optimizer.
-
-    The state_dict of the user's optimizer is still whole.
-
-    Args:
-        params: parameters of the step.
-    """
+    """Updates a slice of the parameters of the user's optimizer, whose state_dict is still whole."""
 
     def __init__(self, optimizer: Optimizer, memory: Areas, params: Sequence[nn.Parameter]) -> None:
         self._optimizer: Any = optimizer  # Any: its `state` is declared as a defaultdict
@@ -112,8 +106,7 @@ class ShardedOptimizer:
         for hook in self._hooks:
             hook.remove()
 
-    def update(self, buckets: Sequence[Bucket], has_grad: Sequence[bool], grad_of: Callable[[Bucket], Tensor]) -> None:
-        """Write the new parameters and the new state of these buckets. They become valid by `commit`."""
+    def update(self, has_grad: Sequence[bool], buckets: Sequence[Bucket], grad_of: Callable[[Bucket], Tensor]) -> None:
         new_version, keys = 1 - self._version, self._keys()
         buckets = [bucket for bucket in buckets if bucket.param_index in keys]
         own = self._slice_optimizer(new_version, tuple(buckets))
@@ -136,7 +129,6 @@ class ShardedOptimizer:
                         new.copy_(state[key])  # the update has created it
 
     def commit(self, has_grad: Sequence[bool]) -> None:
-        """Copy the new parameters of all slices into this process."""
         self._version = 1 - self._version
         keys = self._keys()
         for index in keys:
@@ -223,9 +215,6 @@ class LazyState(UserDict[Any, dict[str, Any]]):
     """`optimizer.state` while the state is divided. The first access fetches the whole state.
 
     The program may then change the state, so the optimizer must be updated as a whole.
-
-    Args:
-        fetch: returns the whole state, by parameter.
     """
 
     def __init__(self, fetch: Callable[[], defaultdict[Any, dict[str, Any]]]) -> None:
@@ -245,3 +234,52 @@ class LazyState(UserDict[Any, dict[str, Any]]):
     def __reduce__(self) -> tuple[Any, ...]:
         """Copy as a dict with the whole state."""
         return defaultdict, (dict,), None, None, iter(self.data.items())
+
+
+class StepOptimizer:
+    """The optimizer of a step. `allow_slices`: False if the step needs whole gradients."""
+
+    def __init__(self, params: Sequence[nn.Parameter], optimizer: Optimizer, *, allow_slices: bool) -> None:
+        self.params = list(params)
+        self.optimizer = optimizer
+        self.sharded: ShardedOptimizer | None = None
+        self._allow_slices = allow_slices
+
+    def enable_slices(self, memory: Areas) -> None:
+        """Update by slices from now on, in this shared memory, if the optimizer can be divided."""
+        if self._allow_slices and can_be_divided(self.optimizer, self.params):
+            self.sharded = ShardedOptimizer(self.optimizer, memory, self.params)
+
+    def unshard(self) -> None:
+        """Update the whole optimizer from now on. All processes call it between the same steps."""
+        self._allow_slices = False
+        if self.sharded is not None:
+            self.sharded.end()
+            self.sharded = None
+
+    @property
+    def can_update_slices(self) -> bool:
+        """True if this process can update by slices. All processes exchange this before an update."""
+        return self.sharded is not None and not self.sharded.must_end
+
+
+class StepOptimizers:
+    """The optimizers of all steps of a run."""
+
+    def __init__(self) -> None:
+        self._by_optimizer: dict[int, list[StepOptimizer]] = {}
+
+    def __contains__(self, optimizer: Optimizer) -> bool:
+        return id(optimizer) in self._by_optimizer
+
+    def add(self, params: Sequence[nn.Parameter], optimizer: Optimizer, *, allow_slices: bool) -> StepOptimizer:
+        """Return the optimizer for a new step. If several steps have one optimizer, all update it as a whole.
+
+        `allow_slices` is False for clipping, a scaled loss, or a loop of the program over the shards.
+        """
+        step_optimizers = self._by_optimizer.setdefault(id(optimizer), [])
+        for earlier in step_optimizers:
+            earlier.unshard()
+        new = StepOptimizer(params, optimizer, allow_slices=allow_slices and not step_optimizers)
+        step_optimizers.append(new)
+        return new

@@ -25,7 +25,7 @@ from ...tensor.random.keys import Key
 from ..comm.team import NotSame, Sums, Team
 from ..config import Plan
 from ..data.batch import Batch, as_batch, discard_contents
-from ..optim.step_optimizer import StepOptimizer
+from ..optim.sharded import StepOptimizer
 from ..progress import ProgressLine
 from ..rng import isolated_generators
 from ..validation.arguments import check_equal_shard_sizes, check_optimizer, is_compiled_per_shape
@@ -41,16 +41,12 @@ class ShardLoopGuard:
     """Rejects calls in the body of a loop over `step.shards(batch)`, which runs once per shard of a process.
 
     A collective operation would block there, because processes with other numbers of shards do not join it.
-
-    Attributes:
-        is_open: a loop is in progress.
     """
 
     def __init__(self) -> None:
-        self.is_open = False
+        self.is_open = False  # a loop is in progress
 
     def check(self, function: str) -> None:
-        """Raise ValueError if a loop is in progress. `function`: name of the called function for the message."""
         if self.is_open:
             raise ValueError(
                 f"{function} was called in the body of a loop over step.shards(batch). The body runs once per shard of "
@@ -62,15 +58,7 @@ class ShardLoopGuard:
 
 
 class BatchExecution:
-    """Executes the batches of one step.
-
-    Args:
-        number: number of the step in its run, from 0.
-
-    Attributes:
-        batches: number of finished batches.
-        executions: number of executed shards, in all processes.
-    """
+    """Executes the batches of one step. `number`: index of the step in its run."""
 
     def __init__(
         self,
@@ -104,13 +92,7 @@ class BatchExecution:
     # -- before the shards -----------------------------------------------------------------------------------------
 
     def prepare(self, content: Any) -> Batch:
-        """Check the step and return the batch, cut into shards. `content` is a `Batch` or a tree of tensors.
-
-        Raises:
-            ValueError: called in the body of a loop over shards; an optimizer got other parameters; the batch has no
-                samples, or parts of different lengths.
-            TypeError: a part of the batch cannot be cut into samples.
-        """
+        """Check the step and return the batch, cut into shards. Raises errors as documented at `Step.__call__`."""
         self.guard.check("a step of the run")
         self._check_optimizers()
         batch = as_batch(content, self._plan.shards, self.replica.device)
@@ -143,11 +125,7 @@ class BatchExecution:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Execute shards in this block. If the block raises, buffers and gradients are as they were before.
-
-        Raises:
-            ValueError: a buffer is not the same after every shard.
-        """
+        """Execute shards in this block. If the block raises, buffers and gradients are as they were before."""
         buffers = self.replica.buffers
         self.replica.clear_grads()
         buffers.save()
@@ -162,11 +140,7 @@ class BatchExecution:
 
     @contextmanager
     def shard_context(self, *, generators: Sequence[Generator] | None = None) -> Iterator[None]:
-        """Restore random generators, and gradients of modules that this step does not train, after the block.
-
-        Args:
-            generators: generators of torch. By default those that operators on the device draw from.
-        """
+        """Restore random generators, and gradients of modules that this step does not train, after the block."""
         if generators is None:
             generators = self.replica.generators
         other_grads = [(param, param.grad) for param in self.replica.other_params]
@@ -209,10 +183,7 @@ class BatchExecution:
     def reduce(self, nodes: Sequence[Node[Partial]], batch: Batch, *, mean: bool) -> Partial:
         """Add the shards of all processes and store the combined buffers. Call this inside `transaction`.
 
-        The result has no gradients yet. Call `gather` or `update_slices` next.
-
-        Args:
-            mean: divide the gradients by the count.
+        The result has no gradients yet. Call `gather` or `update_slices` next. `mean`: divide them by the count.
         """
         operation = f"makes step {self.number} of batch {self.batches}"
         total = self.sums.reduce(operation, nodes, len(batch.sizes), mean=mean)
@@ -220,10 +191,7 @@ class BatchExecution:
         return total
 
     def gather(self, total: Partial, *, mean: bool) -> None:
-        """Put the whole gradients into `total`, in every process. Blocks until all processes call it.
-
-        The gradients are valid until the next `reduce`. `mean`: as in `reduce`.
-        """
+        """Put the whole gradients into `total`. They are valid until the next `reduce`. Blocks until all call it."""
         total.grads = self.sums.gather_grads()
         for index, sparse_grad in total.sparse.items():
             dense, grad = total.grads[index], divided(sparse_grad, total.count) if mean else sparse_grad
@@ -262,12 +230,7 @@ class BatchExecution:
 
 
 class TrainStages:
-    """The stages of a step: forward and backward, reduction, clipping, update.
-
-    Attributes:
-        updates: number of updates.
-        grad_norm: the 2-norm of the gradients of the last update. None without `clip_norm`, or before the first update.
-    """
+    """The stages of a step: forward and backward, reduction, clipping, update."""
 
     def __init__(
         self, execution: BatchExecution, step_optimizer: StepOptimizer, execute: Execute, *, clip_norm: float | None
@@ -275,7 +238,7 @@ class TrainStages:
         self.execution = execution
         self.updates = 0
         self.clip_norm = clip_norm
-        self.grad_norm: Tensor | None = None
+        self.grad_norm: Tensor | None = None  # of the last update, before clipping
         self._replica = execution.replica
         self._step_optimizer = step_optimizer
         self._execute = execute
@@ -287,7 +250,7 @@ class TrainStages:
             with execution.team.attempt() as attempt, execution.transaction():
                 nodes = self._forward_backward(batch)
                 total = execution.reduce(nodes, batch, mean=True)
-                is_sliced = self._step_optimizer.is_sharded
+                is_sliced = self._step_optimizer.sharded is not None
                 if is_sliced:
                     execution.update_slices()
                 else:

@@ -25,16 +25,7 @@ from .gradients import BufferUpdate, Rule
 
 
 class Buffers:
-    """The buffers of modules on one device.
-
-    Args:
-        modules: modules by their name in messages, which is "" for the model.
-        mean_buffers: names of buffers that are averaged over the shards.
-
-    Raises:
-        TypeError: `mean_buffers` is a string.
-        ValueError: a name of `mean_buffers` is unknown, or its buffer cannot be averaged.
-    """
+    """The buffers of modules, which are given by their names in messages, on one device."""
 
     def __init__(self, modules: Mapping[str, nn.Module], mean_buffers: Sequence[str] = ()) -> None:
         known: dict[int, tuple[nn.Module, str, str, Tensor]] = {}

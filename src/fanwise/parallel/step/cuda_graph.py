@@ -7,8 +7,7 @@
 
 Steps are of one kind if their batches have the same shapes, and the optimizer has the same settings and trains the same
 parameters. Inside the graph, the batch is gathered from a data set on the device, or read from fixed memory, to which
-each batch is copied. The shards run on streams of their own. Tree addition, clipping and the update follow on one
-stream.
+each batch is copied. The shards run on streams of their own.
 
 Python code of the model and of the optimizer runs only while a step is captured. If a later step would take another
 branch, or draw numbers from Python or NumPy, the graph repeats the captured step instead. The comparisons detect that.
@@ -19,11 +18,10 @@ check whether the scaled gradients are finite.
 
 import copy
 import logging
-import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, is_tensor
@@ -46,30 +44,10 @@ _log = logging.getLogger(__name__)
 _cuda: Any = torch.cuda  # parts of it have no annotations
 
 _MAX_GRAPHS = 8
-_PROBED_STEPS = range(20, 40)
-
-
-class Graph(Protocol):
-    """Device operations that are captured once and then replayed. `CudaGraph`, or a simulation in the tests."""
-
-    def capture(self, body: Callable[[], T]) -> T:
-        """Capture the operations that `body` launches. Nothing is executed. Return its result."""
-
-    def branch(self, number: int) -> AbstractContextManager[None]:
-        """Capture the block on the stream of a branch, with the random numbers of that branch."""
-
-    def join(self) -> None:
-        """Let the operations that follow wait for all branches."""
-
-    def seed(self, number: int, key: Key) -> None:
-        """Seed the random numbers of a branch for the next replay."""
-
-    def replay(self) -> None:
-        """Launch the captured operations."""
 
 
 class CudaGraph:
-    """A `Graph` on a CUDA device."""
+    """Operations of a CUDA device that are captured once and then replayed."""
 
     def __init__(self, device: torch.device, branches: int) -> None:
         with torch.cuda.device(device):
@@ -82,6 +60,7 @@ class CudaGraph:
             self._graph.register_generator_state(generator)
 
     def capture(self, body: Callable[[], T]) -> T:
+        """Capture the operations that `body` launches. Nothing is executed. Return its result."""
         # Other threads, such as those of a DataLoader, may use the device meanwhile.
         with (
             torch.cuda.device(self._main.device),
@@ -91,6 +70,7 @@ class CudaGraph:
 
     @contextmanager
     def branch(self, number: int) -> Iterator[None]:
+        """Capture the block on the stream of a branch, with the random numbers of that branch."""
         stream, before = self._streams[number], self._default.graphsafe_get_state()
         stream.wait_stream(self._main)
         self._default.graphsafe_set_state(self._generators[number])
@@ -101,18 +81,20 @@ class CudaGraph:
             self._default.graphsafe_set_state(before)
 
     def join(self) -> None:
+        """Let the operations that follow wait for all branches."""
         for stream in self._streams:
             self._main.wait_stream(stream)
 
     def seed(self, number: int, key: Key) -> None:
+        """Seed the random numbers of a branch for the next replay."""
         self._generators[number].manual_seed(key.words[0])
 
     def replay(self) -> None:
         self._graph.replay()
 
 
-# The graphs of each type of device: (device, branches) -> Graph.
-GRAPHS: dict[str, Callable[[torch.device, int], Graph]] = {"cuda": CudaGraph}
+# The graphs of each type of device, called with device and number of branches. Tests add a simulated device.
+GRAPHS: dict[str, Callable[[torch.device, int], Any]] = {"cuda": CudaGraph}
 
 
 @dataclass(slots=True)
@@ -133,7 +115,7 @@ class _Snapshot:
 
 
 class StepGraphs:
-    """The CUDA graphs of one step, by kind of step; see the module."""
+    """See the module."""
 
     def __init__(self, stages: TrainStages, optimizer: Optimizer) -> None:
         self._stages = stages
@@ -148,12 +130,7 @@ class StepGraphs:
         optimizer.register_load_state_dict_post_hook(lambda _: self._kinds.clear())
 
     def train(self, batch: Batch) -> Partial:
-        """Execute a step. Return the sums over all shards.
-
-        Raises:
-            ValueError: the step cannot be captured; or its graph gave other bits than the step without a graph.
-            TypeError: the batch holds values that are not tensors.
-        """
+        """Execute a step. Return the sums over all shards."""
         inputs = _Inputs(batch, self._execution.own_shards(batch))
         key = (inputs.kind, self._settings())
         kind = self._kinds[key] = self._kinds.pop(key, _Kind())
@@ -245,11 +222,7 @@ class StepGraphs:
 class _Inputs:
     """The inputs of a graph: indices of rows in a data set on the device, or the content of each shard of this process.
 
-    Attributes:
-        kind: equal for inputs that one graph can read.
-
-    Raises:
-        TypeError: the content holds values that are not tensors.
+    `kind` is equal for inputs that one graph can read.
     """
 
     def __init__(self, batch: Batch, own_shards: range) -> None:
@@ -310,7 +283,7 @@ class _CapturedStep:
         self._sizes = batch.sizes
         self._is_one_graph = execution.team.size == 1 and not is_scaled
         self._graph = self._new_graph(len(self._shards))
-        self._update_graph: Graph | None = None
+        self._update_graph: Any = None
         self._has_updated = False
         self._grads: list[Tensor | None] = []
         self._nodes: list[Node[Partial]] = []
@@ -319,7 +292,7 @@ class _CapturedStep:
         self._grad_norm: Tensor | None = None
         self._capture(batch)
 
-    def _new_graph(self, branches: int) -> Graph:
+    def _new_graph(self, branches: int) -> Any:
         return GRAPHS[self._replica.device.type](self._replica.device, branches)
 
     def train(self, batch: Batch, inputs: _Inputs) -> Partial:
@@ -416,47 +389,6 @@ class _CapturedStep:
     def _clip_and_step(self) -> None:
         self._stages.clip_and_step(self._grads)
         self._grad_norm = self._stages.grad_norm
-
-
-def record_event() -> Callable[[], bool]:
-    """Record an event on the current CUDA stream. Return a function that tells whether the device has reached it."""
-    event = _cuda.Event()
-    event.record()
-    reached: Callable[[], bool] = event.query
-    return reached
-
-
-class LaunchProbe:
-    """Trains without graphs. Suggests `capture=True` once if launching takes longer than executing a step."""
-
-    def __init__(self, stages: TrainStages, record: Callable[[], Callable[[], bool]] = record_event) -> None:
-        self._stages = stages
-        self._record = record
-        self._steps = 0
-        self._launch_bound = 0
-
-    def train(self, batch: Batch) -> Partial:
-        """Execute the stages of a step. Return the sums over all shards."""
-        began_s = time.perf_counter()
-        total = self._stages.train(batch)
-        if self._steps in _PROBED_STEPS:
-            self._probe(began_s)
-        self._steps += 1
-        return total
-
-    def _probe(self, began_s: float) -> None:
-        """Note whether the device has finished right after the last launch, so that it has waited for the launches."""
-        is_reached, launched_s = self._record(), time.perf_counter()
-        until_s = launched_s + 0.05 * (launched_s - began_s)
-        while not is_reached() and time.perf_counter() < until_s:
-            pass
-        self._launch_bound += is_reached()
-        if self._steps == _PROBED_STEPS[-1] and self._launch_bound > 0.9 * len(_PROBED_STEPS):
-            _log.warning(
-                "the GPU waits for the CPU, which takes %.1f ms to launch the operations of a step: "
-                "run.step(..., capture=True) launches them all at once",
-                1000 * (launched_s - began_s),
-            )
 
 
 def check_capturable(loss_fn: LossFn | None, optimizer: Optimizer, device: torch.device, *, batch_norm: str) -> None:

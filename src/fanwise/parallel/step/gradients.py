@@ -19,42 +19,29 @@ Rule = Literal["mean", "first", "same"]
 
 
 class BufferUpdate(NamedTuple):
-    """The combined value of a buffer after some shards that have changed it.
+    """The combined value of a buffer after some shards that have changed it."""
 
-    Attributes:
-        value: with the rule "mean", the sum over the samples instead of their mean.
-        samples: number of samples of these shards.
-        is_same: with the rule "same", whether the value is the same after all of these shards.
-    """
-
-    value: Tensor
+    value: Tensor  # with the rule "mean", the sum over the samples instead of their mean
     samples: int
     rule: Rule = "mean"
-    is_same: bool = True
+    is_same: bool = True  # with the rule "same", whether the value is the same after all of these shards
 
 
 @dataclass(slots=True)
 class Partial:
     """Sums over some shards.
 
-    Attributes:
-        grads: dense gradients of the summed losses. None for sparse ones, which are in `sparse`.
-        loss: the summed losses, without axes.
-        count: the divisor of `loss`: the number of losses, or the sum of their weights. A tensor on an accelerator if
-            the program computed the count there.
-        samples: number of samples.
-        buffers: the changed buffers, by index.
-        executed: number of executed shards.
-        sparse: sparse gradients, by the index of the parameter.
+    `count` is the divisor of `loss`: the number of losses, or the sum of their weights. It is a tensor on an
+    accelerator if the program computed it there.
     """
 
-    grads: list[Tensor | None]
+    grads: list[Tensor | None]  # dense gradients of the summed losses
     loss: Tensor
     count: float | Tensor
     samples: int
-    buffers: dict[int, BufferUpdate]
-    executed: int = 1
-    sparse: dict[int, Tensor] = field(default_factory=dict)
+    buffers: dict[int, BufferUpdate]  # the changed buffers, by index
+    executed: int = 1  # number of executed shards
+    sparse: dict[int, Tensor] = field(default_factory=dict)  # sparse gradients, by the index of the parameter
 
 
 def add(left: Partial, right: Partial) -> Partial:
@@ -108,9 +95,7 @@ def total_into(
 ) -> list[Tensor | None]:
     """Add the gradients of all nodes along the tree over `shards`. Return `sums`, with None where no node has one.
 
-    Args:
-        sums: memory for the result.
-        changes: True if the operands may be changed. Otherwise intermediate sums get their own memory.
+    `changes`: True if the operands may be changed. Otherwise intermediate sums get their own memory.
     """
     operands = sum(node.value is not None for node in nodes)
     additions = 0

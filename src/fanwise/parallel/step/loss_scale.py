@@ -3,9 +3,9 @@
     summed loss --x factor--> backward --> shards added --/ factor--> gradients, finite? --yes--> clip, update
                                                                                          --no---> no update, lower scale
 
-The scale follows the rule of `torch.amp.GradScaler` and has the same settings and `state_dict`: it is halved when a
-gradient is not finite, and doubled after 2000 updates in a row with finite gradients. The decision is based on the
-reduced gradients, so all processes agree.
+The scale follows the rule of `torch.amp.GradScaler` and has the same `state_dict`: it is halved when a gradient is not
+finite, and doubled after 2000 updates in a row with finite gradients. The decision is based on the reduced gradients,
+so all processes agree.
 
 The loss of a step is a sum over samples, but with GradScaler it is usually a mean. So the factor of a batch is the
 scale divided by the batch size, rounded to a power of two. Then float16 numbers have the same magnitude as with
@@ -26,43 +26,18 @@ _LEAST = 2.0**-126  # gradients could not be divided by a smaller scale
 
 
 class LossScale:
-    """The scale of the losses of one step.
-
-    Args:
-        init_scale: the initial scale.
-        growth_factor: above 1. Multiplies the scale after `growth_interval` updates in a row with finite gradients.
-        backoff_factor: between 0 and 1. Multiplies the scale after gradients that are not finite.
-        growth_interval: number of updates.
+    """The scale of the losses of one step. `load_state_dict` takes other settings from a `torch.amp.GradScaler`.
 
     Attributes:
-        scale: the current scale.
         skipped: number of skipped updates.
-
-    Raises:
-        ValueError: a number is out of range.
     """
 
-    def __init__(
-        self,
-        *,
-        init_scale: float = 2.0**16,
-        growth_factor: float = 2.0,
-        backoff_factor: float = 0.5,
-        growth_interval: int = 2000,
-    ) -> None:
+    def __init__(self, *, init_scale: float = 2.0**16) -> None:
         if not (init_scale > 0 and math.isfinite(init_scale)):
             raise ValueError(f"init_scale must be above 0 and finite, got {init_scale!r}")
-        if not growth_factor > 1:
-            raise ValueError(f"growth_factor must be above 1, got {growth_factor!r}")
-        if not 0 < backoff_factor < 1:
-            raise ValueError(f"backoff_factor must be between 0 and 1, got {backoff_factor!r}")
-        if growth_interval < 1:
-            raise ValueError(f"growth_interval must be at least 1, got {growth_interval!r}")
         self.scale = _float32(init_scale)
         self.skipped = 0
-        self._growth_factor = growth_factor
-        self._backoff_factor = backoff_factor
-        self._growth_interval = growth_interval
+        self._growth_factor, self._backoff_factor, self._growth_interval = 2.0, 0.5, 2000
         self._finite_in_a_row = 0
 
     def factor(self, samples: int) -> float:

@@ -9,7 +9,7 @@ distribution of samples or tokens over the shards. It is never a mean of the mea
 """
 
 import logging
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,33 +19,21 @@ _log = logging.getLogger(__name__)
 _EVALUATION_HINT = "Measure other values with run.mean(fn, model, data), which evaluates every sample once."
 
 
-class Wording(NamedTuple):
-    """Words of error messages, which depend on the source of the losses. `line`: a line of the user's program."""
-
-    got: str
-    line: str
-
-
-FROM_LOSS_FN = Wording("loss_fn returned", "return {}")
-FROM_BACKWARD = Wording("step.backward got", "step.backward({})")
-
-
 class LossReader:
-    """Reads the losses of one step. Warns once if a loss is one number."""
+    """Reads the losses of one step. Warns once if a loss is one number.
 
-    def __init__(self, wording: Wording = FROM_LOSS_FN) -> None:
-        self._wording = wording
+    Args:
+        got: begins error messages, such as "loss_fn returned".
+        line: line of the user's program in error messages, such as "return {}".
+    """
+
+    def __init__(self, got: str, line: str) -> None:
+        self._got, self._line = got, line
         self._has_warned = False
 
     def read(self, result: Any, samples: int) -> tuple[Tensor, float | Tensor]:  # Any: from user code
-        """Return the summed loss with its graph, and the count.
-
-        Raises:
-            TypeError: the losses are not a tensor, or the second value cannot be counts.
-            ValueError: the first axis of the losses is not the sample, or a count is negative or not a number.
-        """
-        got, line = self._wording
-        counts = None
+        """Return the summed loss with its graph, and the count."""
+        got, line, counts = self._got, self._line, None
         if isinstance(result, tuple) and len(result) == 2:
             result, counts = result
         if not isinstance(result, Tensor):
@@ -78,7 +66,7 @@ class LossReader:
         """
         if not isinstance(counts, Tensor):
             return
-        got, line = self._wording
+        got, line = self._got, self._line
         is_whole = not (counts.is_floating_point() or counts.is_complex())
         fits = counts.ndim == 0 or counts.shape == losses.shape or (is_whole and losses.ndim > 0)
         if counts.requires_grad or not fits:
@@ -103,7 +91,7 @@ class LossReader:
                 return total
             counts = total.item()
         if isinstance(counts, bool) or not isinstance(counts, int | float) or not counts >= 0:
-            raise ValueError(f"{self._wording.got} losses with counts {counts!r}; counts must be numbers of at least 0")
+            raise ValueError(f"{self._got} losses with counts {counts!r}; counts must be numbers of at least 0")
         return counts
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ..comm.team import divide
 from ..data.batch import Batch, discard_contents
-from ..optim.step_optimizer import StepOptimizer
+from ..optim.sharded import StepOptimizer
 from ..rng import seed_generators
 from ..validation.misuse import library_update
 from .batch_execution import BatchExecution
@@ -41,10 +41,7 @@ class _Current:
 class ManualStep:
     """A step whose loop over the shards is part of the program, created by `run.step(model, optimizer)`.
 
-    Attributes:
-        batches: number of finished loops.
-        updates: number of updates.
-        executions: number of executed shards in all processes.
+    `batches` is the number of finished loops, `executions` the number of executed shards in all processes.
 
     >>> import torch
     >>> from fanwise import here
@@ -76,15 +73,9 @@ class ManualStep:
 
     @property
     def loss(self) -> Tensor:
-        """The mean loss of the whole batch of the last loop: a tensor without axes and without a graph.
-
-        Raises:
-            ValueError: no loop has finished yet.
-        """
+        """The mean loss of the whole batch of the last loop: a tensor without axes and without a graph."""
         if self._loss is None:
-            raise ValueError(
-                "step.loss is the mean loss of a finished loop over step.shards(batch), and there is none yet"
-            )
+            raise ValueError("step.loss is the mean loss of a finished loop over step.shards(batch), and there is none")
         return self._loss
 
     @property
@@ -107,7 +98,6 @@ class ManualStep:
         Raises:
             ValueError: the batch has no samples; a body did not call `step.backward`; the two executions of the first
                 shard differ; or another loop is in progress or was left early.
-            TypeError: a part of the batch cannot be cut into samples.
         """
         execution = self._execution
         self._check_usable()
@@ -138,7 +128,7 @@ class ManualStep:
 
     @contextmanager
     def _loop(self) -> Iterator[list[Tensor | None]]:
-        """Set the gradients of the parameters aside during a loop. Yield them as a list, which the loop may change."""
+        """Set the gradients of the parameters aside during a loop. Yield them in a list, to which the loop adds."""
         grads = [param.grad for param in self._replica.params]
         self._execution.guard.is_open = True
         try:
@@ -208,11 +198,6 @@ class ManualStep:
             losses: one per sample, or more (the first axis is the sample), or one mean over the samples.
             counts: the sum of all losses of the batch is divided by the sum of all counts, for example the number of
                 tokens without padding. A number, or a tensor that is summed. By default each loss counts 1.
-
-        Raises:
-            ValueError: called outside of a body; the counts differ from those of the first call; or the first axis of
-                the losses is not the sample.
-            TypeError: the losses are not a tensor.
         """
         current = self._current
         if current is None:
@@ -248,9 +233,6 @@ class ManualStep:
         Args:
             closure: for optimizers such as LBFGS, which ask for the loss several times. The function sets the gradients
                 to None, loops over `step.shards(batch)` and returns `step.loss`.
-
-        Raises:
-            ValueError: there are no gradients; or `update` is called in the body of a loop.
         """
         self._check_usable()
         self._execution.guard.check("step.update()")
@@ -275,10 +257,7 @@ class ManualStep:
         self._execution.team.step_ends()
 
     def check_end(self) -> None:
-        """Raise ValueError if no update has used the gradients, or if the processes differ. Called after the training.
-
-        Processes are compared only with `verify=`.
-        """
+        """Raise ValueError if no update has used the gradients or, with `verify=`, if the processes differ."""
         self._check_usable()
         if self._has_gradients and not self.updates:
             raise ValueError(

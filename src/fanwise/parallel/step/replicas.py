@@ -19,7 +19,7 @@ from ..data.batch import Content, as_arguments
 from ..rng import generators_of, seed_generators
 from .buffers import Buffers
 from .gradients import BufferUpdate, Partial, add
-from .losses import FROM_BACKWARD, FROM_LOSS_FN, LossReader
+from .losses import LossReader
 from .tree import Node, TreeSum
 
 _CPU = torch.device("cpu")
@@ -29,19 +29,13 @@ LossFn = Callable[..., Any]  # called with the model and the items of a batch; s
 
 @dataclass(frozen=True, slots=True)
 class ShardWork:
-    """One shard of a step. A shard without samples is not executed.
-
-    Attributes:
-        read: returns the content of a shard, given its index.
-        is_only_shard: no other shard of the batch has samples, so the buffers may change in place.
-        factor: multiplies the summed loss before the backward pass.
-    """
+    """One shard of a step. A shard without samples is not executed."""
 
     index: int
-    read: Callable[[int], Content | None]
+    read: Callable[[int], Content | None]  # returns the content of a shard, given its index
     samples: int
-    is_only_shard: bool
-    factor: float | Tensor = 1.0
+    is_only_shard: bool  # no other shard of the batch has samples, so the buffers may change in place
+    factor: float | Tensor = 1.0  # multiplies the summed loss before the backward pass
 
 
 # Executes consecutive shards and returns the nodes of the tree that they form: (work, key of the batch, num_shards).
@@ -49,19 +43,10 @@ Execute = Callable[[Sequence[ShardWork], Key, int], list[Node[Partial]]]
 
 
 class Replica:
-    """The model of a process with its loss function.
+    """The model of a process with its loss function. The arguments are those of `Run.step`.
 
-    Args:
-        loss_fn: None if the program loops over the shards itself.
-        also: modules that the loss calls besides the model.
-        autocast: type of mixed precision. None for the types of the model.
-        mean_buffers: names of buffers that become the mean over the shards.
-
-    Attributes:
-        modules: the model, named "", and other modules that the loss calls, by their names in messages.
-        params: the parameters of the model.
-        other_params: the parameters of the other modules.
-        generators: torch's random generators that operators on the device draw from.
+    `modules` are the model, named "", and other modules that the loss calls, by their names in messages. `params` are
+    the parameters of the model, `other_params` those of the other modules.
     """
 
     def __init__(
@@ -79,14 +64,14 @@ class Replica:
         self.device = device
         self.generators = generators_of(device)
         self.params = list(model.parameters())
-        self.reader = LossReader(FROM_BACKWARD if loss_fn is None else FROM_LOSS_FN)
+        source = ("step.backward got", "step.backward({})") if loss_fn is None else ("loss_fn returned", "return {}")
+        self.reader = LossReader(*source)
         self._autocast = autocast
         self._mean_buffers = mean_buffers
         self.modules: Mapping[str, nn.Module] = {"": model}
         self.add_modules({f"also[{number}]": module for number, module in enumerate(also)})
 
     def add_modules(self, modules: Mapping[str, nn.Module]) -> None:
-        """Add modules that the loss calls besides the model, by their names in messages."""
         parts = {id(part) for module in self.modules.values() for part in module.modules()}
         new = {name: module for name, module in modules.items() if id(module) not in parts}
         self.modules = {**self.modules, **new}
@@ -96,12 +81,7 @@ class Replica:
         self.buffers = Buffers(self.modules, self._mean_buffers)
 
     def execute(self, work: Sequence[ShardWork], key: Key, shards: int) -> list[Node[Partial]]:
-        """Execute consecutive shards. Return the nodes of the tree over `shards` that they form.
-
-        Args:
-            key: random key of this batch, from which each shard derives its own.
-            shards: number of shards of the whole batch.
-        """
+        """Execute consecutive shards of a batch of `shards`. Return the nodes of the tree that they form."""
         tree: TreeSum[Partial] = TreeSum(shards, add)
         for shard in work:
             with add_shard_note(shard, shards):
@@ -121,9 +101,6 @@ class Replica:
 
         Changes neither `.grad` nor buffers: the shard uses copies of the buffers that earlier steps have changed. The
         caller seeds the random generators.
-
-        Raises:
-            TypeError: a gradient is sparse.
         """
         with self.buffers.copied():
             loss, count = self.loss(work)
@@ -153,7 +130,6 @@ class Replica:
             param.grad = None
 
     def clear_other_grads(self) -> None:
-        """Set gradients in modules that this step does not train to None."""
         for param in self.other_params:
             param.grad = None
 

@@ -14,20 +14,17 @@ from torch import Tensor
 from ..data.batch import Batch
 from ..validation.arguments import check_no_gradients
 from .batch_execution import TrainStages
-from .cuda_graph import LaunchProbe, StepGraphs
+from .cuda_graph import StepGraphs
 from .replicas import add_shard_note
 
 
 class Step:
     """One training step, created by `run.step`. Call it with a batch of `run.batches`, or with a tree of tensors.
 
-    Attributes:
-        batches: number of finished batches.
-        updates: number of updates.
-        executions: number of executed shards in all processes. Shards without samples are not executed.
+    `executions` is the number of executed shards in all processes. Shards without samples are not executed.
     """
 
-    def __init__(self, stages: TrainStages, trainer: TrainStages | StepGraphs | LaunchProbe) -> None:
+    def __init__(self, stages: TrainStages, trainer: TrainStages | StepGraphs) -> None:
         self._stages = stages
         self._execution = stages.execution
         self._replica = stages.execution.replica
@@ -47,11 +44,7 @@ class Step:
 
     @property
     def grad_norm(self) -> Tensor:
-        """The 2-norm of all gradients of the last update before clipping, with the same bits on any number of devices.
-
-        Raises:
-            ValueError: the step was created without `clip_norm`; or there was no update yet.
-        """
+        """The 2-norm of all gradients of the last update before clipping."""
         if self._stages.clip_norm is None:
             raise ValueError(
                 "step.grad_norm is computed only on request, because every process then needs the whole gradients.\n"
@@ -102,11 +95,10 @@ class Step:
             self._replica.clear_grads()
 
     def check_end(self) -> None:
-        """Raise ValueError if the processes differ. Called after the training; has no effect without `verify=`."""
+        """With `verify=`, raise ValueError if the processes differ. Called after the training."""
         self._execution.verifier.check_end(self.batches)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the counts."""
         return self._execution.state_dict() | {"updates": self.updates}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -34,9 +34,6 @@ def cut(count: int, parts: int) -> tuple[range, ...]:
 
     If `count` is less than `parts`, the last ranges are empty.
 
-    Raises:
-        ValueError: `count` is negative, or `parts` is less than 1.
-
     >>> cut(10, 4)
     (range(0, 3), range(3, 6), range(6, 8), range(8, 10))
     """
@@ -54,11 +51,9 @@ def assign(shards: int, devices: int) -> tuple[range, ...]:
 
 @dataclass(slots=True)
 class TreeSum(Generic[T]):
-    """Adds values along the tree over `shards` leaves, in the order of the shards.
+    """Adds values along the tree over `shards` leaves, in the order of the shards. `add` may change its first argument.
 
-    Args:
-        shards: number of leaves of the whole tree, even if only some of them are put in here.
-        add: returns the sum of two values. It may change and return its first argument.
+    The tree has `shards` leaves even if only some of them are put in here.
     """
 
     shards: int

@@ -131,11 +131,6 @@ def check_manual_step(models: Sequence[object], optimizers: Sequence[object], op
             )
 
 
-def check_clip_norm(clip_norm: float | None) -> None:
-    if clip_norm is not None and not clip_norm > 0:
-        raise ValueError(f"clip_norm must be above 0, got {clip_norm!r}")
-
-
 def check_one_of(setting: str, value: object, known: Sequence[str]) -> None:
     if value not in known:
         raise ValueError(must_be_one_of(setting, value, known))

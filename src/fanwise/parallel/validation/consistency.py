@@ -33,20 +33,14 @@ _BATCH_FACTS = _SIZE, _BATCH, _SHARD = "the number of samples", "the batch", "th
 
 @dataclass(slots=True)
 class Verifier:
-    """The consistency checks of one step.
-
-    Args:
-        number: index of the step in its run.
-        every: the option verify=, a number of batches. 0 compares only the first batches.
-        can_repeat: False if a shard cannot be executed separately from the others.
-    """
+    """The consistency checks of one step."""
 
     team: Team
     replica: Replica
     optimizers: Sequence[torch.optim.Optimizer]
-    number: int
-    every: int
-    can_repeat: bool
+    number: int  # index of the step in its run
+    every: int  # the option verify=
+    can_repeat: bool  # False if a shard cannot be executed separately from the others
 
     def is_due(self, batch_number: int) -> bool:
         """Return True if `check_batch` must be called before this batch."""
@@ -102,8 +96,7 @@ class Verifier:
     def is_repeat_due(self, batch_number: int, *, is_first_batch: bool) -> bool:
         """Return True if this process executes a shard of this batch twice.
 
-        Args:
-            is_first_batch: the batch is the first one that this process executes in this run, even after a resume.
+        `is_first_batch`: it is the first one in this process, even after a resume.
         """
         is_deterministic = self.replica.device.type == "cpu" or torch.are_deterministic_algorithms_enabled()
         is_due = is_first_batch and self.team.index == 0 and is_deterministic

@@ -1,23 +1,28 @@
-"""The transport of `reduce="exact"` over a process group of torch.distributed.
+"""Adds gradients over a process group of torch.distributed.
 
-    all_to_all    each process sends every owner its slice of the process's nodes
-    all_gather    each owner sends its slice of the sum to all
+exact   all_to_all: each process sends every owner its slice of the process's nodes
+        all_gather: each owner sends its slice of the sum to all
+fast    all-reduce of the backend, NCCL or Gloo, after each process has added its own shards. The order in which the
+        backend adds depends on the number of processes, so the last bits of the sum do, too
 
-Parameters without a gradient in any shard, such as frozen ones, are not sent. Only the plan tells which ones these are,
-so nothing is sent before all processes have it.
+Parameters without a gradient in any process, such as frozen ones, are not sent. Only the plan tells which ones these
+are, so nothing is sent before all processes have it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from .all_reduce import AllReducePlan, Grads, RankNode
-from .flat_layout import Bucket, Layout, flat_gradients, join_buckets
+from .flat_layout import Bucket, Layout, check_strided, flat_gradients, join_buckets
+from .team import divide
 from .torch_group import TorchGroup
 
 
 class GroupTransport:
+    """The exact `Transport`."""
+
     is_changeable = True
 
     def __init__(self, group: TorchGroup, params: Sequence[nn.Parameter], device: torch.device) -> None:
@@ -86,3 +91,47 @@ class GroupTransport:
         if name not in self._memory or len(self._memory[name]) < size_bytes:
             self._memory[name] = torch.zeros(size_bytes, dtype=torch.uint8, device=self._device)
         return self._memory[name][:size_bytes]
+
+
+_BUCKET_BYTES = 25 << 20  # as in DistributedDataParallel
+
+
+class FastAllReduce:
+    """The fast `AllReduce`. Each process has one node."""
+
+    def __init__(self, group: TorchGroup, params: Sequence[nn.Parameter], device: torch.device) -> None:
+        self._group = group
+        self._params = list(params)
+        self._device = device
+        self._lay_out([])
+
+    def _lay_out(self, has_grad: Sequence[bool]) -> None:
+        self._has_grad = has_grad
+        layout = Layout(self._params, [index for index, has in enumerate(has_grad) if has])
+        memory = torch.zeros(layout.size_bytes, dtype=torch.uint8, device=self._device)
+        self._buckets = [
+            bucket.view(memory) for bucket in join_buckets(layout.buckets_of(0, 1), [has_grad], _BUCKET_BYTES)
+        ]
+        self._grads = layout.param_views(memory)
+
+    def reduce_scatter(self, nodes: Sequence[Grads | None], make_plan: Callable[[], AllReducePlan]) -> None:
+        """Add whole gradients, which `all_gather` returns."""
+        own = nodes[0] or [None] * len(self._params)
+        for grad in own:
+            if grad is not None:
+                check_strided(grad)
+        plan = make_plan()
+        if plan.has_grad != self._has_grad:
+            self._lay_out(plan.has_grad)
+        for memory, grad in zip(self._grads, own, strict=True):
+            if memory is not None:
+                memory.zero_() if grad is None else memory.copy_(grad)
+        self._group.all_reduce(self._buckets)
+        if plan.count is not None:
+            divide(self._buckets, plan.count)
+
+    def all_gather(self) -> Grads:
+        return self._grads
+
+    def release(self) -> None:
+        """Nothing is kept."""

@@ -33,7 +33,7 @@ class Side:
         self.me = Member(f"w{id}", id, 10 + id, "", f"host{id}", 0)
         self.hub = Hub(name=self.me.name)
         self.hub.start()
-        self.fenced, self.has_left, self.knows = None, False, (1, 1)
+        self.fenced, self.has_left, self.knows = None, False, 1
         self.ending, self.former = OneShot(), dict[int, Member]()
         self.suspected: list[str] = []
         self.other: Side
@@ -62,7 +62,7 @@ class Side:
     def suspect(self, member: Member, why: str) -> None:
         self.suspected.append(member.name)
 
-    def ask_to_dial(self, member: Member) -> None:
+    def request_dial(self, member: Member) -> None:
         self.other.outside(partial(self.other.connections.dial_back, self.me))
 
     def dial(self, member: Member, *, within_s: float) -> Link:

@@ -48,7 +48,9 @@ class PlayedAgent:
         self.late: list[Callable[[], object]] | None = None
         self.creations: Future[Any] | None = None
         self.has_left = False
-        self.group = SimpleNamespace(on_event=[], members=self.members, former={}, ending=SimpleNamespace(is_set=False))
+        self.group = SimpleNamespace(
+            on_event=[], members=self.members, former={}, fenced=None, ending=SimpleNamespace(is_set=False)
+        )
         self._all = agents_by_id
         self._handlers: dict[str, Callable[..., Any]] = {}
         agents_by_id[id] = self

@@ -115,7 +115,7 @@ class Agent:
         group.on_event.append(self._on_event)
         self.serializer.plain_peers = {id for id, member in group.members().items() if member.has_allow_list}
         group.on_fenced.append(self.connections.fenced)
-        group.on_wanted.append(lambda member: self.outside(partial(self.connections.dial_back, member)))
+        group.on_dial_request.append(lambda member: self.outside(partial(self.connections.dial_back, member)))
         self.connections.joined(group)
         self.worker_events = WorkerEvents(self._hub, group)
         self._group = group

@@ -5,8 +5,8 @@
     get_open(id), get_without_waiting(id)   the open link, or the loopback link
     queue(id, call) send the call when a link was opened by another thread
 
-A link outlives its connections (`links.transports.resumable`). So the end of a link without a goodbye is the loss of
-the worker: its calls fail, no other link to it is opened or accepted, and the group is told, which removes it.
+A link outlives its connections (`links.transports.resumable`). The end of a link without a goodbye is the loss of its
+worker: calls to it fail, no other link to it is opened or accepted, and the coordinator removes it from the group.
 
 If two workers dial each other at the same time there are two links. The calls of a worker stay on one, which keeps
 their order, and both end with the member. A peer that accepts but does not reply is busy and is dialed again while it
@@ -177,10 +177,9 @@ class Connections:
     def _member(self, id: int) -> Member:
         if self.closed:
             raise ClosedError("RPC has been shut down in this process; call init_rpc first.")
-        members = self.group.members()
-        member = members.get(id)
+        member = self.group.members().get(id)
         if member is None:
-            raise no_member(id, members, self.group.former)
+            raise no_member(id, self.group.members(), self.group.former, self.group.fenced)
         reason = self._lost.get(member.incarnation)
         if reason is not None:
             raise WorkerLostError(f"worker {member.name} (rank {id}) was lost: {reason}.")
@@ -287,7 +286,7 @@ class Connections:
         while now_s() < deadline_s:
             event = self._dial_back_events[member.id] = threading.Event()
             if now_s() >= request_at_s:
-                self.group.ask_to_dial(member)
+                self.group.request_dial(member)
                 request_at_s = now_s() + _REPEAT_REQUEST_S
             event.wait(min(_RETRY_S, max(0.0, deadline_s - now_s())))
             link = self._routes.link_to(member.id)
@@ -322,9 +321,6 @@ class Connections:
         link.handler = partial(self._on_first_request, link)
 
     def _on_first_request(self, link: Link, request: Request) -> None:
-        if request.method == "join" and self._group is not None:
-            self._group.on_probe(request)
-            return
         if request.method != "hello":
             link.close("protocol error: the first request on a link must be `hello`")
             return
@@ -431,12 +427,12 @@ class Connections:
         return links
 
     def fenced(self, why: str) -> None:
-        """Fail all pending calls because the group has declared this worker lost."""
+        """Fail all pending calls because the group has ended for this worker."""
         with self._lock:
             links = [link for links in self._links_of_incarnation.values() for link in links]
         self._routes.close(lambda: WorkerLostError(why), for_good=False)
         for link in links:
-            link.lose(why)
+            link.close(why)  # with a goodbye, so that the peer knows the reason
 
     def close(self) -> None:
         """Close all links, refuse new ones and fail all pending calls."""

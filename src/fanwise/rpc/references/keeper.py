@@ -249,7 +249,7 @@ class Keeper:
         return member.key
 
     def no_member(self, id: int) -> WorkerLostError:
-        return no_member(id, self.agent.group.members(), self.agent.group.former)
+        return no_member(id, self.agent.group.members(), self.agent.group.former, self.agent.group.fenced)
 
     def name_of(self, key: WorkerKey) -> str:
         return f"worker {self.info_of(key).name}"

@@ -58,7 +58,7 @@ def test_the_command_prints_where_it_is_and_refuses_a_home_that_is_not_there(tmp
     # As people call it: with `-m`, a Ctrl-C within the `exec` of a dataclass makes Python itself end by that signal.
     command = [str(Path(sys.executable).with_name("fanwise")), "board", "--port", "0", "--home"]
     wrong = subprocess.run([*command, str(tmp_path / "none")], capture_output=True, text=True)
-    assert wrong.returncode == 1 and "must be a folder of experiments" in wrong.stderr
+    assert wrong.returncode == 1 and "is not a folder" in wrong.stderr
     env = {**os.environ, "PYTHONUNBUFFERED": "1"}
     with subprocess.Popen([*command, str(tmp_path)], stdout=subprocess.PIPE, text=True, env=env) as process:
         assert process.stdout is not None

@@ -88,13 +88,13 @@ def test_command_line_shows_whether_the_best_report_is_feasible(
     told(MIXED, "mixed")
     told(NOWHERE, "nowhere")
     listed = typed(monkeypatch, capsys, "ls")
-    assert "loss=0.5 (trial 2)" in listed and "none feasible; nearest loss=0.2 (trial 2)" in listed
+    assert "loss=0.5 (trial 2)" in listed and "none feasible; closest loss=0.2 (trial 2)" in listed
     assert "best configuration: x=" in typed(monkeypatch, capsys, "show", "mixed")
     shown = typed(monkeypatch, capsys, "show", "nowhere")
-    assert "no trial meets all constraints; the nearest: x=" in shown
-    assert "it violates latency_ms <= 20 by 5\n" in shown
+    assert "no trial meets all constraints; the closest is x=" in shown
+    assert ", which violates latency_ms <= 20 by 5\n" in shown
     trial = typed(monkeypatch, capsys, "show", "nowhere", "--trial", "0")
-    assert "loss: best 0.1 at report 1 of 1; it violates latency_ms <= 20 by 20" in trial
+    assert "loss: best 0.1 at report 1 of 1; violates latency_ms <= 20 by 20" in trial
     assert '"feasible": false' in typed(monkeypatch, capsys, "ls", "--json")
     assert '"latency_ms <= 20": 5.0' in typed(monkeypatch, capsys, "show", "nowhere", "--json")
 

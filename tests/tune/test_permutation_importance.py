@@ -91,7 +91,7 @@ def test_command_line_shows_importances_as_text_and_json(
         if more:
             assert json.loads(out)["importances"][0]["name"] == "matters"
         else:
-            assert out.startswith("matters") and "of 36 trials; predicted against seen: correlation 0." in out
+            assert out.startswith("matters") and "of 36 trials; predicted and observed ranks: correlation 0." in out
 
 
 def test_figure_has_the_bars_and_the_model() -> None:

@@ -185,8 +185,8 @@ def test_command_fails_and_prints_the_first_differences(tmp_path: Path, capsys: 
     folder = recorded(tmp_path / "own", FIFO(Forgetful(), metric="loss"), trials=7)
     assert command("tune", "replay", str(folder)) == 1
     said = capsys.readouterr().out
-    assert "7 events came out otherwise\nevent 2, Suggested at 0.000 s\n  recorded  {" in said
-    assert said.endswith("(and 2 more, which may follow from these)\n")
+    assert "7 events differ\nevent 2, Suggested at 0.000 s\n  recorded  {" in said
+    assert said.endswith("(and 2 more, which may be caused by these)\n")
 
 
 LEARNERS: Mapping[str, Callable[[], Scheduler]] = {
@@ -220,7 +220,7 @@ def test_replay_uses_recorded_suggestions_with_another_library_version(
     assert command("tune", "replay", str(folder)) == 0
     said = capsys.readouterr().out.splitlines()
     assert said[0].endswith(": all the same")
-    assert said[1:] == [f"the suggestions are those of the record: numpy was 1.0 and is {here}"]
+    assert said[1:] == [f"suggestions were taken from the record: numpy was 1.0 and is {here}"]
 
 
 def test_resume_with_another_library_version_is_recorded(home: Path) -> None:

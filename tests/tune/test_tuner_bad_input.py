@@ -210,9 +210,9 @@ def test_error_names_the_unsendable_object_of_a_closure() -> None:
         tune(objective=objective)
     text = str(caught.value)
     assert text.startswith(
-        "objective cannot be sent to a worker: objective -> closure variable 'state' -> ['guard'] -> a _thread.lock\n"
+        "objective cannot be sent to a worker: objective -> closure variable 'state' -> a _thread.lock\n"
     )
-    assert "Make it inside the function" in text
+    assert "Create it inside the function" in text
 
 
 def test_only_a_valid_tuner_starts_a_process_ahead() -> None:

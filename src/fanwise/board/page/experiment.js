@@ -293,7 +293,7 @@ async function importance() {
   }
   $("importance").hidden = false;
   write($("importance-note"), `How much worse a model predicts ${data.metric} when it is told another trial's value; ${number(data.num_trials)} trials`
-    + (data.num_stopped ? `, ${number(data.num_stopped)} of them stopped or paused early` : "") + `; predicted against seen: correlation ${data.correlation.toFixed(2)}`);
+    + (data.num_stopped ? `, ${number(data.num_stopped)} of them stopped or paused early` : "") + `; predicted and observed ranks: correlation ${data.correlation.toFixed(2)}`);
   const bars = [...data.bars].reverse();
   await draw($("importance"), () => ({
     traces: [{ type: "bar", orientation: "h", x: bars.map((one) => one.mean), y: bars.map((one) => plain(one.name)),

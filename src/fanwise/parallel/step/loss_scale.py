@@ -78,7 +78,7 @@ class LossScale:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the state of a LossScale or of a `torch.amp.GradScaler`."""
-        self.scale = float(state["scale"])
+        self.scale = _float32(state["scale"])  # before the first update, GradScaler has it as float64
         self._growth_factor = state["growth_factor"]
         self._backoff_factor = state["backoff_factor"]
         self._growth_interval = state["growth_interval"]

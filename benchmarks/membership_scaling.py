@@ -1,9 +1,9 @@
-"""What a group of 10 to 100,000 workers says and computes when one joins, leaves or dies, and when all begin at once.
+"""Messages and processor time in a group of 10 to 100,000 workers: one joins, leaves or dies, or all start at once.
 
-churn        `played_groups`: members and coordinator as they are, links and time simulated. Members join,
-             leave and die at moments of their own; messages and bytes of all links, for each change and member
-coordinator  its decisions alone, driven with the answers that members give: processor time of a change, and of the
-             beginning of a group of fixed size; bytes of a change and of the whole view that a newcomer gets
+churn        the real members and coordinator, with simulated links and time (`played_groups`). Members join, leave and
+             die at random times; messages and bytes of all links, per change and per member
+coordinator  only the decisions of the coordinator: processor time of a change and of the start of a static group;
+             bytes of a change, and of the list of all members that a new member receives
 
     python benchmarks/membership_scaling.py [--size quick | small | full]      seconds, 1 minute, 10 minutes
 """
@@ -17,12 +17,12 @@ from dataclasses import dataclass
 
 from measuring import finish, machine, say, table
 
-from fanwise.rpc.membership.coordinator import Coordinator, Order, Show
+from fanwise.rpc.membership.coordinator import Action, Coordinator, SendUpdate
 from fanwise.rpc.membership.members import Hello, Member
 from fanwise.rpc.messages.records import control_codec
 
 import support_path  # noqa: F401  # isort: skip
-from played_groups import PlayedGroup, agree  # isort: skip
+from played_groups import PlayedGroup, check  # isort: skip
 
 FIRST = 1_000_000  # incarnations begin here
 EVERY_S = 0.1  # between two changes of a group of any size, in the mean
@@ -59,7 +59,7 @@ class Churn:
         happenings: list[tuple[str, Sequence[int], Callable[[int], None]]] = [
             ("joins", range(1, self.size), self.group.start),
             ("leaves", some[::2], lambda rank: self.group.living(rank)[0].leave()),
-            ("deaths", some[1::2], lambda rank: self.group.living(rank)[0].go(killed=True)),
+            ("deaths", some[1::2], lambda rank: self.group.living(rank)[0].stop(killed=True)),
         ]
         return [self._phase(*happening) for happening in happenings]
 
@@ -68,7 +68,7 @@ class Churn:
         for rank in ranks:
             self._later(self._chance.uniform(0.0, EVERY_S * len(ranks)), happen, rank)
         self._run(EVERY_S * len(ranks) + 100.0)
-        agree(self.group)
+        check(self.group)
         num_messages, num_bytes = self._look()
         return name, len(ranks), num_messages / len(ranks), num_bytes / len(ranks)
 
@@ -103,10 +103,10 @@ def member(rank: int) -> Member:
     return Member(f"worker{rank}", rank, FIRST + rank, address, f"{host}/3f2a9c1e", 40_000 + rank % 8, 123_456)
 
 
-def size_bytes(orders: Sequence[Order], to: int) -> int:
-    """What one member is shown."""
-    (shown,) = (order for order in orders if isinstance(order, Show) and order.to == to)
-    head, buffers = control_codec.dumps(("view", (shown.view,)))
+def size_bytes(actions: Sequence[Action], to: int) -> int:
+    """Return the size of the update for one member."""
+    (action,) = (action for action in actions if isinstance(action, SendUpdate) and action.to == to)
+    head, buffers = control_codec.dumps(("action", (action,)))
     return len(head) + sum(buffer.nbytes for buffer in buffers)
 
 
@@ -115,18 +115,18 @@ def coordinator(size: Size, payload: dict[str, object]) -> str:
     rows = []
     for number in size.coordinator:
         gc.collect()  # of the one before
-        machine_of_group = Coordinator(FIRST, world_size=number)
+        machine_of_group = Coordinator(member(0), world_size=number)
         began_s = time.process_time()
-        orders: list[Order] = []
+        actions: list[Action] = []
         for rank in range(number):
-            orders = machine_of_group.hello(Hello(member(rank), number))
-        whole = size_bytes(orders, FIRST + 1)
-        all_see(machine_of_group)
+            actions = machine_of_group.hello(Hello(member(rank), number))
+        whole = size_bytes(actions, FIRST + 1)
+        confirm_all(machine_of_group)
         formed_s = time.process_time() - began_s
         began_s = time.process_time()
-        orders = machine_of_group.lose(FIRST + number // 2, "its process has ended")
-        change = size_bytes(orders, FIRST + 1)
-        all_see(machine_of_group)
+        actions = machine_of_group.lose(FIRST + number // 2, "its process has ended")
+        change = size_bytes(actions, FIRST + 1)
+        confirm_all(machine_of_group)
         changed_s = time.process_time() - began_s
         row = [f"{number:,}", f"{1e3 * changed_s:,.1f}", f"{1e6 * changed_s / number:.2f}", f"{change:,}"]
         row += [f"{formed_s:,.2f}", f"{whole:,}", f"{whole * number / 2**30:,.2f}"]
@@ -139,17 +139,16 @@ def coordinator(size: Size, payload: dict[str, object]) -> str:
         "us a worker",
         "bytes a worker",
         "all begin, s",
-        "whole view, bytes",
+        "all members, bytes",
         "to all, GiB",
     ]
     return table(header, rows)
 
 
-def all_see(machine_of_group: Coordinator) -> None:
-    """All members answer that they have taken the newest view."""
-    version = machine_of_group.view.version
-    for incarnation in machine_of_group.present:
-        machine_of_group.seen(incarnation, version)
+def confirm_all(machine_of_group: Coordinator) -> None:
+    """All members confirm the newest view."""
+    for incarnation in list(machine_of_group.confirmed):
+        machine_of_group.confirm(incarnation, machine_of_group.number)
 
 
 PARTS = {"churn": churn, "coordinator": coordinator}

@@ -15,7 +15,6 @@ from .base.errors import ExperimentExistsError as ExperimentExistsError
 from .base.errors import FanwiseError as FanwiseError
 from .base.errors import JoinError as JoinError
 from .base.errors import LeaseError as LeaseError
-from .base.errors import LinkLostError as LinkLostError
 from .base.errors import NotInstalled as NotInstalled
 from .base.errors import NotSendableError as NotSendableError
 from .base.errors import OwnerLostError as OwnerLostError

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fanwise.base.errors import ClosedError, LinkLostError, WireError, WorkerLostError
+from fanwise.base.errors import ClosedError, WireError, WorkerLostError
 from fanwise.links import frames
 from fanwise.links.flow_control.credits import WINDOW_MIN
 from fanwise.links.hub import Hub
@@ -142,19 +142,6 @@ def test_a_call_whose_link_has_ended_cannot_be_cancelled(two: Two) -> None:
     assert not reply.cancel()
     with pytest.raises(WorkerLostError):
         reply.result()
-
-
-def test_a_call_that_waits_for_a_verdict_on_its_link_is_cancelled_and_the_verdict_changes_nothing(two: Two) -> None:
-    judged: list[Any] = []
-    two.near.judge = lambda link, fail: judged.append(fail)
-    reply, other = two.call(), two.call()
-    two.near.lose("cut")
-    assert not reply.done() and reply.cancel()
-    judged[0](lambda method: LinkLostError(f"{method} was cut off"))
-    with pytest.raises(Cancelled):
-        reply.result()
-    with pytest.raises(LinkLostError):
-        other.result()
 
 
 def test_a_link_that_ends_is_heard_of_by_what_was_asked_and_is_not_answered(two: Two) -> None:

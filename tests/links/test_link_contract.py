@@ -4,6 +4,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from link_contract import (
@@ -111,13 +112,9 @@ class BrokenWire:
         self._tells = tells
         self._ends = ends
         self._written = 0
-        self.holds_bytes, self.owes = wire.holds_bytes, wire.owes
-        self.wait_readable = wire.wait_readable
-        self.wait_writable = wire.wait_writable
-        self.wait_any = wire.wait_any
-        self.fileno = wire.fileno
-        self.hang_up = wire.hang_up
-        self.close = wire.close
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._wire, name)
 
     def read_into(self, view: memoryview) -> int:
         size = self._wire.read_into(view)

@@ -7,6 +7,7 @@ import re
 import secrets
 import socket
 import ssl
+import struct
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -31,6 +32,7 @@ from fanwise.links.security.certificates import Identity
 from fanwise.links.security.hello import HELLO_SIZE, PROTOCOL, hello
 from fanwise.links.shared_secret import new_secret
 from fanwise.links.transports import acceptor
+from fanwise.links.transports.resumable import new_opening
 from fanwise.links.transports.tcp import TcpListener, dial_tcp
 from fanwise.testing import within
 
@@ -91,9 +93,9 @@ class Server:
         return context.wrap_socket(self.connect(), server_side=context.protocol == ssl.PROTOCOL_TLS_SERVER)
 
     def authenticated(self) -> ssl.SSLSocket:
-        """Return a raw connection with the secret, after both hellos."""
+        """Return a raw connection with the secret, after both hellos and the opening of a stream."""
         connection = self.secured(OURS.context("dialer"))
-        connection.sendall(hello(VERSION))
+        connection.sendall(hello(VERSION) + new_opening("").encode())
         assert connection.recv(HELLO_SIZE) == hello(VERSION)
         return connection
 
@@ -184,13 +186,37 @@ def test_what_came_together_with_the_hello_is_served(serve: Serve) -> None:
     server = serve()
     head, buffers = dumps(("echo", (7,)))
     with server.secured(OURS.context("dialer")) as peer:
-        peer.sendall(hello(VERSION) + b"".join(encode(frames.REQUEST, 1, head, buffers)))
+        frame = b"".join(encode(frames.REQUEST, 1, head, buffers))
+        peer.sendall(hello(VERSION) + new_opening("").encode() + record(frame))
         assert peer.recv(HELLO_SIZE) == hello(VERSION)
-        reader = frames.FrameReader(Limits())
-        answers: list[frames.Frame] = []
-        while not answers:
-            answers += reader.filled(peer.recv_into(reader.space()))
-        assert pickle.loads(answers[0].head) == (7,)
+        assert pickle.loads(frames_from(peer, 1)[0].head) == (7,)
+
+
+def record(data: bytes) -> bytes:
+    """A record of a stream."""
+    return struct.pack("<IQ", len(data), 0) + data
+
+
+def frames_from(peer: ssl.SSLSocket, number: int) -> list[frames.Frame]:
+    """Read the answer to the opening, then so many frames."""
+
+    def read(size: int) -> bytes:
+        data = b""
+        while len(data) < size:
+            data += peer.recv(size - len(data)) or pytest.fail("the connection has ended")
+        return data
+
+    read(9)
+    reader = frames.FrameReader(Limits())
+    answers: list[frames.Frame] = []
+    while len(answers) < number:
+        data = read(struct.unpack("<IQ", read(12))[0])
+        while data:
+            space = reader.space()
+            size = min(len(space), len(data))
+            space[:size], data = data[:size], data[size:]
+            answers += reader.filled(size)
+    return answers
 
 
 def with_another_secret() -> ssl.SSLContext:
@@ -273,7 +299,7 @@ def test_a_peer_with_another_certificate_is_refused_and_its_pickles_are_not_open
     assert server.is_refused(not_authentic=1) and server.links == []
     assert server.serves() and not (tmp_path / "sprung").exists()
     with server.authenticated() as peer:
-        peer.sendall(frame)
+        peer.sendall(record(frame))
         within(30.0, (tmp_path / "sprung").exists, "the same bytes of a peer of the cluster do spring it")
 
 
@@ -461,7 +487,7 @@ def test_a_dialer_may_come_byte_by_byte(serve: Serve) -> None:
                 slow.sendall(bytes([byte]))
 
         until_done(tls.do_handshake)
-        tls.write(hello(VERSION))
+        tls.write(hello(VERSION) + new_opening("").encode())
         trickle()
         assert until_done(lambda: tls.read(HELLO_SIZE)) == hello(VERSION)
         within(30.0, lambda: server.links, "it is welcome")
@@ -496,7 +522,7 @@ def test_who_holds_the_secret_and_says_no_hello_is_malformed(serve: Serve, says:
 def test_garbage_after_the_greeting_closes_the_link_and_is_counted(serve: Serve) -> None:
     server = serve()
     with server.authenticated() as peer:
-        peer.sendall(b"\0" * 100)
+        peer.sendall(record(b"\0" * 100))
         assert is_closed(peer)
     assert server.is_refused(malformed=1)
     within(30.0, lambda: server.endings, "the ending is told")
@@ -510,13 +536,9 @@ def test_what_came_in_one_record_is_read_to_its_end_when_nothing_follows(serve: 
     data = b"".join(part for parts in requests for part in parts)
     table = frames.HEADER.size + 8
     with server.authenticated() as peer:
-        peer.sendall(data[:table])  # now each part is received straight into memory of its own
-        peer.sendall(data[table:])
-        reader = frames.FrameReader(Limits())
-        answers: list[frames.Frame] = []
-        while len(answers) < 2:
-            answers += reader.filled(peer.recv_into(reader.space()))
-        assert [pickle.loads(answer.head) for answer in answers] == [(1,), (2,)]
+        peer.sendall(record(data[:table]))  # now each part is received straight into memory of its own
+        peer.sendall(record(data[table:]))
+        assert [pickle.loads(answer.head) for answer in frames_from(peer, 2)] == [(1,), (2,)]
 
 
 @contextlib.contextmanager

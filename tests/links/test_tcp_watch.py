@@ -3,6 +3,7 @@
 import functools
 import socket
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 from networks import PlayedHost, two_hosts, why_not
@@ -107,7 +108,7 @@ def test_lost_is_who_owes_an_answer_at_two_looks_running(
     hub = Hub(clock=clock)
     link, other = memory_links(hub, hub)
     with socket.socket() as connection:
-        TcpWatch(hub, link, connection, silence_s=3.0).begin()
+        TcpWatch(hub, link, SimpleNamespace(socket=connection), silence_s=3.0).begin()
         for _ in looks:
             hub.turn()
             clock.advance(tcp_watch.CHECK_INTERVAL_S)

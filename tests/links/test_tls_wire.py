@@ -16,9 +16,7 @@ from typing import Any
 import pytest
 
 from fanwise.base.errors import WireError
-from fanwise.links.hub import Hub
 from fanwise.links.security.certificates import Identity, Side, is_server
-from fanwise.links.sender import Sender
 from fanwise.links.shared_secret import new_secret
 from fanwise.links.transports.tls import Handshake, TlsWire
 
@@ -362,25 +360,3 @@ def test_after_an_interrupt_while_reading_the_connection_has_ended(pair: Pair, k
     assert a.write([b"second"]) in (6, -1)
     assert all_read(b) == b"" and b.write([b"back"]) == -1
     assert all_read(a) == b""
-
-
-def test_an_interrupt_after_a_small_message_that_did_not_fit_ends_the_link(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    a, b = pair
-    hub = Hub(name="interrupted")
-    sender = Sender(hub, a)
-    monkeypatch.setattr(sender, "_enqueue", interrupt)
-    while a.write([bytes(60_000)]) > 0:
-        pass
-    assert a.owes
-    with pytest.raises(KeyboardInterrupt):
-        sender.put([bytes(60_000)], copied=False)
-    monkeypatch.undo()
-    assert sender.put([b"later"], copied=False) == "lost"
-    assert not any(all_read(b))
-    hub.close()
-
-
-def interrupt(*_: object) -> None:
-    raise KeyboardInterrupt

@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 
 from fanwise.base.clocks import VirtualClock
-from fanwise.base.errors import DeadlineExceeded, LinkLostError, WireError
+from fanwise.base.errors import DeadlineExceeded, WireError, WorkerLostError
 from fanwise.links.hub import Hub
 from fanwise.links.link import Request
 from fanwise.links.peers import Ending
@@ -249,7 +249,7 @@ def test_calls_of_a_link_that_was_cut_do_not_run_and_those_of_one_that_was_close
     assert played.begun == ["make", "long", "said goodbye"]
     played.answer("said goodbye")
     assert played.dropped == ["lost", "other"], "of a link that was cut just before its turn"
-    assert isinstance(played.asked["lost"].answers[0], LinkLostError)
+    assert isinstance(played.asked["lost"].answers[0], WorkerLostError)
 
 
 def test_a_caller_that_takes_no_answers_keeps_nobody_else_waiting(played: Played) -> None:

@@ -1,8 +1,10 @@
-"""What addresses mean, and what is said when they are wrong."""
+"""The meaning of addresses, and the errors for invalid ones."""
 
 import pytest
 
-from fanwise.rpc.rendezvous.addresses import Rendezvous, is_address_of_this_host, parse
+from fanwise.base.errors import SecretError
+from fanwise.rpc.rendezvous import open_rendezvous
+from fanwise.rpc.rendezvous.addresses import Address, is_address_of_this_host, parse
 
 MASTER = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
 RANKED = {**MASTER, "RANK": "2", "WORLD_SIZE": "4"}
@@ -25,7 +27,7 @@ def test_all_names_of_this_host_mean_the_same_place(url: str) -> None:
 
 def test_another_host_is_not_here() -> None:
     where, rank, size = parse("tcp://198.51.100.7:80?rank=3&world_size=5")
-    assert where == Rendezvous(where.url, "198.51.100.7:80", "198.51.100.7", 80, is_here=False)
+    assert where == Address(where.url, "198.51.100.7:80", "198.51.100.7", 80, is_here=False)
     assert (rank, size) == (3, 5)
 
 
@@ -44,6 +46,8 @@ def test_a_file_is_a_place_by_its_path() -> None:
         ("env://?rank=0", "environment variable MASTER_ADDR expected"),
         ("tcp://127.0.0.1?rank=0", "port number missing"),
         ("tcp://:80?rank=0", "host name missing"),
+        ("tcp://127.0.0.1:http?rank=0", "'127.0.0.1:http' in "),
+        ("tcp://a:80,b:80?rank=0", "is no host:port"),
         ("file://?rank=0", "path missing"),
         ("tcp://127.0.0.1:80?rank=first", "rank must be a whole number, got 'first'"),
         ("nfs://there", "must begin with env://, tcp:// or file://"),
@@ -63,3 +67,13 @@ def test_a_rank_that_the_address_says_in_another_way_is_refused() -> None:
 def test_a_port_that_is_no_number_is_refused() -> None:
     with pytest.raises(ValueError, match="MASTER_PORT must be a port number, got 'http'"):
         parse("env://", rank=0, environment={**MASTER, "MASTER_PORT": "http"})
+
+
+def test_several_hosts_are_refused() -> None:
+    with pytest.raises(ValueError, match="one host expected, that of rank 0, got 'a,b'"):
+        parse("env://", rank=0, environment={"MASTER_ADDR": "a,b", "MASTER_PORT": "29500"})
+
+
+def test_an_unknown_host_is_named() -> None:
+    with pytest.raises(SecretError, match=r"no host of the name no-such-host\.invalid is known here"):
+        open_rendezvous(parse("tcp://no-such-host.invalid:29500", rank=0)[0], environment={})

@@ -1,29 +1,23 @@
-"""Two workers make links to each other while these are cut at any moment: neither waits for what the other would do.
+"""Two workers open links to each other at once, and the end of a link is the loss of its worker.
 
-    both dial, greet, and say which links have ended ("over"); a link is cut after so many writes, drawn from a seed
-    calls that were open wait to hear what became of the worker, over a new link only: here it is never out of time
-
-Real connections, links and hubs in one process; the group is played, and both are of different hosts.
+Real links and event loops in one process; the group is played.
 """
 
-import random
 import socket
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from functools import partial
 from typing import Any, cast
 
 import pytest
-from torch.futures import Future
 
-from fanwise.base.errors import FanwiseError, LinkLostError, WorkerLostError
+from fanwise.base.errors import WorkerLostError
 from fanwise.links.hub import Hub
 from fanwise.links.link import Link, Request
-from fanwise.links.transports.wires import Buffer, SocketWire
-from fanwise.rpc.connections import connections as module
-from fanwise.rpc.connections import link_loss
-from fanwise.rpc.connections.connections import LINKS_LOST, Connections
+from fanwise.links.transports.wires import SocketWire
+from fanwise.rpc.connections.connections import Connections
 from fanwise.rpc.hub_thread import OneShot
 from fanwise.rpc.membership.members import Member
 from fanwise.rpc.worker_info import WorkerInfo
@@ -32,35 +26,16 @@ from fanwise.testing import within
 LIMIT_S = 30.0
 
 
-class CutWire:
-    """Ends after so many writes, as when the connection is reset; whoever reads at the other end learns so."""
-
-    def __init__(self, wire: SocketWire, num_writes: float) -> None:
-        self._wire = wire
-        self._left = num_writes
-
-    def __getattr__(self, name: str) -> Any:  # Any: whatever a wire has
-        return getattr(self._wire, name)
-
-    def write(self, parts: Sequence[Buffer]) -> int:
-        self._left -= 1
-        if self._left < 0:
-            self._wire.hang_up()
-            return -1
-        return self._wire.write(parts)
-
-
 class Side:
     """One of the two workers: its connections, and what it asks of its group."""
 
-    def __init__(self, id: int, chance: random.Random) -> None:
+    def __init__(self, id: int) -> None:
         self.me = Member(f"w{id}", id, 10 + id, "", f"host{id}", 0)
         self.hub = Hub(name=self.me.name)
         self.hub.start()
-        self.fenced, self.has_left, self.knows = None, False, (1, 1)
+        self.fenced, self.has_left, self.knows = None, False, 1
         self.ending, self.former = OneShot(), dict[int, Member]()
-        self.chance = chance
-        self.cuts_left = 0
+        self.suspected: list[str] = []
         self.other: Side
         self.threads: list[threading.Thread] = []
         self.connections = Connections(
@@ -74,11 +49,7 @@ class Side:
 
     def handle(self, sender: WorkerInfo, request: Request) -> None:
         """As an agent does."""
-        if request.method == LINKS_LOST:
-            done: Future[None] = self.connections.on_peer_lost_links(sender, request.args[0])
-            done.add_done_callback(lambda _: request.answer(None))
-        else:
-            request.answer(request.args)
+        request.answer(request.args)
 
     # -- as a group ----------------------------------------------------------------------------------------------------
 
@@ -89,25 +60,19 @@ class Side:
         return None
 
     def suspect(self, member: Member, why: str) -> None:
-        """It lives."""
+        self.suspected.append(member.name)
 
-    def ask_to_dial(self, member: Member) -> None:
+    def request_dial(self, member: Member) -> None:
         self.other.outside(partial(self.other.connections.dial_back, self.me))
 
     def dial(self, member: Member, *, within_s: float) -> Link:
         if self.other.connections.closed:
             raise WorkerLostError("nobody listens there.")
         ours, theirs = socket.socketpair()
-        near, far = (
-            Link(side.hub, cast(Any, side.may_be_cut(end))) for side, end in ((self, ours), (self.other, theirs))
-        )
+        near, far = Link(self.hub, SocketWire(ours)), Link(self.other.hub, SocketWire(theirs))
         self.other.hub.call_soon(lambda: self.other.connections.accept(far))
         far.open()
         return near
-
-    def may_be_cut(self, end: socket.socket) -> CutWire:
-        self.cuts_left -= 1
-        return CutWire(SocketWire(end), self.chance.randrange(6) if self.cuts_left >= 0 else float("inf"))
 
     def join(self) -> None:
         """Wait for what runs outside; it ends, as the connections are closed."""
@@ -116,38 +81,9 @@ class Side:
 
 
 @pytest.fixture
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is given up for the time that it takes."""
-    monkeypatch.setattr(module, "_CONNECT_S", 1e6)
-    monkeypatch.setattr(link_loss, "_REMOTE_DECISION_S", 1e6)
-
-
-def talk(side: Side, num_calls: int, lost: list[str]) -> None:
-    """Calls that are made again when their link is cut; `lost` gets what else they raise."""
-    to = side.other.me.id
-    for number in range(num_calls):
-        while True:
-            try:
-                assert side.connections.to(to).ask("echo", number) == (number,)
-                break
-            except LinkLostError:
-                continue
-            except WorkerLostError as error:
-                if "cannot be asked" not in error.message:  # else it had just been cut, and the call has not left
-                    lost.append(error.message)
-                    break
-            except FanwiseError as error:
-                lost.append(error.message)
-                break
-
-
-@pytest.fixture
-def sides(request: pytest.FixtureRequest) -> Iterator[tuple[Side, Side]]:
-    chance = random.Random(f"{request.param}/cuts")
-    one, two = Side(0, chance), Side(1, chance)
+def sides() -> Iterator[tuple[Side, Side]]:
+    one, two = Side(0), Side(1)
     one.other, two.other = two, one
-    for side in (one, two):
-        side.cuts_left = 12
     yield one, two
     for side in (one, two):
         side.connections.close()
@@ -158,17 +94,29 @@ def sides(request: pytest.FixtureRequest) -> Iterator[tuple[Side, Side]]:
         side.join()
 
 
-@pytest.mark.usefixtures("patient")
-@pytest.mark.parametrize("sides", range(16), indirect=True)
-def test_two_that_connect_while_their_links_are_cut_never_wait_for_each_other(sides: tuple[Side, Side]) -> None:
-    lost: list[str] = []
-    talking = [threading.Thread(target=talk, args=(side, 40, lost), daemon=True) for side in sides]
-    for thread in talking:
-        thread.start()
-    within(LIMIT_S, lambda: not any(thread.is_alive() for thread in talking), "every call has an end")
-    assert lost == [], "both live"
-    assert sum(side.cuts_left for side in sides) < 12, "links were cut"
+def talk(side: Side, num_calls: int) -> None:
+    to = side.other.me.id
+    for number in range(num_calls):
+        assert side.connections.to(to).ask("echo", number) == (number,)
+
+
+@pytest.mark.parametrize("_round", range(8))
+def test_two_that_dial_each_other_at_once_answer_every_call(sides: tuple[Side, Side], _round: int) -> None:
+    with ThreadPoolExecutor(2) as threads:
+        for talking in [threads.submit(talk, side, 40) for side in sides]:
+            talking.result(LIMIT_S)
     for side in sides:
-        other = side.other.me
-        within(LIMIT_S, lambda side=side, other=other: not side.connections._losses_to_report(other), "all is settled")  # type: ignore[misc]
         within(LIMIT_S, lambda side=side: side.connections.num_open == 0, "nothing is open")  # type: ignore[misc]
+
+
+def test_a_link_that_ends_without_a_goodbye_is_the_loss_of_its_worker(sides: tuple[Side, Side]) -> None:
+    one, two = sides
+    talk(one, 1)
+    link = one.connections.to(1)
+    link.lose("its connection was cut, and nobody listens at its address")
+    with pytest.raises(WorkerLostError, match=r"w1 .* was lost: its connection was cut"):
+        one.connections.to(1)
+    assert one.suspected == ["w1"]
+    within(LIMIT_S, lambda: two.suspected == ["w0"], "the other side learns of it")
+    with pytest.raises(WorkerLostError):
+        two.connections.to(0)

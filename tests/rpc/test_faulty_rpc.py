@@ -22,7 +22,7 @@ ME, YOU, ID = WorkerKey(0, 1), WorkerKey(1, 2), GlobalId(0, 1, 5)
 
 
 def batch(*messages: Any) -> Batch:
-    return Batch(ME, YOU, 1, messages)
+    return Batch(ME, YOU, messages)
 
 
 @pytest.mark.parametrize(

@@ -27,12 +27,13 @@ from fanwise.links import frames
 from fanwise.links.security.handshake import NONCE_SIZE, DialerHandshake
 from fanwise.rpc import agent
 from fanwise.rpc.allowed import encode_call
-from fanwise.rpc.membership.members import Change, Hello, Member, View
+from fanwise.rpc.membership.coordinator import SendUpdate
+from fanwise.rpc.membership.members import Departure, Hello, Member, Update
 from fanwise.rpc.messages.ids import Fork, GlobalId, WorkerKey
 from fanwise.rpc.messages.messages import addressed, compose, dumps
 from fanwise.rpc.messages.metadata import Address, Metadata, pack
 from fanwise.rpc.references.orders import Batch, ChildAccepted, Drain, ForkRequest, Release
-from fanwise.rpc.rendezvous.lock_files import host_key
+from fanwise.rpc.rendezvous.unix import host_key
 from fanwise.tensor.wire.header import ENGINE_CODES, MAGIC, VERSION
 from fanwise.testing import within
 
@@ -78,12 +79,12 @@ def words(chance: random.Random, incarnation: int, *, with_pickles: bool, canary
     other = GlobalId(0, incarnation, chance.randrange(4))
     fork = Fork(other, g, WorkerKey(0, incarnation), k)
     batch = Batch(
-        k, WorkerKey(0, incarnation), 1, (ForkRequest(other, g), Release(other, g), ChildAccepted(g), Drain(k, ()))
+        k, WorkerKey(0, incarnation), (ForkRequest(other, g), Release(other, g), ChildAccepted(g), Drain(k, ()))
     )
     member = Member("evil", 7, 70, "/nowhere", "nohost/1", 1)
     plain = [
-        ("hello", (member, incarnation, chance.randrange(9), 1 << 30, (1 << 40, 1))),
-        ("join", (1, "0", Hello(member, 2, View((1, 1), (member,), ((3, "lost"),), 70)))),
+        ("hello", (member, incarnation, 1 << 30, 1 << 40)),
+        ("join", (1, "0", Hello(member, 2))),
         ("refs", (batch,)),
         ("autograd.begin", (5, (7, 1), ((1, 2), (3,)), False)),
         ("autograd.gradients", (5, (7, 1), 3, (torch.ones(3), None))),
@@ -91,9 +92,9 @@ def words(chance: random.Random, incarnation: int, *, with_pickles: bool, canary
         ("autograd.release", (5,)),
         ("devices", ()),
         ("devices.uuids", ()),
-        ("who", ()),
-        ("view", (View((9, 9), (member,), ()),)),
-        ("view", (Change((9, 10), 9, (1,), (member,), ((3, "lost"),), (5,)),)),
+        ("pending", ()),
+        ("action", (SendUpdate(incarnation, Update(9, 0, 0, (member,))),)),
+        ("action", (SendUpdate(incarnation, Update(11, 9, 0, (Departure(1, "lost"), member))),)),
     ]
     tensors = [
         torch.ones(5, 3).t(),
@@ -235,7 +236,7 @@ class Attack:
                 return
             connection.sendall(handshake.receive(data))
         member = Member("evil", 7, chance.randrange(1 << 40), "/x", "nohost/1", 1)
-        hello, _ = dumps(("hello", (member, self.incarnation, chance.randrange(1 << 40), 1 << 30, (1 << 40, 1))))
+        hello, _ = dumps(("hello", (member, self.incarnation, 1 << 30, 1 << 40)))
         if chance.random() < 0.9:
             connection.sendall(b"".join(frames.encode(frames.REQUEST, 1, bytes(hello))))
         said = words(chance, self.incarnation, with_pickles=self.with_pickles, canary=self.canary)

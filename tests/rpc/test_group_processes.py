@@ -18,13 +18,12 @@ import pytest
 from fanwise.base.errors import DeadlineExceeded, JoinError, WorkerLostError
 from fanwise.links.hub import Hub
 from fanwise.rpc.membership.group import Group
-from fanwise.rpc.rendezvous.addresses import Rendezvous
-from fanwise.rpc.rendezvous.entrance import LocalMeeting
-from fanwise.rpc.rendezvous.lock_files import holder_of, lock_path
+from fanwise.rpc.rendezvous.addresses import Address
+from fanwise.rpc.rendezvous.unix import UnixRendezvous
 from fanwise.testing import within
 
 LIMIT_S = 20.0
-WHERE = Rendezvous("tcp://127.0.0.1:29500", "port:29500", "127.0.0.1", 29500)
+ADDRESS = Address("tcp://127.0.0.1:29500", "port:29500", "127.0.0.1", 29500)
 context = multiprocessing.get_context("fork")
 
 
@@ -34,16 +33,16 @@ class Body:
     def __init__(self, folder: Path, name: str, rank: int, world_size: int | None) -> None:
         self.hub = Hub(name="worker")
         self.hub.start()
-        self.meeting = LocalMeeting(WHERE, folder=folder)
+        self.rendezvous = UnixRendezvous(ADDRESS, folder=folder)
         self.settings = {"name": name, "rank": rank, "world_size": world_size}
         self.open = (0, 0)
         self.events: list[tuple[str, object]] = []
         self.group: Group | None = None
 
     def join(self, within_s: float = LIMIT_S) -> int:
-        address = self.meeting.listen(self.hub, lambda link: None)
+        address = self.rendezvous.listen(self.hub, lambda link: None)
         settings: Any = self.settings  # Any: keyword arguments of several types
-        self.group = group = Group.join(self.hub, self.meeting, address=address, within_s=within_s, **settings)
+        self.group = group = Group.join(self.hub, self.rendezvous, address=address, within_s=within_s, **settings)
         group.on_event.append(lambda event: self.events.append((type(event).__name__.lower(), event.member.name)))
         group.on_fenced.append(lambda why: self.events.append(("fenced", why)))
         return group.me.incarnation
@@ -69,7 +68,7 @@ class Body:
     def refuses(self, name: str) -> str | None:
         """What it answers to a link of a worker of this name."""
         assert self.group is not None and self.stranger is not None
-        return self.group.refusal(self.stranger, self.group.me.incarnation, (1, 1))
+        return self.group.refusal(self.stranger, self.group.me.incarnation, 1)
 
     stranger: Any = None
 
@@ -191,20 +190,7 @@ def test_a_static_group_is_complete_when_anybody_returns_and_leaves_nothing(work
     for worker in four:
         assert worker.do("names") == ["w0", "w1", "w2", "w3"]
     all_together(four, "shutdown")
-    assert sorted(path.name for path in workers.folder.iterdir() if not path.name.startswith("w-")) == ["guard", "key"]
-
-
-def test_rank_0_that_comes_back_finds_those_who_are_left_also_when_it_is_quicker(workers: Workers) -> None:
-    first, *others = workers.group(3, dynamic=True)
-    for survivor in others:
-        survivor.signal(signal.SIGSTOP)
-    first.kill()
-    again = workers.start(0, None).begin("join")
-    within(LIMIT_S, lambda: len(list(workers.folder.glob("w-*"))) == 4, "it listens, and is about to enter")
-    for survivor in others:
-        survivor.signal(signal.SIGCONT)
-    again.result()
-    assert again.do("names") == ["w0", "w1", "w2"]
+    assert sorted(path.name for path in workers.folder.iterdir() if not path.name.startswith("w-")) == ["key", "lock"]
 
 
 @pytest.mark.parametrize("size", [16, pytest.param(64, marks=pytest.mark.soak)])
@@ -296,16 +282,25 @@ def test_a_killed_worker_is_lost_and_comes_back_under_its_name(workers: Workers,
     three[2].saw("joined", "w1")
 
 
-@pytest.mark.parametrize("victim", [0, 1])
-def test_the_shutdown_ends_when_a_worker_dies_in_it(workers: Workers, victim: int) -> None:
+def test_the_shutdown_ends_when_a_worker_dies_in_it(workers: Workers) -> None:
     three = workers.group(3)
-    others = [worker for rank, worker in enumerate(three) if rank != victim]
-    for worker in others:
+    for worker in (three[0], three[2]):
         worker.begin("shutdown")
-    assert not others[0].pipe.poll(0.1)
-    three[victim].kill()
-    for worker in others:
+    assert not three[0].pipe.poll(0.1)
+    three[1].kill()
+    for worker in (three[0], three[2]):
         worker.result()
+
+
+def test_the_shutdown_raises_when_rank_0_dies_in_it(workers: Workers) -> None:
+    three = workers.group(3)
+    for worker in three[1:]:
+        worker.begin("shutdown")
+    assert not three[1].pipe.poll(0.1)
+    three[0].kill()
+    for worker in three[1:]:
+        error = failure(worker)
+        assert isinstance(error, WorkerLostError) and "because worker 'w0' (rank 0" in str(error)
 
 
 def test_the_shutdown_waits_for_open_calls(workers: Workers) -> None:
@@ -325,37 +320,43 @@ def test_a_shutdown_in_vain_says_who_has_not_called_it(workers: Workers) -> None
     two[0].do("shutdown")
 
 
-@pytest.mark.parametrize("killed", [False, True])
-def test_a_dynamic_group_outlives_rank_0(workers: Workers, killed: bool) -> None:
-    three = workers.group(3, dynamic=True)
-    if killed:
-        three[0].kill()
-    else:
-        three[0].do("shutdown")
-    three[2].saw("lost" if killed else "left", "w0")
-    workers.start(3, None).do("join")
-    three[1].sees("w1", "w2", "w3")
-    workers.start(0, None).do("join")
-    three[2].sees("w0", "w1", "w2", "w3")
-
-
-def test_a_static_group_outlives_rank_0_which_may_come_back(workers: Workers) -> None:
-    three = workers.group(3)
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_when_rank_0_dies_the_group_ends_and_another_may_form(workers: Workers, dynamic: bool) -> None:
+    three = workers.group(3, dynamic=dynamic)
     three[0].kill()
-    three[2].saw("lost", "w0")
-    again = workers.start(0, 3)
-    again.do("join")
-    three[1].sees("w0", "w1", "w2")
-    all_together([again, three[1], three[2]], "shutdown")
+    for worker in three[1:]:
+        worker.saw("lost", "w0")
+        worker.saw("lost", "w2" if worker is three[1] else "w1")
+        assert worker.do("names") == [worker.name]
+        assert "the group has ended, because worker 'w0' (rank 0" in worker.do("fenced")
+        with pytest.raises(WorkerLostError, match=r"because worker 'w0' .* was lost: .*ended"):
+            worker.do("shutdown")
+    again = [workers.start(0, None if dynamic else 3), *three[1:]]
+    for worker in again:
+        worker.begin("join")
+    for worker in again:
+        worker.result()
+    again[2].sees("w0", "w1", "w2")
 
 
-def test_the_coordinators_may_die_one_after_another(workers: Workers) -> None:
-    five = workers.group(5)
-    for victim in five[:3]:
-        victim.kill()
-    five[3].sees("w3", "w4")
-    five[4].sees("w3", "w4")
-    all_together(five[3:], "shutdown")
+def test_when_rank_0_leaves_a_dynamic_group_it_ends_without_an_error(workers: Workers) -> None:
+    three = workers.group(3, dynamic=True)
+    three[0].do("shutdown")
+    for worker in three[1:]:
+        worker.saw("left", "w0")
+        assert "the group has ended, because worker 'w0' (rank 0" in worker.do("fenced")
+        worker.do("shutdown")
+
+
+def test_without_rank_0_nobody_opens_a_group_with_a_host(workers: Workers) -> None:
+    error = failure(workers.start(1, None).begin("join", 1.5))
+    assert isinstance(error, DeadlineExceeded) and "Rank 0 opens it" in str(error)
+
+
+def test_a_second_rank_0_is_refused(workers: Workers) -> None:
+    workers.group(2, dynamic=True)
+    error = failure(workers.start(0, None, "other").begin("join"))
+    assert isinstance(error, JoinError) and "rank 0, which 'other'" in str(error) and "is taken by 'w0'" in str(error)
 
 
 def test_all_may_leave_a_dynamic_group_at_once(workers: Workers) -> None:
@@ -367,29 +368,35 @@ def test_all_may_leave_a_dynamic_group_at_once(workers: Workers) -> None:
     six[5].sees("w5")
 
 
-def test_a_dynamic_group_is_opened_by_whoever_comes_when_nobody_is_there(workers: Workers) -> None:
-    workers.start(3, None).do("join")
-    first = workers.start(0, None)
-    first.do("join")
-    first.sees("w0", "w3")
-
-
-@pytest.mark.parametrize("victim", [0, 2])
-def test_a_stopped_worker_is_lost_and_learns_it_when_it_goes_on(workers: Workers, victim: int) -> None:
-    three = workers.group(3)
-    stopped, others = three[victim], [worker for rank, worker in enumerate(three) if rank != victim]
+def test_a_stopped_worker_is_lost_and_learns_it_when_it_wakes(workers: Workers) -> None:
+    first, second, stopped = workers.group(3)
     stopped.signal(signal.SIGSTOP)
-    for worker in others:
-        worker.saw("lost", stopped.name)
+    for worker in (first, second):
+        worker.saw("lost", "w2")
     stopped.signal(signal.SIGCONT)
     within(LIMIT_S, lambda: stopped.do("fenced") is not None, "it knows that it was declared lost")
     assert "stopped" in stopped.do("fenced")
-    within(LIMIT_S, lambda: "fenced" in [kind for kind, _ in stopped.do("happened")], "its callbacks are told")
+    within(LIMIT_S, lambda: "fenced" in [kind for kind, _ in stopped.do("happened")], "its callback was called")
     assert [kind for kind, _ in stopped.do("happened")].count("fenced") == 1
     with pytest.raises(WorkerLostError, match="was declared lost by the others"):
         stopped.do("shutdown")
-    others[0].sees(*(worker.name for worker in others))
-    all_together(others, "shutdown")
+    first.sees("w0", "w1")
+    all_together([first, second], "shutdown")
+
+
+def test_when_rank_0_is_stopped_the_group_ends_and_rank_0_has_lost_the_others(workers: Workers) -> None:
+    three = workers.group(3)
+    three[0].signal(signal.SIGSTOP)
+    for worker in three[1:]:
+        worker.saw("lost", "w0")
+        assert "it was stopped (SIGSTOP) for 5 s" in worker.do("fenced")
+    three[0].signal(signal.SIGCONT)
+    for name in ("w1", "w2"):
+        three[0].saw("lost", name)
+    for worker in three[1:]:
+        with pytest.raises(WorkerLostError, match="which coordinates it, was lost"):
+            worker.do("shutdown")
+    three[0].do("shutdown")
 
 
 def test_a_stopped_worker_comes_back_as_a_new_life(workers: Workers) -> None:
@@ -412,9 +419,8 @@ def test_a_worker_that_is_busy_is_not_lost(workers: Workers, victim: int) -> Non
     all_together(two, "shutdown")
 
 
-def test_the_address_is_free_again_when_its_holder_was_killed(workers: Workers) -> None:
-    first = workers.group(1)[0]
-    first.kill()
-    path = lock_path(workers.folder, WHERE.name)
-    assert path.exists() and holder_of(path) is None
+def test_the_address_is_free_when_rank_0_was_killed_and_its_socket_is_replaced(workers: Workers) -> None:
+    workers.group(1)[0].kill()
+    assert len(list(workers.folder.glob("g-*"))) == 1
     workers.group(2)
+    assert len(list(workers.folder.glob("g-*"))) == 1

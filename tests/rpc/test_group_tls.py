@@ -17,19 +17,18 @@ from fanwise.links.process_state import this_host
 from fanwise.links.shared_secret import new_secret
 from fanwise.links.transports.unix import dial
 from fanwise.rpc.membership.group import Group
-from fanwise.rpc.membership.members import Change, Event, Lost, Member
-from fanwise.rpc.messages.messages import dumps, loads
-from fanwise.rpc.rendezvous.addresses import Rendezvous, parse
-from fanwise.rpc.rendezvous.choosing import meeting_at
-from fanwise.rpc.rendezvous.entrance import LocalMeeting
-from fanwise.rpc.rendezvous.entrance_tls import TlsMeeting
+from fanwise.rpc.membership.members import Event, Lost, Member
+from fanwise.rpc.rendezvous import open_rendezvous
+from fanwise.rpc.rendezvous.addresses import Address, parse
+from fanwise.rpc.rendezvous.tls import TlsRendezvous
+from fanwise.rpc.rendezvous.unix import UnixRendezvous
 from fanwise.testing import within
 
 LIMIT_S = 20.0
 
 
 @pytest.fixture
-def where() -> Iterator[Rendezvous]:
+def where() -> Iterator[Address]:
     """A port of the loopback that nobody else gets meanwhile: bound here, listened on there."""
     with socket.socket() as held:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -48,20 +47,14 @@ def hubs() -> Iterator[list[Hub]]:
 
 
 def join_all(
-    hubs: list[Hub], where: Rendezvous, secrets: list[str], size: int | None, *, heartbeat_s: float = 30.0
+    hubs: list[Hub], where: Address, secrets: list[str], size: int | None, *, heartbeat_s: float = 30.0
 ) -> list[Group | Exception]:
     """What each got: its group, or the error."""
     got: list[Group | Exception] = [RuntimeError("nothing")] * len(secrets)
 
-    def arrived(rank: int, link: Link) -> None:
-        """As `connections` does with whoever looks for the coordinator."""
-        link.dumps, link.loads = dumps, loads
-        group = got[rank]
-        link.handler = group.on_probe if isinstance(group, Group) else link.handler
-
     def join(rank: int) -> None:
-        meeting = TlsMeeting(where, secrets[rank])
-        address = meeting.listen(hubs[rank], lambda link: arrived(rank, link))
+        meeting = TlsRendezvous(where, secrets[rank])
+        address = meeting.listen(hubs[rank], lambda link: None)
         settings = {"name": f"w{rank}", "rank": rank, "address": address, "within_s": LIMIT_S if rank < 2 else 2.0}
         try:
             got[rank] = Group.join(hubs[rank], meeting, world_size=size, heartbeat_s=heartbeat_s, **settings)  # type: ignore[arg-type]
@@ -76,7 +69,7 @@ def join_all(
     return got
 
 
-def test_a_static_group_meets_by_tls_and_its_members_reach_each_other(hubs: list[Hub], where: Rendezvous) -> None:
+def test_a_static_group_meets_by_tls_and_its_members_reach_each_other(hubs: list[Hub], where: Address) -> None:
     groups = join_all(hubs, where, [new_secret()] * 3, 3)
     assert all(isinstance(group, Group) for group in groups), groups
     joined = [group for group in groups if isinstance(group, Group)]
@@ -89,7 +82,7 @@ def test_a_static_group_meets_by_tls_and_its_members_reach_each_other(hubs: list
         end.join()
 
 
-def test_a_stranger_with_another_secret_is_kept_out(hubs: list[Hub], where: Rendezvous) -> None:
+def test_a_stranger_with_another_secret_is_kept_out(hubs: list[Hub], where: Address) -> None:
     ours = new_secret()
     groups = join_all(hubs, where, [ours, ours, new_secret()], None)
     assert isinstance(groups[2], FanwiseError)
@@ -99,23 +92,6 @@ def test_a_stranger_with_another_secret_is_kept_out(hubs: list[Hub], where: Rend
     second.shutdown(graceful=False, within_s=LIMIT_S)
     within(LIMIT_S, lambda: len(first.members()) == 1, "one has left")
     first.close()
-
-
-def test_a_change_of_a_view_that_is_not_known_ends_the_link_and_over_the_next_all_is_told_anew(
-    hubs: list[Hub], where: Rendezvous
-) -> None:
-    first, second = (group for group in join_all(hubs, where, [new_secret()] * 2, 2) if isinstance(group, Group))
-    server, before, told = first._coordinator, second._link, list[Event]()
-    assert server is not None
-    first.on_event.append(told.append)
-    link = server._links[second.me.incarnation]
-    hubs[0].call_soon(lambda: link.notify("view", Change((1, 99), 98, (0,), (), (), ())))
-    within(LIMIT_S, lambda: second._link not in (None, before), "it has made another link")
-    within(LIMIT_S, lambda: second.knows == server.machine.view.version, "it knows what there is")
-    assert [member.name for member in second.members().values()] == ["w0", "w1"]
-    assert told == [], "nobody is lost"
-    for group in (second, first):
-        group.close()
 
 
 @contextlib.contextmanager
@@ -135,26 +111,38 @@ def standing(hub: Hub) -> Iterator[None]:
         go_on.set()
 
 
-@pytest.mark.parametrize("victim", [0, 1])
-def test_who_answers_nothing_for_a_while_is_lost_and_learns_it_afterwards(
-    hubs: list[Hub], where: Rendezvous, victim: int
-) -> None:
+def three_groups(hubs: list[Hub], where: Address) -> tuple[list[Group], dict[str, list[tuple[type[Event], str]]]]:
+    """Return three groups and the events that each reports from now on."""
     groups = [
         group for group in join_all(hubs, where, [new_secret()] * 3, 3, heartbeat_s=1.0) if isinstance(group, Group)
     ]
-    others = [group for rank, group in enumerate(groups) if rank != victim]
-    told: list[tuple[str, Event]] = []
-    for group in others:
-        group.on_event.append(lambda event, me=group.me: told.append((me.name, event)))  # type: ignore[misc]
-    with standing(hubs[victim]):
-        within(LIMIT_S, lambda: len(told) == 2, "both of the others are told that it is lost")
-        assert {name: (type(event), event.member.id) for name, event in told} == {
-            group.me.name: (Lost, victim) for group in others
-        }
-        for group in others:
-            assert [member.name for member in group.members().values()] == [one.me.name for one in others]
-    within(LIMIT_S, lambda: groups[victim].fenced is not None, "it learns so")
-    assert groups[victim].fenced == "it answered nothing for 1 s"
+    events: dict[str, list[tuple[type[Event], str]]] = {group.me.name: [] for group in groups}
+    for group in groups:
+        group.on_event.append(lambda event, me=group.me: events[me.name].append((type(event), event.member.name)))  # type: ignore[misc]
+    return groups, events
+
+
+def test_a_silent_worker_is_lost_and_learns_it_afterwards(hubs: list[Hub], where: Address) -> None:
+    groups, events = three_groups(hubs, where)
+    with standing(hubs[1]):
+        for name in ("w0", "w2"):
+            within(LIMIT_S, lambda name=name: events[name] == [(Lost, "w1")], f"{name} knows")  # type: ignore[misc]
+        assert [list(group.members()) for group in (groups[0], groups[2])] == [[0, 2], [0, 2]]
+    within(LIMIT_S, lambda: groups[1].fenced is not None, "it knows")
+    assert "was declared lost by the others: it answered nothing for 1 s" in str(groups[1].fenced)
+    for group in groups:
+        group.close()
+
+
+def test_when_rank_0_is_silent_the_group_ends_and_rank_0_has_lost_the_others(hubs: list[Hub], where: Address) -> None:
+    groups, events = three_groups(hubs, where)
+    with standing(hubs[0]):
+        for name, other in (("w1", "w2"), ("w2", "w1")):
+            expected = {(Lost, "w0"), (Lost, other)}
+            within(LIMIT_S, lambda name=name, expected=expected: set(events[name]) == expected, f"{name} knows")  # type: ignore[misc]
+        for group in groups[1:]:
+            assert "which coordinates it, was lost: it answered nothing for 1 s" in str(group.fenced)
+    within(LIMIT_S, lambda: set(events["w0"]) == {(Lost, "w1"), (Lost, "w2")}, "rank 0 is alone")
     for group in groups:
         group.close()
 
@@ -165,14 +153,14 @@ def kept(links: list[Link], link: Link) -> None:
 
 
 @pytest.fixture
-def listening(hubs: list[Hub], where: Rendezvous) -> tuple[TlsMeeting, Member]:
+def listening(hubs: list[Hub], where: Address) -> tuple[TlsRendezvous, Member]:
     """How to meet, and a member that listens on the first hub."""
-    meeting = TlsMeeting(where, new_secret())
+    meeting = TlsRendezvous(where, new_secret())
     address = meeting.listen(hubs[0], lambda link: kept([], link))
     return meeting, Member("w0", 0, 7, address, this_host(), os.getpid())
 
 
-def pid_reached(meeting: TlsMeeting, hub: Hub, member: Member) -> int:
+def pid_reached(meeting: TlsRendezvous, hub: Hub, member: Member) -> int:
     """Of the process that answered, where the kernel tells that; 0 over TLS."""
     link = meeting.dial_member(hub, member, within_s=LIMIT_S)
     link.open()
@@ -180,14 +168,15 @@ def pid_reached(meeting: TlsMeeting, hub: Hub, member: Member) -> int:
     return link.peer.pid
 
 
-def test_a_neighbour_is_reached_through_its_unix_socket(hubs: list[Hub], listening: tuple[TlsMeeting, Member]) -> None:
+def test_a_neighbour_is_reached_through_its_unix_socket(
+    hubs: list[Hub], listening: tuple[TlsRendezvous, Member]
+) -> None:
     meeting, member = listening
     assert pid_reached(meeting, hubs[1], member) == os.getpid()
-    assert meeting.is_listening(member.address)
 
 
 def test_one_of_another_network_is_reached_by_tls_though_its_socket_is_there(
-    hubs: list[Hub], listening: tuple[TlsMeeting, Member]
+    hubs: list[Hub], listening: tuple[TlsRendezvous, Member]
 ) -> None:
     meeting, member = listening
     assert pid_reached(meeting, hubs[1], replace(member, host=f"{member.host}'s neighbour")) == 0
@@ -195,7 +184,7 @@ def test_one_of_another_network_is_reached_by_tls_though_its_socket_is_there(
 
 @pytest.mark.parametrize("path", ["", " /nowhere/w-1", " /dev/null"], ids=["none", "gone", "other"])
 def test_a_neighbour_whose_socket_cannot_be_reached_is_reached_by_tls(
-    hubs: list[Hub], listening: tuple[TlsMeeting, Member], path: str
+    hubs: list[Hub], listening: tuple[TlsRendezvous, Member], path: str
 ) -> None:
     meeting, member = listening
     address = " ".join(member.address.split()[:2]) + path
@@ -203,10 +192,10 @@ def test_a_neighbour_whose_socket_cannot_be_reached_is_reached_by_tls(
 
 
 def test_a_neighbours_socket_takes_only_who_holds_the_secret(
-    hubs: list[Hub], where: Rendezvous, listening: tuple[TlsMeeting, Member]
+    hubs: list[Hub], where: Address, listening: tuple[TlsRendezvous, Member]
 ) -> None:
     _, member = listening
-    stranger = TlsMeeting(where, new_secret())
+    stranger = TlsRendezvous(where, new_secret())
     with pytest.raises(AuthenticationError):
         stranger.dial_member(hubs[1], member, within_s=LIMIT_S)
     with pytest.raises(WorkerLostError, match="did not accept our key"):
@@ -214,13 +203,13 @@ def test_a_neighbours_socket_takes_only_who_holds_the_secret(
 
 
 def test_another_hosts_address_needs_a_secret() -> None:
-    far = Rendezvous("tcp://198.51.100.7:29500", "198.51.100.7:29500", "198.51.100.7", 29500, is_here=False)
+    far = Address("tcp://198.51.100.7:29500", "198.51.100.7:29500", "198.51.100.7", 29500, is_here=False)
     with pytest.raises(SecretError, match="there is no secret") as caught:
-        meeting_at(far, environment={})
+        open_rendezvous(far, environment={})
     assert "fanwise secret" in str(caught.value) and "FANWISE_SECRET" in str(caught.value)
 
 
-def test_a_secret_in_the_environment_means_tls_and_none_means_unix_sockets(where: Rendezvous) -> None:
-    assert isinstance(meeting_at(where, environment={"FANWISE_SECRET": new_secret()}), TlsMeeting)
+def test_a_secret_in_the_environment_means_tls_and_none_means_unix_sockets(where: Address) -> None:
+    assert isinstance(open_rendezvous(where, environment={"FANWISE_SECRET": new_secret()}), TlsRendezvous)
     with contextlib.suppress(FanwiseError):  # where another user owns the folder
-        assert isinstance(meeting_at(where, environment={}), LocalMeeting)
+        assert isinstance(open_rendezvous(where, environment={}), UnixRendezvous)

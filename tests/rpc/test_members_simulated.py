@@ -1,10 +1,6 @@
-"""Many members, one thread, virtual time: joins, leaves, deaths, resets, freezes, successions in any order; all agree.
+"""Many members, one thread, virtual time: joins, departures, deaths and freezes in any order; all members agree.
 
-The links here are like real ones: in order, each with its own delays, and with an end that comes after all that was
-sent; a reset loses that. The entrance is held by one at a time, falls free with its holder, and is left to the group
-as long as some of it live. Who is frozen for long
-is declared lost, and wakes at any later time: with all that was sent to it still to be read, or with a dead link only.
-No reason is remembered for longer than the protocol needs.
+When rank 0 ends, the group ends for all its members.
 """
 
 import random
@@ -13,141 +9,155 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from played_groups import PlayedGroup, agree
+from played_groups import PlayedGroup, check
 
-from fanwise.rpc.membership.coordinator import (
-    Coordinator,
-)
+from fanwise.rpc.membership.coordinator import Coordinator
+from fanwise.rpc.membership.members import REASONS_KEPT, Lost
 
 RANKS = 5
 LONG_S = 100.0
 
-KINDS = ["start", "start", "kill", "leave", "reset", "reset", "freeze", "wake", "wake", "wait", "short"]
+KINDS = ["start", "start", "start", "kill", "leave", "freeze", "wake", "wake", "wait", "short"]
 STEPS = st.lists(st.tuples(st.sampled_from(KINDS), st.integers(0, RANKS - 1)), max_size=40)
 
 
-@given(STEPS, st.integers(0, 2**20))
-def test_a_dynamic_group_agrees_in_the_end_whatever_happened(steps: list[tuple[str, int]], seed: int) -> None:
-    end_well(seed, steps)
+def run(group: PlayedGroup, for_s: float) -> None:
+    group.sim.run(until_s=group.sim.clock.now_s() + for_s)
 
 
-def end_well(seed: int, steps: list[tuple[str, int]]) -> PlayedGroup:
+def play(group: PlayedGroup, steps: list[tuple[str, int]]) -> None:
+    for kind, rank in steps:
+        if kind == "start":
+            group.start(rank)
+        elif kind in ("wait", "short"):
+            run(group, 2.0 if kind == "wait" else 0.01 * (rank + 1))
+        for worker in group.living(rank):
+            if kind == "kill":
+                worker.stop(killed=True)
+            elif kind == "leave" and not worker.frozen:
+                worker.leave()
+            elif kind == "freeze":
+                worker.freeze()
+            elif kind == "wake" and worker.frozen:
+                worker.wake()
+    for worker in group.living():
+        if worker.frozen:
+            worker.wake()
+
+
+def play_to_the_end(seed: int, steps: list[tuple[str, int]]) -> PlayedGroup:
     group = PlayedGroup(seed, None)
     play(group, steps)
-    group.sim.run(until_s=group.sim.clock.now_s() + LONG_S)
-    agree(group)
+    run(group, LONG_S)
+    check(group)
     return group
 
 
-def drawn(seed: int, number: int = 60) -> list[tuple[str, int]]:
+def random_steps(seed: int, number: int = 60) -> list[tuple[str, int]]:
     chance = random.Random(seed)
     return [(chance.choice(KINDS), chance.randrange(RANKS)) for _ in range(number)]
 
 
-def test_what_is_remembered_of_the_lost_does_not_grow() -> None:
-    groups = [end_well(seed, drawn(seed, 300)) for seed in range(10)]
-    assert min(len(group.killed) + len(group.lost_frozen) for group in groups) > 10
-    for group in groups:
-        for worker in group.living():
-            assert worker.state.view is not None and len(worker.state.view.lost) <= 2 * RANKS
+@given(STEPS, st.integers(0, 2**20))
+def test_all_members_of_a_dynamic_group_agree(steps: list[tuple[str, int]], seed: int) -> None:
+    play_to_the_end(seed, steps)
 
 
-def all_end_well(number: int) -> None:
+def test_few_reasons_and_changes_are_kept() -> None:
+    group = PlayedGroup(1, None)
+    group.start(0)
+    for _ in range(2 * REASONS_KEPT):
+        group.start(1)
+        group.start(2)
+        run(group, 2.0)
+        group.living(1)[0].stop(killed=True)
+        run(group, 2.0)
+    check(group)
+    (rank_0,) = group.living(0)
+    assert rank_0.machine is not None and rank_0.machine._changes == []
+    assert len(rank_0.state.lost) == REASONS_KEPT
+    assert sum(isinstance(event, Lost) for event in rank_0.events) == 2 * REASONS_KEPT
+
+
+def play_many(number: int) -> None:
     for seed in range(number):
-        end_well(seed, drawn(seed))
+        play_to_the_end(seed, random_steps(seed))
 
 
-def _remembers_nothing(self: Coordinator) -> None:
-    self.lost.clear()
-    self._lost_in.clear()
+def _update_nobody_twice(self: Coordinator, to: int) -> list[object]:
+    return [] if to in self._sent else _update(self, to)  # type: ignore[return-value]
 
 
-@pytest.mark.parametrize(
-    ("name", "wrong"),
-    [
-        ("_has_gone_on", lambda self, view, incarnation: False),
-        ("_forget_the_lost", _remembers_nothing),
-    ],
-    ids=["who is forgotten comes back", "reasons are forgotten before they were read"],
-)
-def test_a_broken_rule_is_found(monkeypatch: pytest.MonkeyPatch, name: str, wrong: Callable[..., object]) -> None:
-    monkeypatch.setattr(Coordinator, name, wrong)
-    with pytest.raises(AssertionError):
-        all_end_well(300)
+def _drop_all_changes(self: Coordinator) -> None:
+    self._changes.clear()
+    self._first_number = self.number
 
 
-def play(group: PlayedGroup, steps: list[tuple[str, int]]) -> None:
-    for what, rank in steps:
-        if what == "start":
-            group.start(rank)
-        elif what in ("wait", "short"):
-            group.sim.run(until_s=group.sim.clock.now_s() + (2.0 if what == "wait" else 0.01 * (rank + 1)))
-        for worker in group.living(rank):
-            if what == "kill":
-                worker.go(killed=True)
-            elif what == "leave" and not worker.frozen:
-                worker.leave()
-            elif what == "reset" and worker.link is not None:
-                worker.link.reset()
-            elif what == "freeze":
-                worker.freeze()
-            elif what == "wake" and worker.frozen:
-                worker.wake(reads_all=group.sim.chance.random() < 0.5)
-    for worker in group.living():
-        if worker.frozen:
-            worker.wake(reads_all=group.sim.chance.random() < 0.5)
+_update = Coordinator._update
+
+
+@pytest.mark.parametrize(("name", "broken"), [("_update", _update_nobody_twice), ("_drop_changes", _drop_all_changes)])
+def test_the_simulation_finds_a_broken_rule(
+    monkeypatch: pytest.MonkeyPatch, name: str, broken: Callable[..., object]
+) -> None:
+    monkeypatch.setattr(Coordinator, name, broken)
+    with pytest.raises((AssertionError, KeyError)):
+        play_many(300)
 
 
 @given(STEPS, st.integers(0, 2**20))
-def test_a_static_group_agrees_in_the_end_when_all_were_started_again(steps: list[tuple[str, int]], seed: int) -> None:
-    group = PlayedGroup(seed, RANKS)
-    for rank in range(RANKS):
-        group.start(rank)
-    play(group, steps)
-    for _ in range(3):  # who was just leaving has gone by the second time
-        for rank in range(RANKS):
-            group.start(rank)
-        group.sim.run(until_s=group.sim.clock.now_s() + LONG_S)
-    agree(group)
-    assert len(group.living()) == RANKS
-
-
-@given(
-    st.lists(st.tuples(st.integers(0, RANKS - 1), st.floats(0.0, 0.5)), max_size=RANKS - 1),
-    st.lists(st.floats(0.0, 0.5), min_size=RANKS, max_size=RANKS),
-    st.integers(0, 2**20),
-)
-def test_the_shutdown_of_a_static_group_ends_whoever_dies_in_it(
-    deaths: list[tuple[int, float]], arrivals: list[float], seed: int
+def test_all_members_of_a_static_group_agree_when_all_were_started_again(
+    steps: list[tuple[str, int]], seed: int
 ) -> None:
     group = PlayedGroup(seed, RANKS)
     for rank in range(RANKS):
         group.start(rank)
-    group.sim.run(until_s=10.0)
-    agree(group)
-    for rank, after_s in enumerate(arrivals):
-        worker = group.living(rank)[0]
-        group.sim.after(after_s, lambda worker=worker: worker.alive and worker.arrive())  # type: ignore[misc]
-    for rank, after_s in deaths:
-        worker = group.living(rank)[0]
-        group.sim.after(after_s, lambda worker=worker: worker.go(killed=True))  # type: ignore[misc]
-    group.sim.run(until_s=10.0 + LONG_S)
-    assert group.living() == []
-    assert all(worker.over or worker in group.killed for worker in group.workers.values())
+    play(group, steps)
+    for _ in range(3):  # workers that were leaving, or whose group ended, are gone by the second time
+        run(group, LONG_S)
+        for rank in range(RANKS):
+            group.start(rank)
+    run(group, LONG_S)
+    check(group)
+    assert len(group.living()) == RANKS
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_the_coordinator_may_die_at_any_moment_of_the_shutdown(seed: int) -> None:
+def arriving(seed: int, arrivals: list[float]) -> PlayedGroup:
+    """Return a static group whose members begin their shutdown after these times."""
     group = PlayedGroup(seed, RANKS)
     for rank in range(RANKS):
         group.start(rank)
-    group.sim.run(until_s=10.0)
-    for worker in group.living():
-        worker.arrive()
-    for victim in range(3):
-        coordinator = group.holder
-        group.sim.run(until_s=10.0 + (seed + 1) * 0.02 * (victim + 1))
-        if coordinator is not None and coordinator.alive:
-            coordinator.go(killed=True)
-    group.sim.run(until_s=10.0 + LONG_S)
+    run(group, 10.0)
+    check(group)
+    for rank, delay_s in enumerate(arrivals):
+        worker = group.living(rank)[0]
+        group.sim.after(delay_s, lambda worker=worker: worker.alive and worker.arrive())  # type: ignore[misc]
+    return group
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, RANKS - 1), st.floats(0.0, 0.5)), max_size=RANKS - 1),
+    st.lists(st.floats(0.0, 0.5), min_size=RANKS, max_size=RANKS),
+    st.integers(0, 2**20),
+)
+def test_the_shutdown_of_a_static_group_ends_when_members_die(
+    deaths: list[tuple[int, float]], arrivals: list[float], seed: int
+) -> None:
+    group = arriving(seed, arrivals)
+    for rank, delay_s in deaths:
+        worker = group.living(rank)[0]
+        group.sim.after(delay_s, lambda worker=worker: worker.stop(killed=True))  # type: ignore[misc]
+    run(group, LONG_S)
     assert group.living() == []
+    assert all(worker.has_finished or worker in group.killed for worker in group.workers.values())
+
+
+@given(st.floats(0.0, 1.0), st.integers(0, 2**20))
+def test_when_rank_0_dies_in_the_shutdown_the_others_finish_or_know_of_the_loss(delay_s: float, seed: int) -> None:
+    group = arriving(seed, [0.1 * rank for rank in range(RANKS)])
+    (rank_0,) = group.living(0)
+    group.sim.after(delay_s, lambda: rank_0.stop(killed=True))
+    run(group, LONG_S)
+    assert group.living() == []
+    for worker in group.workers.values():
+        assert worker is rank_0 or worker.has_finished or worker.ended == "lost"

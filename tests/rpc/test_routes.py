@@ -232,7 +232,7 @@ class PlayedGroup:
         self.me = member("w0", 0, 10)
         self.fenced: str | None = None
         self.has_left = False
-        self.knows = (1, 1)
+        self.knows = 1
         self.former: dict[int, Member] = {}
         self.ending = OneShot()
         self.dialled: list[int] = []
@@ -252,9 +252,6 @@ class PlayedGroup:
         theirs.handler = Request.answer
         theirs.open()
         return link
-
-    def suspect(self, other: Member, why: str) -> None:
-        pass
 
 
 def connections(hub: Hub, group: PlayedGroup) -> Connections:

@@ -550,7 +550,7 @@ def test_control_c_in_shutdown_ends_it_and_the_others_go_on(real_workers: Worker
 
 def num_in_shutdown() -> int:
     """As rank 0 knows, which lets them go together."""
-    server = agents.current().group._coordinator
+    server = agents.current().group._server
     return 0 if server is None else len(server.machine.barrier.arrived)
 
 
@@ -611,19 +611,19 @@ def test_a_program_that_ends_without_shutdown_ends_quietly_and_the_others_go_on(
 ) -> None:
     three = real_workers.group(3)
     if ending == "after a call":
-        three[0].do(call, "w1", pid)
+        three[2].do(call, "w1", pid)
     elif ending == "with everything in use":
-        three[0].do(keep_everything, "w1")
-        three[1].do(keep_everything, "w0")
+        three[2].do(keep_everything, "w1")
+        three[1].do(keep_everything, "w2")
     elif ending == "in a call of another":
-        three[1].begin(caught, "w0", mark_and_wait, tmp_path / "mark", tmp_path / "go")
+        three[1].begin(caught, "w2", mark_and_wait, tmp_path / "mark", tmp_path / "go")
         within(LIMIT_S, (tmp_path / "mark").exists, "the function has begun")
-    assert three[0].leave() == 0
-    assert three[0].printed == ""
+    assert three[2].leave() == 0
+    assert three[2].printed == ""
     if ending == "in a call of another":
         assert three[1].result()[0] == "WorkerLostError"
-    assert three[1].do(call, "w2", pid) == three[2].pid
-    all_do(three[1:], leave)
+    assert three[1].do(call, "w0", pid) == three[0].pid
+    all_do(three[:2], leave)
 
 
 # -- forks ---------------------------------------------------------------------------------------------------------

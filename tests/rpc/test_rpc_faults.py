@@ -104,7 +104,7 @@ def who_answers(to: str) -> int:
 
 
 def reaches(one: Worker, other: Worker) -> None:
-    """Whoever comes back first after the death of rank 0 opens the group anew; the others find it a moment later."""
+    """The others learn of a new incarnation a moment later."""
     within(LIMIT_S, lambda: one.do(who_answers, other.name) == other.pid, f"{one.name} reaches {other.name}")
 
 
@@ -218,24 +218,63 @@ def begin_call(to: str, function: Any, *args: object) -> None:
     KEPT.append(rpc.rpc_async(to, function, args, timeout=0))
 
 
-def test_rank_0_may_die(real_workers: Workers) -> None:
-    three = real_workers.group(3)
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_when_rank_0_dies_calls_and_shutdowns_of_the_others_end_and_name_it(
+    real_workers: Workers, tmp_path: Path, dynamic: bool
+) -> None:
+    three = real_workers.group(3, dynamic=dynamic)
+    three[1].do(keep_remote, "w2")
+    three[2].begin(call, "w1", mark_and_hang, tmp_path / "mark")
+    is_marked(tmp_path / "mark")
     three[0].kill()
-    sees(three[1], "w1", "w2")
-    sees(three[2], "w1", "w2")
-    assert three[1].do(call, "w2", pid) == three[2].pid
-    with pytest.raises(WorkerLostError, match="w0"):
-        three[2].do(call, "w0", pid)
+    ended = r"the group has ended, because worker 'w0' \(rank 0, .*\), which coordinates it, was lost: "
+    with pytest.raises(WorkerLostError, match=ended):
+        three[2].result()
+    for worker in three[1:]:
+        sees(worker, worker.name)
+        for to in ("w0", 0, "w1", "w2"):
+            if to != worker.name:
+                with pytest.raises(WorkerLostError, match=ended):
+                    worker.do(call, to, pid)
+        assert worker.do(call, worker.name, pid) == worker.pid
+    with pytest.raises(OwnerLostError, match="w2"):
+        three[1].do(kept_value)
+    with pytest.raises(WorkerLostError, match=ended):
+        three[1].do(leave)
+    three[2].do(leave_at_once)
+
+
+def leave_at_once() -> None:
+    rpc.shutdown(graceful=False)
+
+
+def test_shutdown_raises_when_rank_0_dies_while_it_waits(real_workers: Workers) -> None:
+    three = real_workers.group(3)
+    for worker in three[1:]:
+        worker.begin(leave)
+    three[0].kill()
+    for worker in three[1:]:
+        with pytest.raises(WorkerLostError, match="because worker 'w0'"):
+            worker.result()
+
+
+def test_when_rank_0_leaves_a_dynamic_group_it_ends_without_an_error(real_workers: Workers) -> None:
+    three = real_workers.group(3, dynamic=True)
+    three[0].do(leave)
+    for worker in three[1:]:
+        sees(worker, worker.name)
+        with pytest.raises(WorkerLostError, match=r"because worker 'w0' .* has left"):
+            worker.do(call, "w0", pid)
     all_do(three[1:], leave)
 
 
-def test_all_but_one_may_die_at_once(real_workers: Workers) -> None:
+def test_all_but_rank_0_may_die_at_once(real_workers: Workers) -> None:
     four = real_workers.group(4)
-    for worker in four[:3]:
+    for worker in four[1:]:
         worker.send(signal.SIGKILL)
-    sees(four[3], "w3")
-    assert four[3].do(call, "w3", pid) == four[3].pid
-    four[3].do(leave)
+    sees(four[0], "w0")
+    assert four[0].do(call, "w0", pid) == four[0].pid
+    four[0].do(leave)
 
 
 def test_a_worker_killed_while_the_group_gathers_is_told_of_and_may_be_replaced(real_workers: Workers) -> None:
@@ -301,32 +340,51 @@ def test_the_value_of_a_dead_owner_is_lost_and_its_name_is_told(real_workers: Wo
 # -- freezing ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("victim", [0, 1])
-def test_a_frozen_callee_is_lost_the_others_go_on_and_it_learns_its_fate(
-    real_workers: Workers, tmp_path: Path, victim: int
+def test_a_frozen_callee_is_lost_the_others_continue_and_it_learns_its_fate(
+    real_workers: Workers, tmp_path: Path
 ) -> None:
-    three = real_workers.group(3)
-    frozen, caller, third = three[victim], three[1 - victim], three[2]
+    caller, frozen, third = real_workers.group(3)
     assert frozen.do(call, "w2", pid) == third.pid
     frozen.do(dial_again, "w2")
-    caller.begin(call, frozen.name, mark_and_hang, tmp_path / "mark")
+    caller.begin(call, "w1", mark_and_hang, tmp_path / "mark")
     is_marked(tmp_path / "mark")
     frozen.send(signal.SIGSTOP)
-    assert third.do(call, caller.name, pid) == caller.pid
-    with pytest.raises(WorkerLostError, match=frozen.name):
+    assert third.do(call, "w0", pid) == caller.pid
+    with pytest.raises(WorkerLostError, match="w1"):
         caller.result()
-    others = sorted([caller.name, third.name])
-    sees(third, *others)
-    # The view is there a moment before the links of who is not in it are closed.
+    sees(third, "w0", "w2")
+    # The view changes a moment before the links of the lost member are closed.
     within(LIMIT_S, lambda: third.do(num_links_with, frozen.pid) == 0, "no link to it is left")
     frozen.send(signal.SIGCONT)
-    for to in ("w2", caller.name):
+    for to in ("w2", "w0"):
         within(LIMIT_S, lambda to=to: "declared lost" in frozen.do(how_it_fails, to), "its calls say why")  # type: ignore[misc]
     with pytest.raises(WorkerLostError, match="declared lost"):
         frozen.do(leave)
-    sees(third, *others)
-    assert third.do(call, caller.name, pid) == caller.pid
+    sees(third, "w0", "w2")
+    assert third.do(call, "w0", pid) == caller.pid
     all_do([caller, third], leave)
+
+
+def test_when_rank_0_is_frozen_the_group_ends_and_rank_0_has_lost_the_others(
+    real_workers: Workers, tmp_path: Path
+) -> None:
+    frozen, caller, third = real_workers.group(3)
+    caller.begin(call, "w0", mark_and_hang, tmp_path / "mark")
+    is_marked(tmp_path / "mark")
+    frozen.send(signal.SIGSTOP)
+    assert third.do(call, "w1", pid) == caller.pid
+    with pytest.raises(WorkerLostError, match=r"because worker 'w0' .* was lost: it was stopped"):
+        caller.result()
+    sees(third, "w2")
+    frozen.send(signal.SIGCONT)
+    sees(frozen, "w0")
+    for to in ("w1", "w2"):
+        with pytest.raises(WorkerLostError, match=to):
+            frozen.do(call, to, pid)
+    frozen.do(leave_at_once)
+    for worker in (caller, third):
+        with pytest.raises(WorkerLostError, match="because worker 'w0'"):
+            worker.do(leave)
 
 
 def dial_again(to: str) -> None:
@@ -374,15 +432,13 @@ def hold_and_be_called(real_workers: Workers, milliseconds: int) -> None:
 
 
 @pytest.mark.parametrize("size", [3, None])
-@pytest.mark.parametrize("victim", [0, 1])
-def test_a_killed_worker_comes_back_under_its_name(real_workers: Workers, size: int | None, victim: int) -> None:
+def test_a_killed_worker_comes_back_under_its_name(real_workers: Workers, size: int | None) -> None:
     three = real_workers.group(3, dynamic=size is None)
-    asks = three[2]
-    assert asks.do(call, f"w{victim}", pid) == three[victim].pid
-    three[victim].kill()
-    three[victim] = again = real_workers.join(victim, size)
-    reaches(asks, again)
-    reaches(again, asks)
+    assert three[2].do(call, "w1", pid) == three[1].pid
+    three[1].kill()
+    three[1] = again = real_workers.join(1, size)
+    reaches(three[2], again)
+    reaches(again, three[2])
     all_do(three, leave)
 
 

@@ -116,12 +116,12 @@ def pass_on(to: str) -> None:
 
 
 def test_what_a_killed_worker_held_is_released_and_the_rest_lives(workers: Workers) -> None:
-    workers.do(0, create, "worker1")
-    workers.do(0, pass_on, "worker2")
+    workers.do(2, create, "worker1")
+    workers.do(2, pass_on, "worker0")
     within(LIMIT_S, lambda: workers.do(1, num_forks) == 2, "workers 0 and 2 hold the value")
-    workers.kill(0)
+    workers.kill(2)
     within(LIMIT_S, lambda: workers.do(1, num_forks) == 1, "the dead worker holds nothing")
-    assert workers.do(2, held_total) == 3.0
+    assert workers.do(0, held_total) == 3.0
 
 
 def test_the_value_of_a_killed_owner_is_lost(workers: Workers) -> None:

@@ -63,7 +63,7 @@ class Expecting:
     def __init__(self) -> None:
         self.values: dict[Created, list[Any]] = {}  # Any: results and errors
 
-    def expect(self, made: Created, link: object) -> list[Any]:
+    def expect(self, made: Created) -> list[Any]:
         return self.values.setdefault(made, [])
 
     def keep(self, sender: WorkerInfo, made: Created, value: list[Any], run: Callable[[], Any]) -> None:
@@ -85,7 +85,6 @@ def server_with(jobs: Jobs, references: Expecting) -> Server:
         cast(RunnerThreads, jobs),
         references=references,  # type: ignore[arg-type]  # played
         enqueue_actor_call=enqueue_nothing,
-        record_sent=lambda message, link: True,
     )
 
 

@@ -434,25 +434,6 @@ def test_a_lost_producer_is_an_error_after_what_came_and_a_lost_reader_ends_the_
     one.do(leave)
 
 
-def cut_in_the_middle(to: str) -> str:
-    stream = rpc.stream(to, count, (10**9,), window_items=10)
-    assert next(stream) == 0
-    link = agents.current().connections.get_open(agents.current().worker(to).id)
-    assert link is not None
-    link._wire.hang_up()
-    got, error = until_it_fails(stream)
-    assert got == list(range(1, len(got) + 1))
-    hears(to, "closed", "cleaned up", "over")
-    return type(error).__name__
-
-
-def test_a_cut_link_ends_the_stream_on_both_sides_and_the_next_has_a_new_link(real_workers: Workers) -> None:
-    one, two = real_workers.group(2)
-    assert one.do(cut_in_the_middle, "w1") == "LinkLostError"
-    two.do(forget)
-    one.do(read, "w1")
-
-
 def test_a_graceful_shutdown_ends_the_streams_of_the_program_and_their_functions(real_workers: Workers) -> None:
     one, two = real_workers.group(2)
     one.do(begin_to_read, "w1")

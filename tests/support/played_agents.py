@@ -45,12 +45,12 @@ class PlayedAgent:
         self.incarnation = incarnation
         self.member = Member(self.info.name, id, incarnation, "", "", 0)
         self.on_lost: list[Callable[[WorkerInfo, int], None]] = []
-        self.on_cut: list[Callable[[Any, int], None]] = []
-        self.on_over: list[Callable[[Any, int], None]] = []
         self.late: list[Callable[[], object]] | None = None
         self.creations: Future[Any] | None = None
         self.has_left = False
-        self.group = SimpleNamespace(on_event=[], members=self.members, former={}, ending=SimpleNamespace(is_set=False))
+        self.group = SimpleNamespace(
+            on_event=[], members=self.members, former={}, fenced=None, ending=SimpleNamespace(is_set=False)
+        )
         self._all = agents_by_id
         self._handlers: dict[str, Callable[..., Any]] = {}
         agents_by_id[id] = self

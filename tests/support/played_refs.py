@@ -3,21 +3,19 @@
 Each worker's program creates values on others, hands references on, drops them, crashes and comes back. The world sees
 everything, so it can say at each FreeValue whether somebody alive still held the value or was being sent it.
 
-Calls travel reliably, as on a link: they arrive once, late, or never because an end has died or the link was cut.
-Links have numbers; each of two workers finds later that one was cut, tells the other, and then asks for what left by
-it. Control messages get whatever the Sim does to messages.
+All messages travel as on links: they arrive once, late, or never because an end has died. Batches keep their order.
 """
 
 import itertools
-from collections import Counter
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 from sim import Address, Sim
 
 from fanwise.rpc.messages.ids import Fork, GlobalId, WorkerKey
-from fanwise.rpc.references.orders import Acknowledge, Batch, FailRefs, FailValue, FreeValue, Order, Refused, Send
+from fanwise.rpc.references.orders import Batch, FailRefs, FailValue, FreeValue, Order, Refused, Send
 from fanwise.rpc.references.table import RefTable
 
 
@@ -27,7 +25,6 @@ class Call:
 
     fork: Fork
     creates: bool = False
-    link: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +32,18 @@ class Created:
     """The answer to a call that creates."""
 
     fork_id: GlobalId
-    link: int
 
 
 @dataclass(frozen=True, slots=True)
-class UpTo:
+class NextBatch:
+    """The oldest batch on its way between two workers arrives."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
     """The answer to a batch."""
 
-    number: int
+    batch: Batch
 
 
 class PlayedWorker:
@@ -59,7 +60,6 @@ class PlayedWorker:
         self.freed: Counter[GlobalId] = Counter()
         self.refused: set[GlobalId] = set()
         self.others: set[WorkerKey] = set()
-        self.over: set[int] = set()  # links that nothing is taken from any more
         self.failed: Counter[GlobalId] = Counter()  # values that became errors
         self._numbers = itertools.count()
 
@@ -139,21 +139,19 @@ class PlayedWorker:
     def hear(self, sender: Address, message: object) -> None:
         assert isinstance(sender, WorkerKey)
         match message:
-            case Batch():
-                self.act(self.table.on_batch(message))
-            case UpTo(number):
-                self.act(self.table.on_answer(sender, number))
-            case Call(link=link) | Created(link=link) if link in self.over or self.world.is_gone(link):
-                if isinstance(message, Call):
-                    self.world.landed(self.key, message)
-                self.world.sim.happened["cut call" if isinstance(message, Call) else "cut answer"] += 1
-            case Call(fork, creates=True, link=link):
+            case NextBatch():
+                batch = self.world.batches[sender, self.key].popleft()
+                self.act(self.table.on_batch(batch))
+                self.world.sim.send(self.key, sender, Delivered(batch), reliably=True)
+            case Delivered(batch):
+                self.act(self.table.delivered(batch))
+            case Call(fork, creates=True):
                 self.world.landed(self.key, message)
                 assert not self.failed[fork.rref_id] or self.table.is_lost(sender), f"{fork.rref_id} was not to come"
                 if not self.table.is_lost(sender):  # else its value is let go of at once
                     self.begun.add(fork.rref_id)
                 self.act(self.table.begun(fork.rref_id, fork.fork_id, sender))
-                self.world.sim.send(self.key, sender, Created(fork.fork_id, link), reliably=True)
+                self.world.sim.send(self.key, sender, Created(fork.fork_id), reliably=True)
             case Call(fork):
                 self.world.landed(self.key, message)
                 if fork.owner != self.key:
@@ -161,11 +159,6 @@ class PlayedWorker:
                 self.act(self.table.received(fork))
             case Created(fork_id):
                 self.act(self.table.confirmed(fork_id))
-
-    def learn_of_cut(self, other: WorkerKey, link: int) -> None:
-        """The link has ended here: nothing is taken from it, and the other side is told so before anything else."""
-        self.over.add(link)
-        self.world.sim.after(self.world.pause_s(), partial(self.world.tell_over, self.key, other, link))
 
     def learn_of_death(self, worker: WorkerKey) -> None:
         self.others.discard(worker)
@@ -175,9 +168,8 @@ class PlayedWorker:
         for order in orders:
             match order:
                 case Send(batch):
-                    self.world.sim.send(self.key, batch.to, batch)
-                case Acknowledge(to, up_to):
-                    self.world.sim.send(self.key, to, UpTo(up_to))
+                    self.world.batches[self.key, batch.to].append(batch)
+                    self.world.sim.send(self.key, batch.to, NextBatch(), reliably=True)
                 case FreeValue(rref_id) if rref_id in self.begun:
                     self.freed[rref_id] += 1
                     self.world.check_freed(self.key, rref_id)
@@ -200,7 +192,6 @@ class World:
         sim: the network.
         table: makes the tables; tests of the tests pass a broken one.
         death_s: a death becomes known to each of the others within this time.
-        tick_s: time between two ticks of a worker.
     """
 
     def __init__(
@@ -210,19 +201,15 @@ class World:
         *,
         table: Callable[[WorkerKey], RefTable] = RefTable,
         death_s: float = 0.5,
-        tick_s: float = 1.0,
     ) -> None:
         self.sim = sim
         self.workers: dict[WorkerKey, PlayedWorker] = {}
         self.flying: Counter[tuple[WorkerKey, Call]] = Counter()
+        self.batches: defaultdict[tuple[WorkerKey, WorkerKey], deque[Batch]] = defaultdict(deque)
         self._table = table
         self._death_s = death_s
-        self._tick_s = tick_s
         self._incarnations = itertools.count(1)
         self._dead: list[WorkerKey] = []
-        self._links: dict[tuple[WorkerKey, WorkerKey], int] = {}  # by which the first calls the second
-        self._broken: set[int] = set()
-        self._link_numbers = itertools.count(1)
         for number in range(size):
             self.join(number)
 
@@ -237,7 +224,6 @@ class World:
             worker.learn_of_death(dead)
         self.workers[key] = worker
         self.sim.join(key, worker.hear)
-        self._tick(key)
         return key
 
     def crash(self, key: WorkerKey) -> None:
@@ -252,59 +238,7 @@ class World:
         if to in self.workers:
             self.workers[to].learn_of_death(dead)
 
-    # -- links -----------------------------------------------------------------------------------------------------
-
-    def link(self, one: WorkerKey, other: WorkerKey) -> int:
-        """The number of the link by which one calls the other: the same for both until one was cut."""
-        if (one, other) not in self._links:
-            self._links[one, other] = self._links[other, one] = next(self._link_numbers)
-        return self._links[one, other]
-
-    def cut(self, one: WorkerKey, other: WorkerKey) -> None:
-        """A link of theirs breaks. Each finds that at its own time; what is on it, or is sent by it, may not arrive."""
-        link = self._links.get((one, other))
-        if link is not None and link not in self._broken and one != other:
-            self.sim.happened["link cut"] += 1
-            self._broken.add(link)
-            for here, there in ((one, other), (other, one)):
-                self.sim.after(self.pause_s(), partial(self._notice_cut, here, there, link))
-
-    def is_gone(self, link: int) -> bool:
-        """Whether a message on this link is lost with it."""
-        return link in self._broken and self.sim.chance.random() < 0.5
-
-    def _notice_cut(self, here: WorkerKey, there: WorkerKey, link: int) -> None:
-        if self._links.get((here, there)) == link:
-            self._links[here, there] = next(self._link_numbers)
-        if here in self.workers:
-            self.workers[here].learn_of_cut(there, link)
-
-    def tell_over(self, sender: WorkerKey, to: WorkerKey, link: int) -> None:
-        """`sender` says by a new link that this one is over for it; `to` has let go of it when it answers."""
-        if sender in self.workers and to in self.workers:
-            self.workers[to].over.add(link)
-            self.workers[to].act(self.workers[to].table.over(sender, link))
-            self.sim.after(self.pause_s(), partial(self._told_over, sender, to, link))
-
-    def _told_over(self, sender: WorkerKey, to: WorkerKey, link: int) -> None:
-        if sender in self.workers:
-            table = self.workers[sender].table
-            self.workers[sender].act([*table.cut(to, link), *table.again(to)])
-
-    def pause_s(self) -> float:
-        """What takes a moment."""
-        return self.sim.chance.uniform(0.0, 0.2)
-
-    def _tick(self, key: WorkerKey) -> None:
-        if key in self.workers:
-            worker = self.workers[key]
-            worker.act(worker.table.tick())
-            self.sim.after(self._tick_s, lambda: self._tick(key))
-
     def call(self, sender: WorkerKey, to: WorkerKey, call: Call) -> None:
-        call = replace(call, link=self.link(sender, to))
-        worker = self.workers[sender]
-        worker.act(worker.table.leaving([(call.fork.rref_id, call.fork.fork_id)], call.link))
         self.flying[to, call] += 1
         self.sim.send(sender, to, call, reliably=True)
 
@@ -323,8 +257,6 @@ class World:
                     f"{owner} freed {rref_id}, which {worker.key} holds as {fork.fork_id}"
                 )
         for to, call in self.flying:
-            if to in self.workers and call.link in self.workers[to].over:
-                continue  # it comes too late
             if call.fork.rref_id == rref_id and to in self.workers and not call.creates:
                 assert self.workers[to].table.is_lost(call.fork.parent), f"{owner} freed {rref_id} on its way to {to}"
 
@@ -335,11 +267,10 @@ class World:
             assert set(table.held) == set(worker.forks) - worker.refused and not worker.queued
             assert not any(held.children or held.dropped for held in table.held.values())
             assert (table._parent_of, table._asked, table._inquiries, table._forgotten) == ({}, {}, {}, {})
-            assert table.num_unanswered == 0 and not any(inbox.ahead for inbox in table._inboxes.values())
+            assert table.num_unanswered == 0
             assert self._forks_at(worker) == self._forks_of(worker)
             assert all(owned.begun and owned.forks for owned in table.owned.values())
-            lent = {fork_id for owned in table.owned.values() for fork_id in owned.forks}
-            assert set(table._left_by) <= lent and set(worker.failed.values()) <= {1}
+            assert set(worker.failed.values()) <= {1}
             assert worker.freed == Counter(worker.begun - set(table.owned))
 
     def _forks_at(self, owner: PlayedWorker) -> set[tuple[GlobalId, GlobalId, WorkerKey]]:

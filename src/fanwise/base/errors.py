@@ -11,7 +11,6 @@
     +-- SecretError                       the cluster's shared secret is missing, weak or not secret
     +-- WorkerLostError (RuntimeError)    a worker process died or is out of reach
     |   +-- OwnerLostError                the value of a remote reference is gone with its owner
-    +-- LinkLostError (ConnectionError, RuntimeError)   the link to a worker broke; the worker lives
     +-- JoinError (RuntimeError)          a worker was not let into a group: wrong name, rank or size, or nobody there
     +-- RemoteError (RuntimeError)        a remote failure whose own type cannot be rebuilt here
     +-- NotSendableError (TypeError)      an object that cannot travel to a worker; names it
@@ -108,16 +107,6 @@ class OwnerLostError(WorkerLostError):
     """The worker that owned the value of a remote reference died or left, or the value is not there any more."""
 
     anchor = "owner-lost"
-
-
-class LinkLostError(FanwiseError, ConnectionError, RuntimeError):
-    """The link to a worker broke before a call was answered, and the worker lives.
-
-    The call may have run, or not. The next call makes a new link. No `WorkerLostError`: whoever replaces dead workers
-    must not replace this one.
-    """
-
-    anchor = "link-lost"
 
 
 class JoinError(FanwiseError, RuntimeError):

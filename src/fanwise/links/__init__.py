@@ -8,6 +8,7 @@
     hub                the loop of a process
     runner_threads     threads that take turns at driving a hub, and run the user's code that comes in
     counts (pure)     what a link has carried, as numbers
+    session (pure)    what is kept and sent again when the connection of a link is replaced
     link               calls both ways with one peer: what the caller holds, what the peer answers
     waiters            threads that wait for answers while another reads
     sender             the writing half of a link

@@ -111,6 +111,9 @@ def encode_shared(
     return [HEADER.pack(MAGIC, kind, SHARED, len(parts), call_id, len(head), total) + table + head, *inline]
 
 
+Mark = tuple[int, int, int, "_BigFrame | None", tuple[int, int] | None]
+
+
 class FrameReader:
     """Cuts frames out of a stream.
 
@@ -128,6 +131,7 @@ class FrameReader:
         self._start = 0
         self._end = 0
         self._big: _BigFrame | None = None
+        self.num_filled = 0  # bytes so far
 
     @property
     def is_between_frames(self) -> bool:
@@ -140,13 +144,21 @@ class FrameReader:
         return self._big is not None
 
     def space(self) -> memoryview:
-        """Where the next bytes belong; never empty."""
+        """Return where the next bytes belong; never empty."""
         if self._big is not None:
             return self._big.space()
+        if self._start:
+            self._compact()
         return self._view[self._end :] if self._end else self._view
+
+    def mark(self) -> Mark:
+        """Return the current state, for `reset`. Call it after `space`."""
+        big = self._big
+        return self.num_filled, self._start, self._end, big, None if big is None else big.mark()
 
     def filled(self, size: int) -> list[Frame]:
         """`size` bytes were written into the last `space()`. Raises `WireError` on bytes that are no frame of ours."""
+        self.num_filled += size
         frames: list[Frame] = []
         if self._big is not None:
             if self._big.filled(size):
@@ -170,9 +182,13 @@ class FrameReader:
             pass
         if self._start == self._end:
             self._start = self._end = 0
-        elif self._start and self._end == _STAGING_SIZE:
-            self._compact()
         return frames
+
+    def reset(self, mark: Mark) -> None:
+        """Undo `filled`, which an interrupt may have stopped halfway, since `mark`."""
+        self.num_filled, self._start, self._end, self._big, parts = mark
+        if self._big is not None and parts is not None:
+            self._big.reset(parts)
 
     def _cut(self, frames: list[Frame]) -> bool:
         """Take one frame, or the beginning of a big one, from the staging area. False: more bytes are needed."""
@@ -185,8 +201,6 @@ class FrameReader:
         self._check(n_buffers, head_size, total, _PLACE.size if flags else 8)
         if n_buffers == 0 and total <= _STAGING_SIZE - _HEADER_SIZE:
             if have < _HEADER_SIZE + total:
-                if self._start + _HEADER_SIZE + total > _STAGING_SIZE:
-                    self._compact()
                 return False
             begin = self._start + _HEADER_SIZE
             self._start = begin + total
@@ -212,8 +226,6 @@ class FrameReader:
     ) -> bool:
         table = _HEADER_SIZE + (_PLACE.size if flags else 8) * n_buffers
         if self._end - self._start < table:
-            if self._start + table > _STAGING_SIZE:
-                self._compact()
             return False
         sizes, parts = self._table(n_buffers, flags)
         if head_size + table - _HEADER_SIZE + sum(sizes) != total:
@@ -288,6 +300,15 @@ class _BigFrame:
             used += size
             self.filled(size)
         return used
+
+    def mark(self) -> tuple[int, int]:
+        """Return the current state, for `reset`."""
+        return len(self._parts), self._at
+
+    def reset(self, mark: tuple[int, int]) -> None:
+        """Undo `filled` since `mark`."""
+        num_parts, self._at = mark
+        del self._parts[num_parts:]
 
     def frame(self) -> Frame:
         return Frame(self._kind, self._call_id, self._parts[0], self._parts[1:], self._places)

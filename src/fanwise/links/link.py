@@ -41,7 +41,6 @@ import threading
 import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from functools import partial
 from threading import get_ident
 from typing import Any, Protocol
 
@@ -60,13 +59,14 @@ from .codec import dumps, load_error, loads, pack_error, unpack_error
 from .counts import TIMED_EVERY, TIMED_SINGLY, Latencies, LinkCounts, weight_of
 from .flow_control.credits import CALL_COST, cost_of
 from .flow_control.flow import Flow
-from .frames import Frame, FrameReader, Limits
+from .frames import Frame, FrameReader, Limits, Mark
 from .hub import WRITE, Alarm, Hub
 from .message_limits import fitted
 from .peers import Ending, Peer, PeerWatch
 from .reused_memory import received
 from .sender import Sender
 from .shared_memory.sharing import Sharing, shared
+from .transports.resumable import ResumableWire
 from .transports.wires import Buffer, Wire
 from .waiters import Waiters
 
@@ -128,8 +128,6 @@ class Listener(Protocol):
 TAKEN = struct.Struct("<QQ")
 
 
-# Tells open calls what became of them: given how to make the error of each from its method.
-Fail = Callable[[Callable[[str], FanwiseError]], None]
 # Is told of each reply that this thread is about to wait for, so that another one can cancel it.
 Watch = Callable[["Reply"], None]
 
@@ -214,7 +212,7 @@ class Reply:
     """The answer to come of one call."""
 
     __slots__ = (
-        *("_callback", "_done", "_due_s", "_error", "_judged", "_link", "_more", "_value"),
+        *("_callback", "_done", "_due_s", "_error", "_link", "_more", "_value"),
         *("began_s", "call_id", "cost", "method", "on_item"),
     )
 
@@ -225,7 +223,6 @@ class Reply:
         self.began_s: float | None = None  # of one that is timed
         self._due_s: float | None = None
         self._done = False
-        self._judged = True
         self._value: Any = None  # Any: whatever the peer answered
         self._error: BaseException | None = None
         # Most have one, and thousands may be open: no list for it, which the garbage collector would look at too.
@@ -313,10 +310,10 @@ class Link:
     # no cache when a report a second comes over each of 500 links, and every call of a method first looks into it.
     __slots__ = (
         "__weakref__",
-        *("peer", "handler", "ending", "judge", "on_malformed", "dumps", "loads", "load_error"),
+        *("peer", "handler", "ending", "on_malformed", "dumps", "loads", "load_error"),
         *("on_late", "refused", "asked"),
         *("_alarm", "_calls", "_death", "_endings", "_fd", "_flow", "_held", "_hub", "_is_finished"),
-        *("_latencies", "_limits", "_lock", "_num_failed", "_num_not_calls", "_num_read_bytes"),
+        *("_latencies", "_limits", "_lock", "_num_failed", "_num_not_calls", "_resumable"),
         *("_num_timed_out", "_over", "_pid", "_reader", "_reader_id", "_reading", "_sender", "_sharing"),
         *("_taken_there", "_told", "_unhandled", "_waiters", "_watch", "_wire"),
     )
@@ -327,15 +324,13 @@ class Link:
         self.peer = peer
         self.handler: Handler = refuse
         self.ending: Ending | None = None
-        # Who says why calls fail that were open when the link was lost: now or later, once; the layer above may set it.
-        self.judge: Callable[[Link, Fail], None] | None = None
         self.on_malformed: Callable[[WireError], None] = lambda error: None
         # How values become bytes; a layer above may set its own, on both sides, before the first call.
         self.dumps, self.loads = dumps, loads
         self.load_error: Callable[[bytes], Any] | None = load_error  # of an error of the peer; see `codec`
         self.on_late: Callable[[Buffer, Sequence[memoryview]], None] | None = None  # for answers nobody waits for
         self.refused: Counter[str] = Counter()  # what was not done for the peer, or by it, by reason
-        self._latencies, self._num_read_bytes = Latencies(), 0
+        self._latencies = Latencies()
         self._num_not_calls = self._num_timed_out = self._num_failed = 0
         self._hub, self._wire = hub, wire
         self._pid, self._fd = os.getpid(), wire.fileno()
@@ -350,6 +345,9 @@ class Link:
         self._limits = self._taken_there = limits = fitted(limits)
         self._reader, self._unhandled = FrameReader(limits, received.buffer), deque[Frame]()
         self._sender = Sender(hub, wire)
+        self._resumable = wire if isinstance(wire, ResumableWire) else None
+        if self._resumable is not None:
+            self._resumable.attach(self._sender, self.lose)
         self._flow: Flow[Reply] = Flow(hub)
         self._held = deque[Callable[[], None]]()
         self._sharing = sharing
@@ -376,27 +374,22 @@ class Link:
 
     # -- calls -----------------------------------------------------------------------------------------------------
 
-    def call(self, method: str, *args: object, deadline_s: float | None = None, judged: bool = True) -> Reply:
+    def call(self, method: str, *args: object, deadline_s: float | None = None) -> Reply:
         """Ask and do not wait. `deadline_s`: seconds from now after which the reply fails with `DeadlineExceeded`.
-        `judged`: when the link is lost, `judge` says why this fails; else it fails at once.
 
         Arrays among `args` may be changed as soon as this returns. Raises `ClosedError` or `WorkerLostError` when the
         link has ended, `NotSendableError` when the message is too big.
         """
         head, buffers = self._dumped((method, args))
-        reply = self._new_call(str(method), deadline_s, judged)  # its name only, when it is more: that is large
+        reply = self._new_call(str(method), deadline_s)  # its name only, when it is more: that is large
         self._send(self._encode(frames.REQUEST, reply.call_id, head, buffers))
         return reply
 
-    def ask(
-        self, method: str, *args: object, within_s: float | None = None, judged: bool = True
-    ) -> Any:  # Any: the peer's answer
-        """Ask and wait for the answer. Raises as `Reply.result` does, and `RuntimeError` where waiting never ends.
-        `judged` as in `call`.
-        """
+    def ask(self, method: str, *args: object, within_s: float | None = None) -> Any:
+        """Ask and wait for the answer. Raises as `Reply.result` does, and `RuntimeError` where waiting never ends."""
         self._check_may_wait(method)
         head, buffers = self._dumped((method, args))
-        reply = self._new_call(method, None, judged)
+        reply = self._new_call(method, None)
         try:
             return self._ask(reply, self._encode(frames.REQUEST, reply.call_id, head, buffers), within_s)
         finally:
@@ -450,10 +443,13 @@ class Link:
             self._sender.put_last(frames.encode(frames.GOODBYE, 0, reason.encode()))
             self._finish_end()
 
-    def lose(self, reason: str) -> None:
-        """End the link because the peer is known to be lost: open calls fail so. Never blocks, never raises."""
+    def lose(self, reason: str, *, dead: bool = False) -> None:
+        """End the link because the peer is lost: open calls fail. Never blocks, never raises.
+
+        `dead`: its process has ended; else it may only be out of reach.
+        """
         if self._pid == os.getpid():
-            self._end(Ending(False, reason))
+            self._end(Ending(False, reason, dead))
 
     @property
     def frame_bytes(self) -> int:
@@ -508,8 +504,8 @@ class Link:
             calls_received=self._flow.num_received,
             calls_timed_out=self._num_timed_out,
             calls_failed=self._num_failed,
-            bytes_sent=self._sender.num_sent_bytes + (sharing.num_sent_bytes if sharing is not None else 0),
-            bytes_received=self._num_read_bytes + (sharing.num_received_bytes if sharing is not None else 0),
+            bytes_sent=self._wire.num_written + (sharing.num_sent_bytes if sharing is not None else 0),
+            bytes_received=self._reader.num_filled + (sharing.num_received_bytes if sharing is not None else 0),
             refused=dict(+self.refused),
             latencies=Latencies(latencies.buckets.copy(), latencies.sum_s),
         )
@@ -528,10 +524,9 @@ class Link:
             self._sharing.close_fork()
         self._watch.close()
 
-    def _new_call(self, method: str, deadline_s: float | None, judged: bool) -> Reply:
+    def _new_call(self, method: str, deadline_s: float | None) -> Reply:
         self._hub.check_usable()
         reply = Reply(self, method)
-        reply._judged = judged
         if deadline_s is not None:
             reply._due_s = self._hub.clock.now_s() + deadline_s
         with self._lock:
@@ -868,6 +863,9 @@ class Link:
     def _stop_reading(self) -> None:
         self._reader_id = 0
         self._reading.release()
+        self._after_reading()
+
+    def _after_reading(self) -> None:
         if self._over:
             self._close_wire()
         elif self._unhandled or self._wire.holds_bytes:  # left by an interrupt; or not shown by polling
@@ -875,40 +873,56 @@ class Link:
 
     def _read_once(self) -> bool:
         """Read what is there and handle it. False: nothing was there, or the link ended."""
-        unhandled, reader, num_reads, is_reading = self._unhandled, self._reader, 0, False
+        unhandled, reader, num_reads, mark = self._unhandled, self._reader, 0, None
         try:
             while not unhandled and num_reads < _READS_A_TURN:
                 space = reader.space()
-                is_reading = True
+                mark = reader.mark()
                 size = self._wire.read_into(space)
+                if size > 0:
+                    unhandled.extend(reader.filled(size))
+                mark = None
                 if size < 0:
                     self._end(self._death or Ending(False, "the other side ended without a goodbye", True))
                     return False
                 if size == 0:
-                    is_reading = False
-                    if not num_reads:
-                        return False
-                    break
+                    if num_reads:
+                        break
+                    if self._resumable is not None and self._resumable.is_write_due:
+                        self._sender.drain()
+                    return False
                 num_reads += 1
-                self._num_read_bytes += size
-                unhandled.extend(reader.filled(size))
-                is_reading = False
                 if size < len(space) or not reader.is_in_large_frame:
                     break
             while unhandled and self.ending is None:
                 self._handle(unhandled.popleft())
             if self._sharing is not None and self._sharing.is_invited:
                 self._sharing.after_reading(between_frames=self._reader.is_between_frames)
+            if self._resumable is not None and self._resumable.is_write_due:
+                self._sender.drain()
         except WireError as error:
-            self.refused["malformed"] += 1
-            self.on_malformed(error)
-            self._end(Ending(False, error.message))
+            self._malformed(error)
             return False
         except BaseException:
-            if is_reading:  # nobody knows how many bytes had come
-                self._end(Ending(False, "an interrupt, such as Ctrl-C, came while its bytes were read"))
+            if mark is not None:
+                self._finish_read(mark)
             raise
         return self.ending is None  # what came after that is not handled any more
+
+    def _finish_read(self, mark: Mark) -> None:
+        """After an interrupt: take the bytes that have arrived since `mark`."""
+        self._reader.reset(mark)
+        self._unhandled.clear()
+        try:
+            size = self._wire.num_read - self._reader.num_filled
+            self._unhandled.extend(self._reader.filled(size) if size else ())
+        except WireError as error:
+            self._malformed(error)
+
+    def _malformed(self, error: WireError) -> None:
+        self.refused["malformed"] += 1
+        self.on_malformed(error)
+        self._end(Ending(False, error.message))
 
     def _handle(self, frame: Frame) -> None:
         """Raises `WireError` when the frame's pickle is none; interrupts pass through. Nothing else is raised."""
@@ -1048,8 +1062,8 @@ class Link:
             while not reply._done:
                 if self.ending is not None:
                     self._waiters.wait_unless(reply, reply.done, left_s)  # another thread is just telling everybody
-                elif self._reading.acquire(blocking=False):
-                    self._read_for(reply, left_s)
+                elif self._try_to_read_for(reply, left_s):
+                    pass
                 elif self._sender.waits and self._may_block:
                     self._write_beside_reader(left_s)
                 else:
@@ -1062,8 +1076,27 @@ class Link:
             if self._waiters.asleep:
                 self._waiters.wake_one()  # whoever waits may read now
 
+    def _try_to_read_for(self, reply: Reply, left_s: float | None) -> bool:
+        """Read until the answer is here. False if another thread reads. An interrupt leaves nobody reading."""
+        acquired: list[bool] = []
+        try:
+            acquired.extend(map(self._reading.acquire, (False,)))  # noted by C code, as in `SocketWire`
+            if acquired[0]:
+                self._read_for(reply, left_s)
+        finally:
+            if acquired and acquired[0]:
+                self._reader_id = 0
+                self._reading.release()
+                self._after_reading()
+        if acquired[0]:
+            if self._fd < 0:
+                self._tell()
+            if not self._hub.driven and reply._done and self._sender.waits and self._may_block:
+                self._flush(left_s)  # answers that handlers gave meanwhile
+        return acquired[0]
+
     def _read_for(self, reply: Reply, left_s: float | None) -> None:
-        """Read until the answer is here, as the only reader. The hub's poll leaves this link alone meanwhile."""
+        """Read as the only reader. The hub's poll leaves this link alone meanwhile."""
         self._reader_id, driven = get_ident(), self._hub.driven
         try:
             if driven:
@@ -1077,12 +1110,11 @@ class Link:
                     break  # the caller looks at the clock again
         finally:
             if driven:
-                self._sender.return_reading()
-            self._stop_reading()
-            if self._fd < 0:
-                self._tell()
-        if not self._hub.driven and reply._done and self._sender.waits and self._may_block:
-            self._flush(left_s)  # answers that handlers gave meanwhile
+                try:
+                    self._sender.return_reading()
+                except BaseException:  # an interrupt may have come before it was done
+                    self._sender.return_reading()
+                    raise
 
     def _wait_for_bytes(self, left_s: float | None) -> bool:
         if self._hub.driven or not self._sender.waits:
@@ -1182,11 +1214,11 @@ class Link:
         for request in list(self.asked.values()):
             if request.listener is not None:
                 request.listener.lost()
-        judged = [] if self.judge is None or self.ending.clean else [reply for reply in waiting if reply._judged]
-        plain = [reply for reply in waiting if not reply._judged] if judged else waiting
-        self._fail(plain, lambda method: self._gone(method, "was not answered", WorkerLostError))
-        if self.judge is not None and judged:
-            self.judge(self, partial(self._fail, judged))
+        for reply in waiting:
+            reply._settle(None, self._gone(reply.method, "was not answered", WorkerLostError))
+        self._waiters.wake_all()
+        for reply in waiting:
+            reply._tell()
         for callback in callbacks:
             try:
                 callback(self, self.ending)
@@ -1195,13 +1227,6 @@ class Link:
         self._let_go()
         self._is_finished = True
         self._watch.close()
-
-    def _fail(self, waiting: Sequence[Reply], error: Callable[[str], FanwiseError]) -> None:
-        for reply in waiting:
-            reply._settle(None, error(reply.method))
-        self._waiters.wake_all()
-        for reply in waiting:
-            reply._tell()
 
     def _close_wire(self) -> None:
         """Give the descriptor back. While another thread reads, `hang_up` has woken it, and it comes here itself."""

@@ -21,8 +21,6 @@ from .transports.wires import Buffer, Wire
 Put = Literal["written", "waits", "lost"]
 
 _PARTS_A_TIME = 16
-# So little a socket takes whole or not at all, but for one of TCP that is just full.
-_WHOLE_BYTES = 4096
 
 
 class _Carrier(NamedTuple):
@@ -42,8 +40,9 @@ class Sender:
         self._fd = wire.fileno()
         self._lock = threading.Lock()
         self._queue: deque[memoryview] = deque()
-        self.num_queued_bytes = self.num_sent_bytes = 0
+        self.num_queued_bytes = 0
         self._carriers: deque[_Carrier] = deque()
+        self._ready: Callable[[int], None] | None = None
         self._polled = False
         self._num_waiting = 0
         self._ended = self._closed = False
@@ -53,30 +52,33 @@ class Sender:
     @property
     def waits(self) -> bool:
         """Whether something still has to be written."""
-        return bool(self._queue)
+        return bool(self._queue) or self._wire.has_unsent
 
     def put(self, parts: list[Buffer], *, copied: bool) -> Put:
-        """Write, or queue, `parts`, and empty the list: as long as it is not, nothing of them has left, nor will.
+        """Write or queue `parts`, and empty the list: until then nothing of them has left, nor will.
 
-        `copied`: the caller may change their memory at once. "lost": the wire takes nothing any more. Whoever reads it
-        will find its end.
+        `copied`: the caller may change their memory at once. "lost": the wire takes nothing any more, and the thread
+        that reads it will find its end.
         """
         with self._lock:
-            mine = parts.copy()
+            message = parts.copy()
+            num_queued, num_written = len(self._queue), self._wire.num_written
             parts.clear()
             try:
-                sent = 0 if self._queue else self._wire.write(mine)
+                sent = 0 if num_queued else self._wire.write(message)
                 if sent < 0:
                     return "lost"
-                self.num_sent_bytes += sent
-                if sent == len(mine[0]) and len(mine) == 1:
+                if sent == len(message[0]) and len(message) == 1 and not self._wire.has_unsent:
                     return "written"
-                self._enqueue(mine, sent, copied)
+                self._enqueue(message, sent, copied)
                 self._poll_for_events()
-                return "waits" if self._queue else "written"
-            except BaseException:
-                if len(mine) > 1 or len(mine[0]) > _WHOLE_BYTES or self._wire.owes:
-                    self._tear()
+                return "waits" if self.waits else "written"
+            except BaseException:  # the rest of the message leaves all the same
+                while len(self._queue) > num_queued:
+                    self._queue.pop()
+                self.num_queued_bytes = sum(map(len, self._queue))
+                self._enqueue(message, 0 if num_queued else self._wire.num_written - num_written, copied=True)
+                self._poll_for_events()
                 raise
 
     def put_with_descriptor(self, part: bytes, fd: int, write: Callable[[Buffer, int], int]) -> None:
@@ -93,12 +95,6 @@ class Sender:
             self._queue.append(carrier.view)
             self.num_queued_bytes += len(part)
             self._write_queue()
-
-    def _tear(self) -> None:
-        """An interrupt came while bytes left: nobody knows how many have, so no more may follow them."""
-        self._queue.clear()
-        self.num_queued_bytes = 0
-        self._wire.hang_up()
 
     def put_last(self, parts: Sequence[Buffer]) -> None:
         """Last words, if there is room for them after all that waits."""
@@ -136,34 +132,53 @@ class Sender:
     def begin_polling(self, ready: Callable[[int], None]) -> None:
         """Let the hub call `ready(events)`; not after `end_polling`, which another thread may have called by now."""
         with self._lock:
-            if not (self._polled or self._ended):
-                self._events = self._wanted_events()
-                self._hub.watch(self._fd, ready, self._events)
-                self._polled = True
+            self._ready = ready
+            self._watch()
+
+    def _watch(self) -> None:
+        if self._ready is not None and not (self._polled or self._ended):
+            self._events = self._wanted_events()
+            self._hub.watch(self._fd, self._ready, self._events)
+            self._polled = True
+
+    def disconnect(self) -> None:
+        """Stop polling a connection that has ended. When this returns, no thread writes to it any more."""
+        with self._lock:
+            if self._polled:
+                self._polled = False
+                self._hub.forget(self._fd)
+
+    def reconnect(self, replace: Callable[[], int]) -> bool:
+        """Continue over another connection. `replace` installs it and returns its descriptor.
+
+        Returns False, and does not call `replace`, if the link has ended.
+        """
+        with self._lock:
+            if self._ended or self._closed:
+                return False
+            self._fd = replace()
+            self._watch()
+            self._write_queue()
+            return True
 
     def end_polling(self) -> None:
         """The hub forgets the wire."""
         with self._lock:
-            self._polled, self._ended = False, True
-            self._hub.forget(self._fd)
+            polled, self._polled, self._ended = self._polled, False, True
+            if polled:
+                self._hub.forget(self._fd)
 
     def borrow_reading(self) -> None:
         """The hub does not look for bytes from now on: this thread reads."""
         with self._lock:
             self._borrowed = True
-            events = WRITE if self._queue else 0  # as `_poll_for_events`; every call that is waited for comes here
-            if events != self._events and self._polled:
-                self._events = events
-                self._hub.change(self._fd, events)
+            self._poll_for_events()
 
     def return_reading(self) -> None:
         """The hub looks for bytes again."""
         with self._lock:
             self._borrowed = False
-            events = READ | WRITE if self._queue else READ  # as above
-            if events != self._events and self._polled:
-                self._events = events
-                self._hub.change(self._fd, events)
+            self._poll_for_events()
 
     def close(self) -> None:
         """Drop what waits and give the descriptor back, once nobody polls it. Nobody may be reading."""
@@ -180,7 +195,9 @@ class Sender:
             self._wire.close()
 
     def _wanted_events(self) -> int:
-        return (0 if self._borrowed else READ) | (WRITE if self._queue else 0)
+        wire = self._wire
+        is_write_wanted = wire.has_unsent or (self._queue and wire.has_room)
+        return (0 if self._borrowed else READ) | (WRITE if is_write_wanted else 0)
 
     def _poll_for_events(self) -> None:
         events = self._wanted_events()
@@ -202,36 +219,40 @@ class Sender:
             sent = 0
 
     def _write_queue(self) -> None:
-        try:
-            while self._queue:
-                sent = self._write_some()
+        while self.waits:
+            views = list(itertools.islice(self._queue, _PARTS_A_TIME))
+            num_left, num_written = len(self._queue) - len(views), self._wire.num_written
+            try:
+                sent = self._write(views)
                 if sent < 0:
-                    self._queue.clear()  # whoever reads finds the end
+                    self._queue.clear()  # the thread that reads finds the end
                     self.num_queued_bytes = 0
-                elif sent == 0:
                     break
-                else:
-                    self._drop(sent)
-        except BaseException:
-            self._tear()
-            raise
+                if sent == 0:
+                    break
+                self._drop(sent)
+            except BaseException:
+                while len(self._queue) > num_left:
+                    self._queue.popleft()
+                self._queue.extendleft(reversed(views))
+                self.num_queued_bytes = sum(map(len, self._queue))
+                self._drop(self._wire.num_written - num_written)
+                raise
         self._poll_for_events()
 
-    def _write_some(self) -> int:
-        views = [self._queue[i] for i in range(min(len(self._queue), _PARTS_A_TIME))]
+    def _write(self, views: list[memoryview]) -> int:
         if not self._carriers:
             return self._wire.write(views)
         carrier = self._carriers[0]
         if views[0] is not carrier.view:  # up to it, so that the descriptor goes with its own bytes
             return self._wire.write(list(itertools.takewhile(lambda view: view is not carrier.view, views)))
-        sent = carrier.write(carrier.view, carrier.fd)
-        if sent > 0:
-            os.close(self._carriers.popleft().fd)
-        return sent
+        return carrier.write(carrier.view, carrier.fd)
 
     def _drop(self, sent: int) -> None:
+        """Remove the first `sent` bytes, which were written."""
         self.num_queued_bytes -= sent
-        self.num_sent_bytes += sent
+        if sent and self._carriers and self._queue[0] is self._carriers[0].view:
+            os.close(self._carriers.popleft().fd)
         while self._queue and sent >= len(self._queue[0]):
             sent -= len(self._queue.popleft())
         if sent:

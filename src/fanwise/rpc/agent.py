@@ -31,7 +31,7 @@ from .calling.queued_request import QueuedRequest
 from .calling.sender import Sender
 from .calling.serializer import Serializer
 from .calling.server import Server
-from .connections.connections import LINKS_LOST, Connections
+from .connections.connections import Connections
 from .devices.cuda_ipc import CudaIpc
 from .devices.device_maps import DeviceMaps, describe_devices
 from .hub_thread import run_on_hub
@@ -79,7 +79,6 @@ class Agent:
             load_error=load_error if options.allowed is None else None,
             unwanted=self.discard,
         )
-        self.on_cut, self.on_over = self.connections.on_cut, self.connections.on_over
         self.references = References(self)
         self.devices = DeviceMaps(options.device_maps, options.devices)
         self.serializer = Serializer(
@@ -95,12 +94,10 @@ class Agent:
             runners,
             enqueue_actor_call=self.queues.enqueue,
             references=self.references,
-            record_sent=self.record_sent,
         )
         self._early_calls = EarlyCalls(self.server.serve)
         self.sender = Sender(self)
         self.call, self.call_sync, self.stream = self.sender.call, self.sender.call_sync, self.sender.stream
-        self.on(LINKS_LOST, self.connections.on_peer_lost_links)
         self.on("devices", lambda sender: describe_devices(self.devices))
         self._switch_interval = ShortSwitchInterval()
         self._switch_interval.begin()
@@ -118,7 +115,7 @@ class Agent:
         group.on_event.append(self._on_event)
         self.serializer.plain_peers = {id for id, member in group.members().items() if member.has_allow_list}
         group.on_fenced.append(self.connections.fenced)
-        group.on_wanted.append(lambda member: self.outside(partial(self.connections.dial_back, member)))
+        group.on_dial_request.append(lambda member: self.outside(partial(self.connections.dial_back, member)))
         self.connections.joined(group)
         self.worker_events = WorkerEvents(self._hub, group)
         self._group = group
@@ -214,10 +211,6 @@ class Agent:
     def num_streams(self) -> int:
         """Number of open streams, in both directions."""
         return self.server.num_streams + self.sender.num_streams
-
-    def record_sent(self, message: Message, link: Link) -> bool:
-        """Record that the references of a message are sent over `link`. Return False if the link has ended."""
-        return self.references.leave(message.fork_ids, link, self.connections.number_of(link))
 
     def call_later(self, delay_s: float, job: Callable[[], None]) -> None:
         """Run `job` on the hub's thread after a delay."""

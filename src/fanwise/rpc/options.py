@@ -63,11 +63,11 @@ class TensorPipeRpcBackendOptions(RpcBackendOptions):
             that this worker makes, are then plain values: None, bool, int, float, str, bytes, tuple, list, dict,
             frozenset, arrays and tensors, which arrive on the CPU. No pickle is read. References, actors and
             distributed autograd cannot be used with this worker. An error of a user's type arrives as a RemoteError.
-        heartbeat_s: seconds of silence after which a worker on another host counts as lost, because it is stopped,
-            holds the interpreter's lock, or lost its link to the coordinator and does not reconnect. At least 1, and
-            equal on all workers. A higher value detects a hanging worker later; a lower one evicts busy workers. It
-            does not apply to a process that has ended (detected within milliseconds), an unreachable host (5 s), or
-            a worker of the same host, which is lost only if its process ends or is stopped (SIGSTOP) for 5 s.
+        heartbeat_s: seconds of silence after which a worker on another host counts as lost, because it is stopped or
+            holds the interpreter's lock. At least 1, and equal on all workers. A higher value detects a hanging worker
+            later; a lower one evicts busy workers. It does not apply to a process that has ended (detected within
+            milliseconds), an unreachable host (5 s), or a worker of the same host, which is lost only if its process
+            ends or is stopped (SIGSTOP) for 5 s.
     """
 
     def __init__(

@@ -22,7 +22,7 @@ from ..pool.handles import JobHandle
 from ..pool.leases import Resources
 from . import starting
 from .options import TensorPipeRpcBackendOptions
-from .rendezvous.addresses import Rendezvous, is_address_of_this_host
+from .rendezvous import addresses
 
 # Time for the other workers to report their errors when one has failed.
 _GRACE_S = 10.0
@@ -180,13 +180,14 @@ def _run_worker(
     options: TensorPipeRpcBackendOptions | None,
 ) -> Any:
     """Run one worker. `address` is that of rank 0; for rank 0 itself, of a host that must be able to reach it."""
-    from .rendezvous.entrance_tls import TlsMeeting, address_towards
+    from .rendezvous.tls import TlsRendezvous
 
-    host, port = (address_towards(address.host), 0) if rank == 0 else address
-    rendezvous = Rendezvous(f"tcp://{host}:{port}", f"spawned:{host}:{port}", host, port, is_address_of_this_host(host))
+    host, port = (addresses.address_towards(address.host), 0) if rank == 0 else address
+    is_here = addresses.is_address_of_this_host(host)
+    meeting_address = addresses.Address(f"tcp://{host}:{port}", f"spawned:{host}:{port}", host, port, is_here)
     on_open = _report_address if rank == 0 else None
-    meeting = TlsMeeting(rendezvous, secret, ports=os.environ.get("FANWISE_PORTS", 0), on_open=on_open)
-    starting.init_at(meeting, f"worker{rank}", rank, world_size, options or TensorPipeRpcBackendOptions())
+    rendezvous = TlsRendezvous(meeting_address, secret, ports=os.environ.get("FANWISE_PORTS", 0), on_open=on_open)
+    starting.init_at(rendezvous, f"worker{rank}", rank, world_size, options or TensorPipeRpcBackendOptions())
     try:
         result = fn(rank, *args)
     except BaseException:

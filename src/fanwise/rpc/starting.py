@@ -30,9 +30,8 @@ from .calling import coroutines, server, torch_futures
 from .devices.device_maps import check_local, check_targets
 from .membership.group import Group
 from .options import RpcBackendOptions, TensorPipeRpcBackendOptions
+from .rendezvous import Rendezvous, open_rendezvous
 from .rendezvous.addresses import parse
-from .rendezvous.choosing import meeting_at
-from .rendezvous.entrance import Meeting
 from .worker_info import WorkerInfo
 
 _log = logging.getLogger("fanwise.rpc")
@@ -129,36 +128,36 @@ def start(
     options = rpc_backend_options
     if not isinstance(options, TensorPipeRpcBackendOptions):
         raise TypeError(f"`rpc_backend_options` must be a `TensorPipeRpcBackendOptions`, got {options!r}")
-    rendezvous, rank, world_size = parse(options.init_method, rank=rank, world_size=world_size)
+    address, rank, world_size = parse(options.init_method, rank=rank, world_size=world_size)
     if rank < 0 or (world_size is not None and rank >= world_size):
         raise ValueError(f"rank {rank} is out of range: ranks start at 0, and world_size={world_size}.")
-    return _start(meeting_at(rendezvous), name, rank, world_size, options)
+    return _start(open_rendezvous(address), name, rank, world_size, options)
 
 
 def init_at(
-    meeting: Meeting, name: str, rank: int, world_size: int, rpc_backend_options: TensorPipeRpcBackendOptions
+    rendezvous: Rendezvous, name: str, rank: int, world_size: int, rpc_backend_options: TensorPipeRpcBackendOptions
 ) -> None:
     """As `init_rpc`, with an existing rendezvous."""
     if _process.is_set():
         raise RuntimeError("RPC is already initialized")
-    _start(meeting, name, rank, world_size, rpc_backend_options)
+    _start(rendezvous, name, rank, world_size, rpc_backend_options)
 
 
 def _start(
-    meeting: Meeting, name: str, rank: int, world_size: int | None, options: TensorPipeRpcBackendOptions
+    rendezvous: Rendezvous, name: str, rank: int, world_size: int | None, options: TensorPipeRpcBackendOptions
 ) -> _agent.Agent:
     info = WorkerInfo(name, rank)
     hub = Hub(name="rpc")
     runners = RunnerThreads(hub, name="rpc", limit=options.num_worker_threads)
     agent = _agent.Agent(info, hub, runners, options=options)
     try:
-        address = meeting.listen(hub, agent.connections.accept)
+        address = rendezvous.listen(hub, agent.connections.accept)
         agent.actors = Actors(agent)
         autograd.attach(agent)
         runners.start()
         group = Group.join(
             hub,
-            meeting,
+            rendezvous,
             name=name,
             rank=rank,
             world_size=world_size,
@@ -239,7 +238,7 @@ def _shut_down(agent: _agent.Agent, graceful: bool, timeout: float) -> None:
             graceful=graceful,
             within_s=timeout or None,
             open_calls=agent.open_calls,
-            when_quiet=partial(_release_all, agent),
+            before_leaving=partial(_release_all, agent),
         )
     finally:
         is_finished.set()

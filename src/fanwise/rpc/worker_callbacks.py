@@ -30,8 +30,8 @@ class Worker:
 def workers() -> tuple[Worker, ...]:
     """Return the workers of the group, including this one, ordered by rank. Does not block.
 
-    Changes are visible here before the callbacks below are called. If the others have declared this worker lost, the
-    result contains only this worker.
+    Changes are visible here before the callbacks below are called. If the group has ended for this worker, because rank
+    0 has ended or the others have declared this worker lost, the result contains only this worker.
 
     >>> [worker.name for worker in workers()]
     ['worker0', 'worker1']
@@ -44,7 +44,7 @@ def workers() -> tuple[Worker, ...]:
             member.id,
             member.host.partition("/")[0],
             member.pid,
-            member.incarnation == coordinator,
+            member.id == coordinator,
         )
         for member in agent.worker_events.members()
     )
@@ -79,9 +79,9 @@ def on_worker_left(callback: Callable[[WorkerInfo], object]) -> Subscription:
 def on_worker_lost(callback: Callable[[WorkerInfo, str], object]) -> Subscription:
     """Call `callback(worker, why)` for each worker that dies or is unreachable for too long from now on.
 
-    It is called once per incarnation of a worker, after the group has decided; calls to that worker already fail. If
-    the others have declared this worker lost, it is called for each of them. Threads, order and cancellation are those
-    of `on_worker_joined`.
+    It is called once per incarnation of a worker, after the group has decided; calls to that worker already fail. When
+    rank 0 ends, or the others have declared this worker lost, it is called for each of the others. Threads, order and
+    cancellation are those of `on_worker_joined`.
 
     >>> on_worker_lost(lambda worker, why: print(worker.name, "was lost:", why)).cancel()
     """

@@ -55,8 +55,8 @@ class PendingHandshake(Protocol):
     def step(self) -> int:
         """Continue without blocking. Return the events to wait for, 0 when complete. Raises `Refused`."""
 
-    def link(self) -> Link:
-        """Return the link over the connection, not open yet. Called once, after the last step."""
+    def link(self) -> Link | None:
+        """Return the link over the connection, not open yet; None if it belongs to an older link. Called once, last."""
 
     def reject(self) -> None:
         """Close the connection so that the other side can still read the last message."""
@@ -173,6 +173,8 @@ class Acceptor:
         except BaseException:
             pending.handshake.reject()
             raise
+        if link is None:
+            return
         link.on_malformed = self._count_malformed
         try:
             link.watch_peer()

@@ -31,6 +31,7 @@ from ..peers import Peer
 from ..security.certificates import Identity, Side, is_server
 from ..security.hello import ProtocolMismatch
 from .acceptor import Acceptor, Refusal, Refused
+from .resumable import Opening, OpeningReader, ResumableWire, new_opening, open_stream, send_answer
 from .tcp_sockets import address_of, open_listener, ports_of, set_options, text_of
 from .tcp_watch import TcpWatch
 from .tls import Handshake, TlsWire
@@ -87,6 +88,7 @@ class TcpListener:
         self._identity = identity
         self._limits = limits
         self._silence_s = silence_s
+        self._streams: dict[bytes, ResumableWire] = {}
         self._acceptor = Acceptor(
             hub,
             listening,
@@ -109,8 +111,24 @@ class TcpListener:
             raise Refused("half-open") from error
         return _TcpHandshake(handshake, self.refused, self._link)
 
-    def _link(self, wire: TlsWire, peer: str) -> Link:
-        return _link(self._hub, wire, peer, self._limits, self._silence_s)
+    def _link(self, wire: TlsWire, opening: Opening, peer: str) -> Link | None:
+        """Return a link for a new stream; None for a connection of an old one."""
+        stream = self._streams.get(opening.stream_id)
+        if stream is not None and opening.number > 0:
+            stream.resume(wire, opening)
+            return None
+        if stream is not None or opening.number > 0:
+            send_answer(wire, None)
+            wire.close()
+            return None
+        send_answer(wire, 0)
+        stream = self._streams[opening.stream_id] = ResumableWire(self._hub, wire, opening)
+        link = _link(self._hub, stream, peer, self._limits, self._silence_s)
+        link.on_ended(lambda link, ending: self._forget(opening.stream_id))
+        return link
+
+    def _forget(self, stream_id: bytes) -> None:
+        self._streams.pop(stream_id, None)
 
     def close(self) -> None:
         """Stop accepting; links stay. Call it on the hub's thread, or when the hub is stopped. No effect in a fork."""
@@ -137,19 +155,28 @@ def _network_of(address: tuple[Any, ...]) -> str:  # Any: as the kernel has it
 class _TcpHandshake:
     """The handshake of an accepted connection. See `acceptor.PendingHandshake`."""
 
-    def __init__(self, handshake: Handshake, refused: Counter[Refusal], link: Callable[[TlsWire, str], Link]) -> None:
+    def __init__(
+        self,
+        handshake: Handshake,
+        refused: Counter[Refusal],
+        link: Callable[[TlsWire, Opening, str], Link | None],
+    ) -> None:
         self._handshake = handshake
         self._connection = handshake.connection
         self._refused = refused
         self._link = link
         self._wire: TlsWire | None = None
+        self._opening_reader = OpeningReader()
+        self._opening: Opening | None = None
 
     def fileno(self) -> int:
         return self._connection.fileno()
 
     def step(self) -> int:
         try:
-            self._wire = self._handshake.step()
+            if self._wire is None:
+                self._wire = self._handshake.step()
+            self._opening = self._opening_reader.read(self._wire)
         except ssl.SSLWantReadError:
             return READ
         except ssl.SSLWantWriteError:
@@ -161,11 +188,11 @@ class _TcpHandshake:
             is_first = reason in ("not-authentic", "other-version") and not self._refused[reason]
             _log.log(logging.WARNING if is_first else logging.INFO, _REFUSED, self._handshake.peer, reason, error)
             raise Refused(reason) from error
-        return 0
+        return READ if self._opening is None else 0
 
-    def link(self) -> Link:
-        assert self._wire is not None, "the last step is done"
-        return self._link(self._wire, self._handshake.peer)
+    def link(self) -> Link | None:
+        assert self._wire is not None and self._opening is not None, "the last step is done"
+        return self._link(self._wire, self._opening, self._handshake.peer)
 
     def reject(self) -> None:
         # If data is unread when a socket closes, the kernel discards sent data: the TLS alert for the dialer.
@@ -196,11 +223,13 @@ def dial_tcp(
     within_s: float = 10.0,
     limits: Limits = Limits(),
     silence_s: float = SILENCE_S,
+    listening_at: str = "",
 ) -> Link:
     """Connect to the listener at `host` and `port`; both sides prove the secret. Then set `handler` and call `open()`.
 
     Blocks. Tries all addresses of `host` in turn, each for its share of the time. `within_s` does not limit the
-    system's look-up of the name. `silence_s` is as for the listener.
+    system's look-up of the name. `silence_s` is as for the listener. `listening_at` is "host port" of a port where this
+    process listens, if any: after a cut the listener probes it to find out whether the process still runs.
 
     Raises `AuthenticationError` if one side does not accept the other's certificate, `WireError` if the listener has
     another version, `WorkerLostError` if nobody listens, the host does not respond or the listener closes the
@@ -209,7 +238,9 @@ def dial_tcp(
     hub.check_usable()
     until_s = time.monotonic() + within_s
     address = text_of((host, port))
-    try:
+
+    def connect(within_s: float) -> TlsWire:
+        until_s = time.monotonic() + within_s
         connection = _connect(host, port, until_s)
         try:
             set_options(connection, silence_s)
@@ -218,10 +249,19 @@ def dial_tcp(
             connection.close()
             raise
         try:
-            wire = _complete(handshake, until_s)
-            return _link(hub, wire, address, limits, silence_s)
+            return _complete(handshake, until_s)
         except BaseException:
             handshake.connection.close()
+            raise
+
+    opening = new_opening(listening_at)
+    try:
+        wire = connect(within_s)
+        try:
+            open_stream(wire, opening, until_s)
+            return _link(hub, ResumableWire(hub, wire, opening, connect=connect), address, limits, silence_s)
+        except BaseException:
+            wire.close()
             raise
     except TimeoutError as error:
         raise DeadlineExceeded(f"the listener at {address} did not answer within {within_s} s.") from error
@@ -231,9 +271,9 @@ def dial_tcp(
         raise WorkerLostError(f"nobody listens at {address}: {error}. It may have ended, or not begun yet.") from error
 
 
-def _link(hub: Hub, wire: TlsWire, peer: str, limits: Limits, silence_s: float) -> Link:
+def _link(hub: Hub, wire: ResumableWire, peer: str, limits: Limits, silence_s: float) -> Link:
     link = Link(hub, wire, peer=Peer(address=peer), limits=limits)
-    TcpWatch(hub, link, wire.socket, silence_s=silence_s).begin()
+    TcpWatch(hub, link, wire, silence_s=silence_s).begin()
     return link
 
 

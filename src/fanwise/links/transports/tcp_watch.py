@@ -15,7 +15,8 @@ hub, the kernel's limits apply.
 import socket
 import struct
 import sys
-from typing import NamedTuple
+from socket import socket as Socket
+from typing import NamedTuple, Protocol
 
 from ..hub import Hub, Timer
 from ..link import Link
@@ -46,13 +47,21 @@ def tcp_state(connection: socket.socket) -> TcpState | None:
     return TcpState(probes > 0 or unacked > 0, num_packets)
 
 
+class HasSocket(Protocol):
+    """A transport whose connection may be replaced."""
+
+    @property
+    def socket(self) -> Socket | None:
+        """The current connection; None if there is none."""
+
+
 class TcpWatch:
     """Loses `link` when the peer's host was silent for `silence_s` and one check more. Ends with the link."""
 
-    def __init__(self, hub: Hub, link: Link, connection: socket.socket, *, silence_s: float) -> None:
+    def __init__(self, hub: Hub, link: Link, wire: HasSocket, *, silence_s: float) -> None:
         self._hub = hub
         self._link = link
-        self._connection = connection
+        self._wire = wire
         self._silence_s = silence_s
         self._num_packets = -1
         self._last_packet_s = 0.0
@@ -73,8 +82,14 @@ class TcpWatch:
             self._timer = self._hub.call_at(self._hub.clock.now_s() + CHECK_INTERVAL_S, self._check)
 
     def _check(self) -> None:
-        state = tcp_state(self._connection)
-        if state is None:
+        connection = self._wire.socket
+        if connection is None:  # it was cut, and is being replaced
+            self._is_suspect = False
+            self._schedule()
+            return
+        state = tcp_state(connection)
+        if state is None:  # just closed, or no TCP_INFO here
+            self._schedule()
             return
         now_s = self._hub.clock.now_s()
         if state.num_packets != self._num_packets:

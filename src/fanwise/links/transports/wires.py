@@ -20,15 +20,15 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from .spinning import SPIN_S, Spinning
 
 Buffer = bytes | bytearray | memoryview
 _PARTS_A_CALL = 64  # well under IOV_MAX
-_NOW = socket.MSG_DONTWAIT
-# User code may have restored SIGPIPE, and a closed connection must not kill this process.
-_NOW_AND_QUIET = socket.MSG_DONTWAIT | getattr(socket, "MSG_NOSIGNAL", 0)
+_READ_FLAGS, _ANY_SIZE, _NO_RIGHTS = (socket.MSG_DONTWAIT,), (0,), ((),)
+# User code may have restored SIGPIPE; a peer that is gone must not kill this process.
+_WRITE_FLAGS = (socket.MSG_DONTWAIT | getattr(socket, "MSG_NOSIGNAL", 0),)
 
 _INT = struct.Struct("i")
 _RIGHTS_SIZE = socket.CMSG_SPACE(16 * _INT.size)
@@ -44,8 +44,20 @@ class Wire(Protocol):
         """True if there are received bytes that polling `fileno()` does not show. Cheap and thread-safe."""
 
     @property
-    def owes(self) -> bool:
-        """True if it keeps bytes that it has not counted yet: the next `write` must begin with the same ones."""
+    def has_unsent(self) -> bool:
+        """Return True if bytes that `write` has taken must still be sent, by another `write`, maybe of nothing."""
+
+    @property
+    def has_room(self) -> bool:
+        """Return False if `write` takes nothing until the peer has acknowledged what it received."""
+
+    @property
+    def num_read(self) -> int:
+        """Bytes read so far. Exact also when an interrupt, such as Ctrl-C, has stopped `read_into`."""
+
+    @property
+    def num_written(self) -> int:
+        """Bytes that `write` has taken so far. Exact as `num_read`."""
 
     def wait_readable(self, timeout_s: float | None) -> bool: ...
     def wait_writable(self, timeout_s: float | None) -> bool: ...
@@ -74,9 +86,14 @@ def polled(connection: socket.socket, events: int, timeout_s: float | None) -> b
 
 
 class SocketWire:
-    """A connected stream socket. Owns it."""
+    """A connected stream socket. Owns it.
 
-    holds_bytes = owes = False
+    CPython delivers signals between bytecodes, so a signal handler that raises may come between a system call and the
+    assignment of its result. Results are therefore appended to a list by C code, `list.extend(map(...))`.
+    """
+
+    holds_bytes = has_unsent = False
+    has_room = True
 
     def __init__(self, connection: socket.socket) -> None:
         connection.setblocking(True)  # each call has a flag for non-blocking
@@ -87,6 +104,9 @@ class SocketWire:
         self._recvmsg_into = connection.recvmsg_into
         self._sendmsg = connection.sendmsg
         self._send = connection.send
+        # The sum of former results, and the last result, if any.
+        self._reads: tuple[int, list[Any]] = 0, []
+        self._writes: tuple[int, list[int]] = 0, []
         self._spinning = Spinning()
         self._takes_descriptors = False
         self._descriptors: deque[int] = deque()
@@ -95,7 +115,11 @@ class SocketWire:
         try:
             if self._takes_descriptors:
                 return self._read_with_descriptors(view) or -1
-            return self._recv_into(view, 0, _NOW) or -1
+            total, sizes = self._reads
+            if sizes:
+                self._reads = total, sizes = total + sizes[0], []
+            sizes.extend(map(self._recv_into, (view,), _ANY_SIZE, _READ_FLAGS))
+            return sizes[0] or -1
         except BlockingIOError:
             return 0
         except OSError:
@@ -114,9 +138,14 @@ class SocketWire:
 
     def write(self, parts: Sequence[Buffer]) -> int:
         try:
+            total, sizes = self._writes
+            if sizes:
+                self._writes = total, sizes = total + sizes[0], []
             if len(parts) == 1:
-                return self._send(parts[0], _NOW_AND_QUIET)
-            return self._sendmsg(parts[:_PARTS_A_CALL], (), _NOW_AND_QUIET)
+                sizes.extend(map(self._send, parts, _WRITE_FLAGS))
+            else:
+                sizes.extend(map(self._sendmsg, (parts[:_PARTS_A_CALL],), _NO_RIGHTS, _WRITE_FLAGS))
+            return sizes[0]
         except BlockingIOError:
             return 0
         except OSError:
@@ -140,18 +169,36 @@ class SocketWire:
         """As `write`; the descriptor is sent with the first byte and stays the caller's."""
         try:
             rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, _INT.pack(fd))]
-            return self._sendmsg([part], rights, _NOW_AND_QUIET)
+            total, sizes = self._writes
+            if sizes:
+                self._writes = total, sizes = total + sizes[0], []
+            sizes.extend(map(self._sendmsg, ([part],), (rights,), _WRITE_FLAGS))
+            return sizes[0]
         except BlockingIOError:
             return 0
         except OSError:
             return -1
 
     def _read_with_descriptors(self, view: memoryview) -> int:
-        size, rights, _, _ = self._recvmsg_into([view], _RIGHTS_SIZE, _NOW | socket.MSG_CMSG_CLOEXEC)
+        total, results = self._reads
+        if results:
+            self._reads = total, results = total + _size_of(results[0]), []
+        results.extend(map(self._recvmsg_into, ([view],), (_RIGHTS_SIZE,), (_READ_FLAGS[0] | socket.MSG_CMSG_CLOEXEC,)))
+        size, rights, _, _ = results[0]
         for level, kind, data in rights:
             if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
                 self._descriptors += [fd for (fd,) in _INT.iter_unpack(data[: len(data) // _INT.size * _INT.size])]
-        return size
+        return int(size)
+
+    @property
+    def num_read(self) -> int:
+        total, results = self._reads
+        return total + (_size_of(results[0]) if results else 0)
+
+    @property
+    def num_written(self) -> int:
+        total, sizes = self._writes
+        return total + sum(sizes)
 
     # -- waiting ---------------------------------------------------------------------------------------------------
 
@@ -182,13 +229,20 @@ class SocketWire:
             os.close(self._descriptors.popleft())
 
 
+def _size_of(result: Any) -> int:
+    """Return how many bytes `recv_into` or `recvmsg_into` has read."""
+    return result if type(result) is int else int(result[0])
+
+
 class MemoryWire:
     """One end of a pair in memory, for tests and for links within a process. Always has room."""
 
-    owes = False
-    holds_bytes = False  # it has no descriptor, and is read until empty
+    has_unsent = False
+    has_room = True
+    holds_bytes = False  # it has no descriptor, and is read to the end
 
     def __init__(self) -> None:
+        self.num_read = self.num_written = 0
         self._changed = threading.Condition()
         self._inbox: deque[memoryview] = deque()
         self._closed = False
@@ -213,6 +267,7 @@ class MemoryWire:
             data = self._inbox[0]
             size = min(len(data), len(view))
             view[:size] = data[:size]
+            self.num_read += size
             if size < len(data):
                 self._inbox[0] = data[size:]
             else:
@@ -225,6 +280,7 @@ class MemoryWire:
         data = b"".join(parts)
         assert self._peer is not None, "otherwise it is over"
         self._peer._take(data)
+        self.num_written += len(data)
         return len(data)
 
     def _take(self, data: bytes) -> None:

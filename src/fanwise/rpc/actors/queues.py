@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
-from ...base.errors import CancelledError, DeadlineExceeded, LinkLostError
+from ...base.errors import CancelledError, DeadlineExceeded, WorkerLostError
 from ...links.hub import Alarm, Hub
 from ...links.link import Link, Listener, Request
 from ...links.runner_threads import RunnerThreads
@@ -128,7 +128,7 @@ class Queues:
         assert job is not None and queue is not None, "queued and not finished"
         ending = call.link.ending
         if ending is not None and not ending.clean:
-            job.drop(_link_lost_error())
+            job.drop(_caller_lost_error())
         elif call.deadline_s is not None and self._now_s() >= call.deadline_s:
             job.drop(_deadline_error(call))
         elif call.request.when_answers_leave(partial(self._resume, pause := _Pause(), queue, call.link)):
@@ -262,7 +262,7 @@ class _QueuedCall:
         if self.job is not None and self._withdraw is not None:
             self.job.lost()
             if self.link.ending is not None and not self.link.ending.clean:
-                self._withdraw(self, _link_lost_error())
+                self._withdraw(self, _caller_lost_error())
 
     def unanswered(self) -> None:
         try:
@@ -271,8 +271,8 @@ class _QueuedCall:
             self._on_end(self)
 
 
-def _link_lost_error() -> LinkLostError:
-    return LinkLostError("the link to the caller was lost while the call was queued: it did not run.")
+def _caller_lost_error() -> WorkerLostError:
+    return WorkerLostError("the caller was lost while the call was queued: it did not run.")
 
 
 def _deadline_error(call: _QueuedCall) -> DeadlineExceeded:

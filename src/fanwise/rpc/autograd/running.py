@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch.futures import Future
 
-from ...base.errors import LinkLostError, WorkerLostError
+from ...base.errors import WorkerLostError
 from ..messages.records import control_codec
 from .contexts import Context, PassId
 from .failures import Failure
@@ -334,19 +334,7 @@ class Running:
 
     def _abort(self, failure: Failure) -> None:
         for peer in sorted(self._peers - set(self._context.lost())):
-            self._tell_abort(peer, failure)
-
-    def _tell_abort(self, peer: int, failure: Failure) -> None:
-        told = self._agent.request(peer, "autograd.abort", self._context.id, self._id, failure)
-        told.add_done_callback(partial(self._told_abort, peer, failure))
-
-    def _told_abort(self, peer: int, failure: Failure, told: "Future[Any]") -> None:
-        try:
-            told.value()
-        except LinkLostError:  # it may still wait for us, and it lives
-            self._agent.outside(partial(self._tell_abort, peer, failure))
-        except Exception:
-            return  # the worker, or this agent, is gone
+            self._agent.request(peer, "autograd.abort", self._context.id, self._id, failure)
 
 
 def most_running() -> int:

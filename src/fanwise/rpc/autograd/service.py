@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.futures import Future
 
-from ...base.errors import DeadlineExceeded, LinkLostError
+from ...base.errors import DeadlineExceeded
 from ...links.codec import load_error
 from ..calling.futures import wait_for
 from ..worker_info import WorkerInfo
@@ -235,7 +235,7 @@ class Service:
     def _released(self, peer: int, id: int, told: "Future[Any]") -> None:
         try:
             told.value()
-        except (DeadlineExceeded, LinkLostError):  # it may not know, and it lives
+        except DeadlineExceeded:  # it may not know, and it lives
             self._agent.outside(partial(self._tell_release, [peer], id))
         except Exception:
             return  # the worker, or this agent, is gone: so is the context

@@ -10,7 +10,6 @@ from ...base.errors import (
     CancelledError,
     ClosedError,
     DeadlineExceeded,
-    LinkLostError,
     OwnerLostError,
     RemoteError,
     WorkerLostError,
@@ -144,14 +143,6 @@ def call_error(error: Exception, to: WorkerInfo, limit_s: float | None, *, close
     if isinstance(error, WorkerLostError) and not isinstance(error, OwnerLostError):
         return WorkerLostError(f"worker {to.name} (rank {to.id}) was lost before it answered: {error.message}")
     return error
-
-
-def not_sent_error(to: WorkerInfo) -> LinkLostError:
-    """Return the error of a call whose link ended before anything was sent."""
-    return LinkLostError(
-        f"the link to worker {to.name} (rank {to.id}) was lost just before the call was sent: it did not run. The "
-        f"worker is alive.\nCall again: the next call opens a new link."
-    )
 
 
 def keep_until_reply(_: object, __: Reply) -> None:

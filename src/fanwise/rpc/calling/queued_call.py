@@ -16,11 +16,11 @@ from torch.futures import Future
 
 from ...base.errors import CancelledError, FanwiseError
 from ...links.flow_control.credits import cost_of
-from ...links.link import Link, NeverSent
+from ...links.link import Link
 from ..messages.messages import Message
 from ..worker_info import WorkerInfo
 from .call import Call
-from .call_future import CallFuture, call_error, keep_until_reply, not_sent_error
+from .call_future import CallFuture, call_error, keep_until_reply
 from .futures import copy_result, unwrap, wait_for, wait_for_event
 
 if TYPE_CHECKING:
@@ -61,14 +61,9 @@ class QueuedCall(Call[Any]):
         """Send the call over `link`."""
         remaining_s = None if self.deadline_s is None else max(0.0, self.deadline_s - self._now_s())
         try:
-            if self._message.fork_ids and not self._agent.record_sent(self._message, link):
-                raise NeverSent("the link has ended")
             reply = link.call_on_credit(
                 cast(str, self._message), deadline_s=remaining_s, waiting=self._agent.waiting, overdraws=True
             )  # `dumps` knows it
-        except NeverSent:
-            self.fail(not_sent_error(self._to))
-            return
         except FanwiseError as error:
             self.fail(error)
             return

@@ -31,7 +31,7 @@ from ..streams.window import Window
 from ..worker_info import WorkerInfo
 from . import cancellation
 from .call import Call, ChainedCall
-from .call_future import CallFuture, call_error, keep_until_reply, not_sent_error
+from .call_future import CallFuture, call_error, keep_until_reply
 from .futures import wait_for_event
 from .queued_call import QueuedCall
 from .sendable_errors import explain_error
@@ -95,7 +95,6 @@ class Sender:
             send=send,
             queue=queue,
             fail=ChainedCall.failed,
-            remote=remote,
         )
 
     def call_sync(
@@ -175,7 +174,6 @@ class Sender:
         send: Callable[[Link, Message], T],
         queue: Callable[[Message], T] | None = None,
         fail: Callable[[Exception], T] | None = None,
-        remote: Created | None = None,
     ) -> T:
         """Serialize a call and return the result of `send`, or of `queue` if `find_link` returns no link.
 
@@ -194,19 +192,12 @@ class Sender:
             if link is None:
                 assert queue is not None, "only `call` does not wait for a link"
                 return queue(message)
-            is_handed_over = False
             try:
-                if message.fork_ids and not self._agent.record_sent(message, link):
-                    self._roll_back(message, to)
-                    continue
-                is_handed_over = True
                 return send(link, message)
             except NeverSent:
                 self._roll_back(message, to)
-                if remote is not None and not self._agent.references.stays(remote):
-                    return self._failed(not_sent_error(to), to, limit_s, fail)
             except BaseException as error:
-                if not is_handed_over or was_never_sent(error):
+                if was_never_sent(error):
                     self._roll_back(message, to)
                 if not isinstance(error, FanwiseError) or isinstance(error, WindowFullError):
                     raise

@@ -188,7 +188,7 @@ class Serializer:
         try:
             if self._references is None or not forks:
                 return Deserialized(decode(data, tensors, buffers), header, remote, window=window)
-            with self._references.receiving(forks, link):
+            with self._references.receiving(forks):
                 value = decode(data, tensors, buffers)
         except Exception as error:
             if remote is None:
@@ -206,15 +206,12 @@ class Serializer:
             self._references.unsent(forks)
 
     def discard(self, message: Message, link: Link | None) -> None:
-        """Release the contents of a received message without deserializing it. Not on a reading thread.
-
-        Raises LinkLostError if the link was lost, which also releases them.
-        """
+        """Release the contents of a received message without deserializing it. Not on a reading thread."""
         if self.allowed is not None:
             return
         forks = unpack(metadata_of(message)).forks
         if forks and self._references is not None:
-            with self._references.receiving(forks, link):
+            with self._references.receiving(forks):
                 pass
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch's  # type: ignore[no-untyped-call]  # torch's
             with suppress(RuntimeError):

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.futures import Future
 
-from ...base.errors import ClosedError, FanwiseError, LinkLostError, NotSendableError, WireError, WorkerLostError
-from ...links.link import Link, Request
+from ...base.errors import ClosedError, FanwiseError, NotSendableError, WireError, WorkerLostError
+from ...links.link import Request
 from ...links.runner_threads import RunnerThreads
 from .. import allowed
 from ..messages.ids import Created, Invocation
@@ -47,7 +47,6 @@ class Server:
 
     Args:
         enqueue_actor_call: queues a call to an actor: (address, request, function that creates the job).
-        record_sent: records the link over which the references of a reply are sent; False if it has ended.
     """
 
     def __init__(
@@ -57,13 +56,11 @@ class Server:
         *,
         references: "References",
         enqueue_actor_call: Callable[[Address, Request, Callable[[Any], Any]], None],
-        record_sent: Callable[[Message, Link], bool],
     ) -> None:
         self.num_open = 0
         self.num_begun = 0
         self._producers: set[Producer] = set()
         self._references = references
-        self._record_sent = record_sent
         self._serializer = serializer
         self._runners = runners
         self._lock = threading.Lock()
@@ -81,11 +78,7 @@ class Server:
         if address is not None and address.concurrency and (creation is None or creation[0] != address.actor):
             raise WireError("a call that creates an actor makes another value.")
         if creation is not None:
-            try:
-                value = self._references.expect(creation, request.link)
-            except LinkLostError:  # requests for the value get the same error
-                request.unanswered()
-                return
+            value = self._references.expect(creation)
         with self._lock:
             self.num_open += 1
             self.num_begun += 1
@@ -324,8 +317,6 @@ class _Call:
     def send_item(self, message: Message) -> bool:
         """Send an item. Return False if the link has ended. Raises NotSendableError if it is too large."""
         server, request = self._server, self._request
-        if not self._is_recorded(message):
-            return False
         try:
             request.give(message)
         except NotSendableError:
@@ -334,14 +325,6 @@ class _Call:
         except FanwiseError:
             return False
         return True
-
-    def _is_recorded(self, message: Message) -> bool:
-        """Record the references of a reply. Return False, and roll it back, if the link has ended."""
-        server = self._server
-        if not message.fork_ids or server._record_sent(message, self._request.link):
-            return True
-        server._serializer.roll_back(message, self._sender.id)
-        return False
 
     def when_link_drained(self, on_drained: Callable[[], None]) -> bool:
         """Return False if the link has room for an item; otherwise True, and call `on_drained` when it has."""
@@ -381,10 +364,7 @@ class _Call:
         with server._lock:  # inlined `on_finished`
             server.num_open -= 1
         try:
-            if self._is_recorded(message):
-                self._request.answer(message)
-            else:
-                self._request.unanswered()
+            self._request.answer(message)
         except FanwiseError:
             pass  # the caller has disconnected
 
@@ -414,7 +394,7 @@ class _Call:
 
 
 # Logged without a traceback: where the loss was noticed is irrelevant.
-_CONNECTION_ERRORS = (WorkerLostError, LinkLostError, ClosedError, KeyboardInterrupt)
+_CONNECTION_ERRORS = (WorkerLostError, ClosedError, KeyboardInterrupt)
 
 
 def _raise(error: Exception) -> None:

@@ -5,10 +5,8 @@
     get_open(id), get_without_waiting(id)   the open link, or the loopback link
     queue(id, call) send the call when a link was opened by another thread
 
-A lost link is reopened at once: both sides dial, report their lost links over the new one ("over"), and reply when they
-have read everything that arrived over those. Only then is the new link used for calls, and subscribers of `on_cut` may
-assume that unreceived messages are lost. `link_loss` decides the error of pending calls. Handshake requests ("hello",
-"over") do not wait for that decision: it would need the very link they open.
+A link outlives its connections (`links.transports.resumable`). The end of a link without a goodbye is the loss of its
+worker: calls to it fail, no other link to it is opened or accepted, and the coordinator removes it from the group.
 
 If two workers dial each other at the same time there are two links. The calls of a worker stay on one, which keeps
 their order, and both end with the member. A peer that accepts but does not reply is busy and is dialed again while it
@@ -19,7 +17,6 @@ Received messages are passed to `handle`.
 
 import contextlib
 import logging
-import secrets
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -27,20 +24,17 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
-from torch.futures import Future
-
-from ...base.errors import ClosedError, DeadlineExceeded, FanwiseError, LinkLostError, WorkerLostError
+from ...base.errors import ClosedError, DeadlineExceeded, FanwiseError, WorkerLostError
 from ...links.codec import load_error
 from ...links.hub import Hub
-from ...links.link import Fail, Link, Reply, Request
-from ...links.process_state import has_ended
+from ...links.link import Link, Request
+from ...links.peers import Ending
 from ...links.transports.unix import memory_links
 from ...links.transports.wires import Buffer
 from ..membership.group import Group
 from ..membership.members import Member, no_member
 from ..messages.messages import Message, install_codec
 from ..worker_info import WorkerInfo
-from .link_loss import LinkLossResolver
 from .routes import QueuedItem, Routes
 from .traffic import Traffic
 
@@ -54,12 +48,11 @@ _REPEAT_REQUEST_S = 2.0
 # Time to wait for a membership change when nothing listens at the address of a peer.
 _INCARNATION_WAIT_S = 2.0
 _PAUSE_S = 0.002
-# A peer that refuses the connection but whose process still runs after this time is dialed again.
+# A connection may be cut during the handshake, before it is a link: a peer that refuses it is dialed again for so long.
 _UNREACHABLE_S = 0.05
 _TRIES = 10
 # Maximum number of tracked incarnations before those that are not members are removed.
 _MAX_TRACKED = 4096
-LINKS_LOST = "links.over"
 
 
 class Connections:
@@ -101,18 +94,11 @@ class Connections:
         self.withdraw = self._routes.withdraw
         self.open_calls = self._routes.open_calls
         self._links_of_incarnation: dict[int, list[Link]] = {}
+        self._lost: dict[int, str] = {}  # why incarnations were lost that the group has not removed yet
         self._connecting: dict[int, threading.Lock] = {}
         self._dial_back_events: dict[int, threading.Event] = {}
         self._lock = threading.Lock()
         self.traffic = Traffic()
-        # Number of each link, known to both sides; and the lost links that were not reported to the peer.
-        self._numbers: weakref.WeakKeyDictionary[Link, int] = weakref.WeakKeyDictionary()
-        self._unreported_losses: dict[int, set[int]] = {}  # by incarnation
-        self._link_losses = LinkLossResolver(hub, self)
-        # Called with a member and the number of a link over which nothing will arrive there any more.
-        self.on_cut: list[Callable[[Member, int], None]] = []
-        # Called with a member and the number of a link over which nothing will arrive here any more.
-        self.on_over: list[Callable[[Member, int], None]] = []
 
     @property
     def group(self) -> Group:
@@ -131,7 +117,7 @@ class Connections:
     @property
     def num_open(self) -> int:
         """Number of calls of this worker that are queued or wait for a reply."""
-        return self._routes.num_open + self._link_losses.num_open
+        return self._routes.num_open
 
     def calls_waiting_for_links(self) -> dict[str, int]:
         """Return the number of calls to each worker, by name, that wait for a link."""
@@ -191,10 +177,12 @@ class Connections:
     def _member(self, id: int) -> Member:
         if self.closed:
             raise ClosedError("RPC has been shut down in this process; call init_rpc first.")
-        members = self.group.members()
-        member = members.get(id)
+        member = self.group.members().get(id)
         if member is None:
-            raise no_member(id, members, self.group.former)
+            raise no_member(id, self.group.members(), self.group.former, self.group.fenced)
+        reason = self._lost.get(member.incarnation)
+        if reason is not None:
+            raise WorkerLostError(f"worker {member.name} (rank {id}) was lost: {reason}.")
         return member
 
     def _connect(self, id: int, by_request: bool, deadline_s: float | None) -> Link:
@@ -210,18 +198,12 @@ class Connections:
                     if newer is None:
                         raise
                     member = newer
-            raise LinkLostError(
-                f"no link to worker {member.name} (rank {member.id}) could be opened in {_TRIES} tries, although its "
-                f"process runs: {lost.message}\nNothing was sent. Try again."
-            ) from lost
+            raise lost
 
     def _remaining_s(self, deadline_s: float | None) -> float | None:
         return None if deadline_s is None else max(0.0, deadline_s - self._hub.clock.now_s())
 
     def _connect_to(self, member: Member, by_request: bool, within_s: float | None) -> Link:
-        link = self._adopt_inbound(member)
-        if link is not None:
-            return link
         if member.host == self.group.me.host:
             return self._dial_with_retries(member, within_s)
         now_s = self._hub.clock.now_s
@@ -236,40 +218,24 @@ class Connections:
                 last_error = error
             if self.closed or now_s() - start_s > _UNREACHABLE_S:
                 break
-            self._closing.wait(_PAUSE_S)  # the connection may have been lost during the handshake
+            self._closing.wait(_PAUSE_S)
         if by_request:
             raise last_error
         return self._request_dial_back(member, last_error, within_s, dial_as_well=now_s() - dial_start_s < _RETRY_S)
 
-    def _adopt_inbound(self, member: Member) -> Link | None:
-        """Return an open link that the peer uses, after ours was lost: the peer would not dial again."""
-        with self._lock:
-            links = [link for link in self._links_of_incarnation.get(member.incarnation, ()) if link.ending is None]
-        for link in links:
-            with contextlib.suppress(FanwiseError):  # lost meanwhile
-                self._reconcile(link, member)
-                return self._adopt(link, member)
-        return None
-
     def _await_new_incarnation(self, member: Member, deadline_s: float | None) -> Member | None:
-        """Wait for the group to report an unreachable member. Return its successor or None.
-
-        A running process on this host is returned itself, to be dialed again.
-        """
+        """Wait for the group to report an unreachable member. Return its successor or None."""
         now_s = self._hub.clock.now_s
         start_s = now_s()
-        deadline_s = (
-            start_s + _INCARNATION_WAIT_S if deadline_s is None else min(deadline_s, start_s + _INCARNATION_WAIT_S)
-        )
-        while now_s() < deadline_s and not (self.group.ending.is_set or self.group.has_left):
+        limit_s = start_s + _INCARNATION_WAIT_S
+        if deadline_s is not None:
+            limit_s = min(limit_s, deadline_s)
+        while now_s() < limit_s and not (self.group.ending.is_set or self.group.has_left):
             current = self.group.members().get(member.id)
-            if current != member or (now_s() - start_s > _UNREACHABLE_S and self._is_running_here(member)):
+            if current != member:
                 return current
             self._closing.wait(_PAUSE_S)
         return None
-
-    def _is_running_here(self, member: Member) -> bool:
-        return member.host == self.group.me.host and not has_ended(member.pid, member.started_ticks)
 
     def _open_loopback(self) -> Link:
         link, far_end = memory_links(self._hub, self._hub)
@@ -299,10 +265,8 @@ class Connections:
                 raise ClosedError("RPC was shut down in this process.")
             self._serve_on(link, member.info)
             self._track(link, member)
-            number = self._number(link, secrets.randbits(62))
-            hello = self.group.me, member.incarnation, number, link.frame_bytes, self.group.knows
-            link.peer_takes(link.ask("hello", *hello, within_s=_CONNECT_S, judged=False))
-            self._reconcile(link, member)
+            hello = self.group.me, member.incarnation, link.frame_bytes, self.group.knows
+            link.peer_takes(link.ask("hello", *hello, within_s=_CONNECT_S))
         except BaseException:
             link.close("not welcome")
             raise
@@ -322,10 +286,10 @@ class Connections:
         while now_s() < deadline_s:
             event = self._dial_back_events[member.id] = threading.Event()
             if now_s() >= request_at_s:
-                self.group.ask_to_dial(member)
+                self.group.request_dial(member)
                 request_at_s = now_s() + _REPEAT_REQUEST_S
             event.wait(min(_RETRY_S, max(0.0, deadline_s - now_s())))
-            link = self._routes.link_to(member.id) or self._adopt_inbound(member)
+            link = self._routes.link_to(member.id)
             if link is not None:
                 return link
             if dial_as_well:
@@ -357,24 +321,22 @@ class Connections:
         link.handler = partial(self._on_first_request, link)
 
     def _on_first_request(self, link: Link, request: Request) -> None:
-        if request.method == "join" and self._group is not None:
-            self._group.on_probe(request)
-            return
         if request.method != "hello":
             link.close("protocol error: the first request on a link must be `hello`")
             return
-        member, incarnation, number, frame_bytes, knows = request.args
+        member, incarnation, frame_bytes, knows = request.args
         refusal = self._group.refusal(member, incarnation, knows) if self._group is not None else None
+        if refusal is None and member.incarnation in self._lost:
+            refusal = f"{member} was lost: {self._lost[member.incarnation]}"
         if refusal is not None:
             self.traffic.count_refusal(member.name, "not_welcome")
             request.fail(WorkerLostError(refusal))
             return
         self._serve_on(link, member.info)
-        self._number(link, number)
         self._track(link, member)
         link.peer_takes(frame_bytes)
         request.answer(link.frame_bytes)
-        self._reconcile_inline(link, member)
+        self._adopt(link, member)
 
     def _serve_on(self, link: Link, peer: WorkerInfo) -> None:
         install_codec(link, self._load_error)
@@ -395,7 +357,6 @@ class Connections:
         with self._lock:
             self._links_of_incarnation.setdefault(member.incarnation, []).append(link)
         self.traffic.add_link(member.name, link)
-        link.judge = partial(self._on_failed_link, member)
         link.on_ended(partial(self._link_ended, member))
 
     def _adopt(self, link: Link, member: Member) -> Link:
@@ -404,115 +365,31 @@ class Connections:
         event = self._dial_back_events.pop(member.id, None)
         if event is not None:
             event.set()
-        self._link_losses.on_reply(member)
         return link
 
-    # -- lost links ------------------------------------------------------------------------------------------------
+    # -- the end of a link -----------------------------------------------------------------------------------------
 
-    def number_of(self, link: Link) -> int:
-        """Return the number of a link, equal on both sides; 0 for the loopback link."""
-        return self._numbers.get(link, 0)
-
-    def _number(self, link: Link, number: int) -> int:
-        with self._lock:
-            self._numbers[link] = number
-        return number
-
-    def _on_failed_link(self, member: Member, link: Link, fail: Fail) -> None:
-        self._link_losses.add(member, link, fail)
-
-    def _reconnect(self, member: Member) -> None:
-        """Replace a lost link and report the loss to the peer. Retries while the peer is a member."""
-        if self.closed or self.group.members().get(member.id) != member or not self._losses_to_report(member):
-            return
-        try:
-            self._reconcile(self.to(member.id, within_s=_DIRECT_S), member)
-        except FanwiseError as error:
-            _log.info("the link to %s was lost and not reopened yet: %s", member, error)
-            when_s = self._hub.clock.now_s() + _RETRY_S
-            self._hub.call_soon(lambda: self._outside_at(when_s, partial(self._reconnect, member)))
-
-    def _outside_at(self, when_s: float, job: Callable[[], None]) -> None:
-        self._hub.call_at(when_s, lambda: self._outside(job))
-
-    def _losses_to_report(self, member: Member) -> tuple[int, ...]:
-        """Return the numbers of lost links that were not reported to the peer."""
-        with self._lock:
-            return tuple(sorted(self._unreported_losses.get(member.incarnation, ())))
-
-    def _reconcile(self, link: Link, member: Member) -> None:
-        """Report lost links to the peer, and wait until it has read everything that arrived over them."""
-        while numbers := self._losses_to_report(member):
-            link.ask(LINKS_LOST, numbers, within_s=_CONNECT_S, judged=False)
-            self._on_reported(member, numbers)
-
-    def _reconcile_inline(self, link: Link, member: Member) -> None:
-        """As `_reconcile`, without blocking; then adopt the link. If it fails, this link has ended too."""
-        numbers = self._losses_to_report(member)
-        if not numbers:
-            self._adopt(link, member)
-            return
-
-        def on_reply(reply: Reply) -> None:
-            try:
-                reply.result()
-            except FanwiseError:
-                return
-            self._on_reported(member, numbers)
-            self._reconcile_inline(link, member)
-
-        with contextlib.suppress(FanwiseError):
-            link.call(LINKS_LOST, numbers, judged=False).add_done_callback(on_reply)
-
-    def _on_reported(self, member: Member, numbers: Sequence[int]) -> None:
-        with self._lock:
-            unreported = self._unreported_losses.get(member.incarnation)
-            if unreported is not None:
-                unreported.difference_update(numbers)
-                if not unreported:
-                    del self._unreported_losses[member.incarnation]
-        self._link_losses.on_reply(member)
-        for callback in self.on_cut:
-            for number in numbers:
-                callback(member, number)
-
-    def on_peer_lost_links(self, sender: WorkerInfo, numbers: Sequence[int]) -> "Future[None]":
-        """Handle a report of lost links. The future is done when everything that arrived over them was read."""
-        member, done = self.group.members().get(sender.id), Future[None]()
-        with self._lock:
-            links = [link for link, number in self._numbers.items() if number in numbers]
-        for link in links:
-            link.lose("lost by the other side")
-
-        def check() -> None:
-            if not all(link.is_read_out for link in links):
-                self._hub.call_at(self._hub.clock.now_s() + _PAUSE_S, check)
-                return
-            if member is not None:
-                for callback in self.on_over:
-                    for number in numbers:
-                        callback(member, number)
-            done.set_result(None)
-
-        self._hub.call_soon(check)
-        return done
-
-    # -- closing ---------------------------------------------------------------------------------------------------
-
-    def _link_ended(self, member: Member, link: Link, ending: Any) -> None:
+    def _link_ended(self, member: Member, link: Link, ending: Ending) -> None:
         self._routes.remove(member.id, link)
         with self._lock:
             links = self._links_of_incarnation.get(member.incarnation, [])
             if link in links:
                 links.remove(link)
-            is_lost = not ending.clean and not self.closed
+            is_lost = not ending.clean and not self.closed and self._is_member(member)
+            is_first = is_lost and member.incarnation not in self._lost
             if is_lost:
-                self._unreported_losses.setdefault(member.incarnation, set()).add(self._numbers.get(link, 0))
+                self._lost.setdefault(member.incarnation, ending.reason)
             if len(self._links_of_incarnation) > _MAX_TRACKED:
                 self._prune()
-        if is_lost:
+            others = links.copy() if is_first else []
+        if is_first:
             self.group.suspect(member, ending.reason)
-            self._outside(partial(self._reconnect, member))
+            self._routes.fail_all(member.id, WorkerLostError(f"worker {member.name} was lost: {ending.reason}"))
+        for other in others:
+            other.lose(ending.reason)
+
+    def _is_member(self, member: Member) -> bool:
+        return self._group is not None and self._group.members().get(member.id) == member
 
     def _prune(self) -> None:
         """Remove the older half of incarnations that sent a hello and are not members. Called with the lock."""
@@ -523,8 +400,8 @@ class Connections:
             if not links and incarnation not in members
         ]
         for incarnation in stale[: len(stale) // 2 + 1]:
-            for mapping in (self._links_of_incarnation, self._unreported_losses):
-                mapping.pop(incarnation, None)
+            self._links_of_incarnation.pop(incarnation, None)
+            self._lost.pop(incarnation, None)
 
     def lost(self, member: Member) -> None:
         """Fail everything that waits for a lost member."""
@@ -532,7 +409,6 @@ class Connections:
         self._routes.fail_all(member.id, WorkerLostError(f"worker {member.name} was lost."))
         for link in links:
             link.lose(f"worker {member.name} was lost")
-        self._link_losses.resolve()
 
     def left(self, member: Member) -> None:
         """Close the links to a member that has left the group."""
@@ -544,19 +420,19 @@ class Connections:
     def _links_of(self, member: Member) -> list[Link]:
         """Remove and return all links of a former member."""
         with self._lock:
-            self._unreported_losses.pop(member.incarnation, None)
+            self._lost.pop(member.incarnation, None)
             links = self._links_of_incarnation.pop(member.incarnation, [])
         for link in links:
             self._routes.remove(member.id, link)
         return links
 
     def fenced(self, why: str) -> None:
-        """Fail all pending calls because the group has declared this worker lost."""
+        """Fail all pending calls because the group has ended for this worker."""
         with self._lock:
             links = [link for links in self._links_of_incarnation.values() for link in links]
         self._routes.close(lambda: WorkerLostError(why), for_good=False)
         for link in links:
-            link.lose(why)
+            link.close(why)  # with a goodbye, so that the peer knows the reason
 
     def close(self) -> None:
         """Close all links, refuse new ones and fail all pending calls."""
@@ -566,4 +442,3 @@ class Connections:
             links = [link for links in self._links_of_incarnation.values() for link in links]
         for link in links:
             link.close()
-        self._link_losses.close()

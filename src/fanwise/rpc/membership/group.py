@@ -1,13 +1,12 @@
-"""The group of this worker: joining, who is there, who goes, the end. See `members.py` for what is said.
+"""The membership of this worker: joining, the other members, leaving, the end of the group.
 
-    Group.join --> the coordinator is found, or this worker becomes it (`seeking.py`)
+    Group.join --> rank 0 opens the address and coordinates; the others connect to it
                --> members(), and events: joined, left, lost
     shutdown   --> the barrier of a static group, or a goodbye
 
-Everybody has a link to the coordinator, which has a `CoordinatorServer`. When that link ends, another is sought: at the
-entrance, and between hosts, where that may be gone with its host, at the members' own listeners (`on_probe`). What
-comes in is handled on the hub's thread, one thing after another, without locks; `members()` may be read by any thread.
-What waits or dials runs in the caller's thread, or in one of its own.
+Every member has a link to the coordinator, which runs a `CoordinatorServer` in its own process. When the coordinator
+leaves or is lost, the group has ended for all its members (`fenced`). Messages are handled on the hub's thread without
+locks. `members()` may be called by any thread. Functions that wait run in the thread of the caller.
 """
 
 import contextlib
@@ -16,8 +15,10 @@ import os
 import secrets
 import threading
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 
-from ...base.errors import ClosedError, FanwiseError, JoinError, WorkerLostError
+from ...base.errors import DeadlineExceeded, FanwiseError, JoinError, WorkerLostError
 from ...base.version import VERSION
 from ...links.hub import Hub
 from ...links.link import Link, Reply, Request
@@ -26,59 +27,58 @@ from ...links.process_state import look_at, this_host
 from ..constants import HEARTBEAT_S
 from ..hub_thread import OneShot, run_on_hub
 from ..messages.messages import install_codec
-from ..rendezvous.entrance import Meeting
+from ..rendezvous import Rendezvous
 from ..worker_info import name_error
-from .coordinator import Admit, Coordinator, Count, Dismiss, Fence, Order, Over, Refuse, Rest, Show
+from .coordinator import Action, Coordinator, Evict, FinishShutdown, Refuse, RequestCounts, SendUpdate
 from .coordinator_server import PROTOCOL, CoordinatorServer
-from .coordinator_watch import CoordinatorWatch
-from .leaving import GOODBYE_S, Leaving
-from .members import Change, Event, Lost, Member, MemberState, Version, View
-from .seeking import FormerCoordinator, Seeker, answer_of, fenced_text, text_of
+from .link_watch import LinkWatch
+from .members import Event, Hello, Left, Lost, Member, MemberState, Update
 
 _log = logging.getLogger("fanwise.rpc")
 
-_SUCCESSION_S = 60.0
+_DIAL_S = 5.0
+_MIN_PAUSE_S, _MAX_PAUSE_S = 0.002, 0.05
+# At an address without a host, another rank opens a dynamic group when rank 0 has not done so in this time.
+_ALONE_S = 1.0
 _ASK_S = 1.0
+_GOODBYE_S = 5.0
 
 
 class Group:
-    """See the module. Made by `join`; `close()` must be called before the hub is closed.
+    """See the module. Created by `join`; `close` must be called before the hub is closed.
 
     Attributes:
         me: this worker.
         heartbeat_s: as in `join`.
-        ending: is filled when the shutdown of all is over, or this worker was declared lost.
-        on_event: called with what has happened to a member, on the hub's thread, in the order of their coming.
-        on_wanted: called with a member that cannot dial us and asks to be dialled, on the hub's thread.
-        on_fenced: called with the reason, on the hub's thread, when the others have declared this worker lost: all that
-            waits for them has to fail. Nothing that this worker says is taken any more.
+        ending: set when the shutdown of the group is complete, or the group has ended for this worker.
+        fenced: the reason, for errors, why the group has ended for this worker before it left; otherwise None.
+        on_event: called with each event of another member, on the hub's thread and in the order of events.
+        on_dial_request: called with a member that cannot dial this worker and asks to be dialed, on the hub's thread.
+        on_fenced: called with `fenced`, on the hub's thread, before all other members are reported as lost.
     """
 
     def __init__(
-        self, hub: Hub, meeting: Meeting, me: Member, world_size: int | None, *, heartbeat_s: float = HEARTBEAT_S
+        self, hub: Hub, rendezvous: Rendezvous, me: Member, world_size: int | None, *, heartbeat_s: float = HEARTBEAT_S
     ) -> None:
         self.me = me
         self.world_size = world_size
+        self.heartbeat_s = heartbeat_s
+        self.fenced: str | None = None
+        self.ending = OneShot()
         self.on_event: list[Callable[[Event], None]] = []
         self.on_fenced: list[Callable[[str], None]] = []
-        self.on_wanted: list[Callable[[Member], None]] = []
+        self.on_dial_request: list[Callable[[Member], None]] = []
         self._hub = hub
-        self._meeting = meeting
-        self._state = MemberState(me, world_size)
-        self._coordinator: CoordinatorServer | None = None
+        self._rendezvous = rendezvous
+        self._state = MemberState()
+        self._server: CoordinatorServer | None = None
         self._link: Link | None = None
-        self._answer = OneShot()
-        self.ending = OneShot()  # of the shutdown
-        self._dismissed = OneShot()
+        self._answer = OneShot()  # to the request to join
+        self._left = OneShot()
+        self._is_member = False
+        self._is_error = False  # `fenced` is an error, not the departure of the coordinator
         self._open_calls: Callable[[], tuple[int, int]] = lambda: (0, 0)
-        self._joined = False
-        self._seeking = True
         self._closed = threading.Event()
-        self._seeker = Seeker(hub, meeting, self._state, self, self._closed, heartbeat_s=heartbeat_s)
-        self._succession: threading.Thread | None = None
-        self.heartbeat_s = heartbeat_s
-        self._watch = CoordinatorWatch(hub, me, heartbeat_s, current=self._current, lost=self._give_up)
-        self._leaving = Leaving(hub, self, self.ending, self._dismissed, self._closed)
 
     # -- joining ---------------------------------------------------------------------------------------------------
 
@@ -86,7 +86,7 @@ class Group:
     def join(
         cls,
         hub: Hub,
-        meeting: Meeting,
+        rendezvous: Rendezvous,
         *,
         name: str,
         rank: int,
@@ -96,142 +96,139 @@ class Group:
         heartbeat_s: float = HEARTBEAT_S,
         has_allow_list: bool = False,
     ) -> "Group":
-        """Become a member; blocks until all others know. `hub` must be driven by another thread.
+        """Become a member. Blocks until all other members know. Another thread must drive `hub`.
 
-        Args:
-            meeting: where, as `meeting_at` gives it.
-            world_size: of a static group, which is complete before this returns; None for a dynamic one.
-            address: where this worker listens, as `meeting.listen` gives it.
-            within_s: seconds after which to give up.
-            heartbeat_s: as in the options of a worker.
-            has_allow_list: True if this worker accepts only plain calls.
-
-        Raises:
-            JoinError: (a RuntimeError) this worker does not fit: its name, rank, world size or version.
-            DeadlineExceeded: nobody opened the entrance, or somebody is missing; says who.
+        `address` is that of the listener of this worker, from `rendezvous.listen`. A static group, with a `world_size`,
+        is complete when this returns. Raises JoinError (a RuntimeError) if this worker does not fit, and
+        DeadlineExceeded if nobody opened the group or workers are missing, which it names.
         """
-        wrong = name_error(name)
-        if wrong is not None:
-            raise JoinError(f"{wrong}.")
+        problem = name_error(name)
+        if problem is not None:
+            raise JoinError(f"{problem}.")
         process = look_at(pid := os.getpid())
         me = Member(name, rank, secrets.randbits(62), address, this_host(), pid, process.started_ticks, has_allow_list)
-        group = cls(hub, meeting, me, world_size, heartbeat_s=heartbeat_s)
+        group = cls(hub, rendezvous, me, world_size, heartbeat_s=heartbeat_s)
         try:
-            group._seeker.seek(within_s)
+            group._join(within_s)
         except BaseException:
             group.close()
             raise
         return group
 
-    # -- what the seeker asks for, on the hub's thread -------------------------------------------------------------
+    def _join(self, within_s: float) -> None:
+        """Try until this worker is admitted. Raises like `join`."""
+        now_s, url = self._hub.clock.now_s, self._rendezvous.address.url
+        start_s, pause_s, reason = now_s(), _MIN_PAUSE_S, ""
+        deadline_s = start_s + within_s
+        while True:
+            if self._connect(now_s() - start_s, deadline_s):
+                answer = self._answer.wait(deadline_s - now_s())
+                if answer is None:
+                    pending = self._pending_summary()
+                    raise DeadlineExceeded(f"{self.me} was not in the group at {url} within {within_s} s: {pending}.")
+                kind, reason = answer
+                if kind == "done":
+                    return
+                if kind == "refused":
+                    raise JoinError(f"{reason}.")
+                run_on_hub(self._hub, lambda: self._close_connections("not admitted"))
+            if now_s() >= deadline_s:
+                host = " on this host" if self._rendezvous.address.is_here else ""
+                last = f" The last answer was: {reason.rstrip('.')}." if reason else ""
+                raise DeadlineExceeded(
+                    f"nobody opened the group at {url}{host} within {within_s} s, so {self.me} could not join.\n"
+                    f"Rank 0 opens it: was it started, by the same user, with the same address?{last}"
+                )
+            self._closed.wait(pause_s)
+            pause_s = min(2 * pause_s, _MAX_PAUSE_S)
 
-    def say_hello(self, link: Link, answer: OneShot) -> None:
-        """Say hello at the entrance, at the other end of `link`."""
-        if self._closed.is_set():
-            link.close("closed")
-            answer.set("again", "closed")
-            return
-        self._link = link
-        install_codec(link)
-        link.handler = self._from_coordinator
-        link.on_ended(self._link_ended)
-        link.watch_peer()
-        link.open()
+    def _connect(self, waited_s: float, deadline_s: float) -> bool:
+        """Open the group or connect to its coordinator, and ask to join. Return False if neither is possible now."""
+        self._answer, self._state = OneShot(), MemberState()
+        # A worker that asks again is another incarnation: the group may have declared the one before lost.
+        self.me = replace(self.me, incarnation=secrets.randbits(62))
+        has_host = bool(self._rendezvous.address.port)
+        may_open = self.me.id == 0 or (self.world_size is None and not has_host and waited_s >= _ALONE_S)
+        if may_open and run_on_hub(self._hub, self._open):
+            return True
+        left_s = min(_DIAL_S, max(0.001, deadline_s - self._hub.clock.now_s()))
         try:
-            reply = link.call("join", PROTOCOL, VERSION, self._state.hello())
-        except FanwiseError as error:
-            answer.set("again", error.message)
-            return
-        reply.add_done_callback(lambda reply: self._answered(answer, *answer_of(reply)))
-        self._watch.begin()
-
-    def become_coordinator(self, gone: FormerCoordinator | None, answer: OneShot) -> bool:
-        """Open the entrance, and be the coordinator. False: somebody else is."""
-        if self._closed.is_set():
+            link = self._rendezvous.dial(self._hub, within_s=left_s)
+        except DeadlineExceeded:
             return False
-        exclusive = self._meeting.is_exclusive
-        machine = Coordinator(
-            self.me.incarnation, world_size=self.world_size, known=self._state.view, exclusive=exclusive
-        )
+        if link is not None:
+            run_on_hub(self._hub, lambda: self._ask_to_join(link))
+        return link is not None
+
+    def _open(self) -> bool:
+        """Become the coordinator. Return False if the address is in use."""
+        machine = Coordinator(self.me, world_size=self.world_size)
         server = CoordinatorServer(
             self._hub,
             machine,
-            self.me,
-            self._meeting,
-            here=self._here,
-            deposed=self._fence,
-            wanted=self._wanted,
+            on_action=self._on_action,
+            on_dial_request=self._on_dial_request,
             heartbeat_s=self.heartbeat_s,
         )
-        is_open = server.open(instead_of=gone.incarnation if gone is not None and gone.frozen else None)
-        if not is_open and (exclusive or gone is None or (self._meeting.where.is_any_here and not gone.frozen)):
-            server.close("somebody else is the coordinator")
+        if not server.open(self._rendezvous):
             return False
-        self._coordinator = server
-        self._answer = answer
-        if gone is not None and gone.why is not None:
-            server.carry_out(machine.lose(gone.incarnation, gone.why, dead=gone.dead))
-        elif gone is not None:
-            server.carry_out(machine.gone(gone.incarnation))
-        server.hello_here(self._state.hello())
-        server.look_for_the_dead()
+        self._server = server
+        server.execute(machine.hello(Hello(self.me, self.world_size)))
         return True
 
-    def resign(self) -> bool:
-        """Be no coordinator, when too few have come. False: enough have, or this worker is none."""
-        server = self._coordinator
-        if server is None or server.machine.ruling:
-            return False
-        self._coordinator = None
-        server.close("too few have come")
-        return True
+    def _ask_to_join(self, link: Link) -> None:
+        self._link = link
+        install_codec(link)
+        link.handler = self._on_message
+        link.on_ended(self._on_link_ended)
+        link.watch_peer()
+        link.open()
+        try:
+            reply = link.call("join", PROTOCOL, VERSION, Hello(self.me, self.world_size))
+        except FanwiseError as error:
+            self._answer.set("again", error.message)
+            return
+        reply.add_done_callback(self._on_reply)
+        on_lost = partial(self._lose_coordinator, link)
+        LinkWatch(self._hub, link, self.heartbeat_s, pid=self._coordinator_pid, on_lost=on_lost)
 
-    def on_probe(self, request: Request) -> None:
-        """Somebody who looks for the coordinator asks here, at this worker's own listener. On the hub's thread."""
-        view, (*_, hello) = self._state.view, request.args
-        lost = dict(view.lost).get(hello.member.incarnation) if view is not None else None
-        if self._coordinator is not None:
-            self._coordinator.accept(request.link)
-            self._coordinator.first_words(request)
-        elif lost is not None:
-            request.answer(("fenced", lost))
-        else:
-            request.answer(("again", f"{self.me} is not the coordinator"))
+    def _coordinator_pid(self) -> int:
+        """Return the process ID of the coordinator, or 0 if it is unknown or of another host."""
+        coordinator = self._state.members.get(self._state.coordinator)
+        return coordinator.pid if coordinator is not None and coordinator.host == self.me.host else 0
 
-    def drop_link(self) -> None:
-        """The coordinator has not let us in; the next try makes a new link."""
-        link, self._link = self._link, None
-        if link is not None:
-            link.close("not let in")
+    def _on_reply(self, reply: Reply) -> None:
+        """Handle the reply to a request to join. The coordinator decides later, unless its version is another."""
+        try:
+            kind, text = reply.result()
+        except FanwiseError as error:
+            kind, text = "again", error.message
+        if kind != "received":
+            self._answer.set(kind, text)
 
-    def who_is_missing(self) -> str:
-        """Ask the coordinator, for a message. Blocks; not on the hub's thread."""
-        if self._coordinator is not None:
-            return run_on_hub(self._hub, self._coordinator.whom_it_waits_for)
-        link, said = self._link, OneShot()
+    def _pending_summary(self) -> str:
+        """Ask the coordinator why the join or shutdown is not complete. Blocks; not on the hub's thread."""
+        if self._server is not None:
+            return run_on_hub(self._hub, self._server.pending_summary)
+        link, summary = self._link, OneShot()
         if link is not None:
             with contextlib.suppress(FanwiseError):
-                link.call("who").add_done_callback(lambda reply: said.set(*text_of(reply)))
-        return (said.wait(_ASK_S) or ("", "the coordinator does not answer"))[1]
+                link.call("pending").add_done_callback(lambda reply: summary.set(*_text_of(reply)))
+        return (summary.wait(_ASK_S) or ("", "the coordinator does not answer"))[1]
 
-    def _answered(self, answer: OneShot, kind: str, text: str = "") -> None:
-        if kind == "done":
-            self._seeking, self._joined = False, True
-        answer.set(kind, text)
-
-    # -- who is there ----------------------------------------------------------------------------------------------
+    # -- members ---------------------------------------------------------------------------------------------------
 
     def members(self) -> dict[int, Member]:
-        """All that are alive, this one included, by id. A snapshot, not to be changed. Never blocks."""
+        """Return all members by rank, including this one. Must not be changed. Does not block."""
         return self._state.members
 
     @property
     def former(self) -> dict[int, Member]:
-        """Who is not there any more, by id: the last of each. Not to be changed."""
+        """The last incarnation of each rank that is no member any more. Must not be changed."""
         return self._state.former
 
     def find(self, to: str | int) -> Member:
-        """The member of this name or rank. Raises RuntimeError that lists those there are."""
+        """Return the member with this name or rank. Raises RuntimeError, which lists the members."""
         members = self.members()
         for member in members.values():
             if to in (member.name, member.id):
@@ -241,206 +238,161 @@ class Group:
 
     @property
     def coordinator(self) -> int:
-        """The incarnation of the coordinator, as far as this worker knows."""
-        return 0 if self._state.view is None else self._state.view.coordinator
-
-    @property
-    def fenced(self) -> str | None:
-        """Why the others have declared this worker lost; None while they have not."""
-        return self._state.fenced
+        """The rank of the coordinator."""
+        return self._state.coordinator
 
     @property
     def has_left(self) -> bool:
-        """Whether this worker is no member any more: what it knows of the others changes no more."""
         return self._closed.is_set()
 
     @property
-    def knows(self) -> Version:
-        """The version of the newest view here."""
-        return (0, 0) if self._state.view is None else self._state.view.version
+    def knows(self) -> int:
+        """The number of the view of this worker."""
+        return self._state.number
 
-    def refusal(self, member: Member, incarnation: int, knows: Version) -> str | None:
-        """Why not to take a link of `member`, which believes to reach `incarnation`; None when there is no reason."""
-        view = self._state.view
+    def refusal(self, member: Member, incarnation: int, knows: int) -> str | None:
+        """Return why to refuse a link of `member`, which knows view `knows` and dials `incarnation`; None to accept."""
         if incarnation != self.me.incarnation:
-            return f"{self.me} is another life of the worker that was to be called; the one before is gone"
-        lost = view.refusal(member.incarnation, knows) if view is not None else None
-        return None if lost is None else f"{member} was declared lost: {lost}"
+            return f"{self.me} is another incarnation of the worker that was to be called; the one before is gone"
+        if self.fenced is not None:
+            return self.fenced
+        why = self._state.refusal(member.incarnation, knows)
+        return None if why is None else f"{member} was declared lost: {why}"
 
     def dial(self, member: Member, *, within_s: float) -> Link:
-        """A link to the listener of `member`. Blocks; raises as `links.dial` does."""
-        return self._meeting.dial_member(self._hub, member, within_s=within_s)
+        """Open a link to the listener of `member`. Blocks; raises like `links.dial`."""
+        return self._rendezvous.dial_member(self._hub, member, within_s=within_s)
+
+    def request_dial(self, member: Member) -> None:
+        """Ask `member`, which this worker cannot reach, to dial this worker. Does not block; from any thread."""
+        self._hub.call_soon(lambda: self._notify("dial_back", member.incarnation))
 
     def suspect(self, member: Member, why: str) -> None:
-        """Our own link to it has ended without a goodbye. By any thread."""
-        self._hub.call_soon(lambda: self._suspect(member.incarnation, why))
+        """Report that the link to `member` has ended, so one of the two is lost. Does not block; from any thread."""
+        self._hub.call_soon(lambda: self._notify("suspect", member.incarnation, why))
 
-    def ask_to_dial(self, member: Member) -> None:
-        """Have `member` make a link to us, as we cannot reach it. By any thread; there is no answer but the link."""
-        self._hub.call_soon(lambda: self._ask_to_dial(member.incarnation))
+    def _on_dial_request(self, incarnation: int) -> None:
+        for member in self._state.members.values():
+            if member.incarnation == incarnation:
+                for callback in list(self.on_dial_request):
+                    callback(member)
 
-    def _ask_to_dial(self, incarnation: int) -> None:
-        if self._coordinator is not None:
-            self._coordinator.pass_on(incarnation, self.me.incarnation)
-        else:
-            self._tell("wanted", incarnation, self.me.incarnation)
+    # -- messages of the coordinator -------------------------------------------------------------------------------
 
-    def _wanted(self, incarnation: int) -> None:
-        member = self._state.view.member(incarnation) if self._state.view is not None else None
-        if member is not None:
-            for callback in list(self.on_wanted):
-                callback(member)
-
-    def _suspect(self, incarnation: int, why: str) -> None:
-        if self._coordinator is not None:
-            self._coordinator.suspect(incarnation, why)
-        else:
-            self._tell("suspect", incarnation, why)
-
-    # -- what the coordinator says ---------------------------------------------------------------------------------
-
-    def _from_coordinator(self, request: Request) -> None:
+    def _on_message(self, request: Request) -> None:
         if request.link is not self._link:
             return
-        method, args = request.method, request.args
-        if method == "view":
-            try:
-                self._shown(args[0])
-            except ValueError as error:  # something was lost on the way: over another link all is told anew
-                request.link.lose(str(error))
-        elif method == "count":
-            self._count(*args)
-        elif method == "over":
-            self._over()
-        elif method == "fenced":
-            self._fence(args[0])
-        elif method == "wanted":
-            self._wanted(args[0])
-        elif method == "beat":
+        if request.method == "action":
+            self._on_action(*request.args)
+        elif request.method == "dial_back":
+            self._on_dial_request(*request.args)
+        elif request.method == "beat":
             request.answer()
 
-    def _here(self, order: Order) -> None:
-        """What the coordinator in this process says."""
-        if isinstance(order, Show):
-            self._shown(order.view)
-        elif isinstance(order, Count):
-            self._count(order.round, order.last)
-        elif isinstance(order, Over):
-            self._over()
-        elif isinstance(order, Fence):
-            self._fence(order.why)
-        elif isinstance(order, Admit):
-            self._answered(self._answer, "done")
-        elif isinstance(order, Refuse):
-            self._answer.set(order.kind, order.text)
-        elif isinstance(order, Dismiss):
-            self._dismissed.set("done")
+    def _on_action(self, action: Action) -> None:
+        """Handle an action of the coordinator for this member."""
+        if isinstance(action, SendUpdate):
+            self._apply(action.update)
+        elif isinstance(action, RequestCounts):
+            self._notify("counted", action.round, self._open_calls())
+        elif isinstance(action, FinishShutdown):
+            self.ending.set("finished")
+        elif isinstance(action, Evict):
+            self._evict(action.why)
+        elif isinstance(action, Refuse):
+            self._answer.set(action.kind, action.text)
+        elif self._is_member:
+            self._left.set("done")
         else:
-            assert not isinstance(order, Rest), "the server keeps that to itself"
+            self._is_member = True
+            self._answer.set("done")
 
-    def _shown(self, told: View | Change) -> None:
-        events = self._state.shown(told)
-        if self._coordinator is None:
-            self._tell("seen", told.version)
-        else:
-            self._coordinator.carry_out(self._coordinator.machine.seen(self.me.incarnation, told.version))
+    def _apply(self, update: Update) -> None:
+        if self.fenced is not None:
+            return
+        events = self._state.apply(update)
+        self._notify("confirm", update.number)
         for event in events:
             if event.member != self.me:
-                self._happened(event)
-        if self._state.fenced is not None:
-            self._fence(self._state.fenced)
+                if isinstance(event, Lost):
+                    _log.warning("worker %s was lost: %s", event.member, event.why)
+                self._report(event)
 
-    def _happened(self, event: Event) -> None:
-        if isinstance(event, Lost):
-            _log.warning("worker %s was lost: %s", event.member, event.why)
-        for hear in list(self.on_event):
+    def _report(self, event: Event) -> None:
+        for callback in list(self.on_event):
             try:
-                hear(event)
+                callback(event)
             except Exception:
                 _log.exception("a callback about worker %s failed", event.member)
 
-    def _count(self, round: int, last: bool) -> None:
-        self._state.prepared = self._state.prepared or last
-        counts = self._open_calls()
-        if self._coordinator is None:
-            self._tell("counted", round, counts)
-        else:
-            self._coordinator.carry_out(self._coordinator.machine.counted(self.me.incarnation, round, counts))
-
-    def _over(self) -> None:
-        self._answered(self._answer, "done")
-        self.ending.set("over")
-
-    def _tell(self, method: str, *args: object) -> None:
-        """To the coordinator. While there is none, nothing: whoever is next learns all from our hello."""
-        if self._link is not None:
+    def _notify(self, event: str, *args: object) -> None:
+        """Report an event of this member to the coordinator, see `CoordinatorServer.on_event`."""
+        if self._server is not None:
+            self._server.on_event(self.me.incarnation, event, *args)
+        elif self._link is not None:
             with contextlib.suppress(FanwiseError):
-                self._link.notify(method, *args)
+                self._link.notify(event, *args)
 
-    # -- the death of the coordinator, and our own -----------------------------------------------------------------
+    # -- the end of the group for this worker ----------------------------------------------------------------------
 
-    def _link_ended(self, link: Link, ending: Ending) -> None:
+    def _on_link_ended(self, link: Link, ending: Ending) -> None:
         if link is self._link:
-            self._link = None
-            self._coordinator_gone(None if ending.clean else ending.reason, frozen=False, dead=ending.dead)
+            self._end_without_coordinator(None if ending.clean else ending.reason)
 
-    def _coordinator_gone(self, why: str | None, *, frozen: bool, dead: bool) -> None:
-        if self._seeking or self._closed.is_set() or self._state.fenced is not None:
-            return  # who seeks finds that its answer does not come
-        self._seeking = True
-        assert self._state.view is not None, "it was shown before it was admitted"
-        gone = FormerCoordinator(self._state.view.coordinator, why, frozen, dead)
-        self._succession = threading.Thread(target=self._succeed, args=(gone,), name="fanwise-succession", daemon=True)
-        self._succession.start()
+    def _lose_coordinator(self, link: Link, why: str) -> None:
+        """The coordinator does not answer any more."""
+        if link is self._link:
+            self._notify("lose", f"it considers this coordinator lost: {why}")
+            self._end_without_coordinator(why)
+        link.close("the coordinator was declared lost")
 
-    def _succeed(self, gone: FormerCoordinator) -> None:
-        try:
-            # A coordinator that only computes is waited for as long as a heartbeat; then there must be time left.
-            self._seeker.seek(_SUCCESSION_S + max(0.0, self.heartbeat_s - HEARTBEAT_S), gone)
-        except ClosedError:
+    def _end_without_coordinator(self, why: str | None) -> None:
+        """The coordinator was lost for the reason `why`, or has left if that is None."""
+        self._link = None
+        if not self._is_member:
+            self._answer.set("again", why or "the coordinator has left")
             return
-        except FanwiseError as error:
-            why = self._seeker.why_fenced or error.message
-            self._hub.call_soon(lambda: self._fence(why))
+        coordinator = self._state.members[self._state.coordinator]
+        event = Left(coordinator) if why is None else Lost(coordinator, why)
+        fate = "has left" if why is None else f"was lost: {why.rstrip('.')}"
+        self._end(
+            f"the group has ended, because worker {coordinator}, which coordinates it, {fate}.\n"
+            f"Call shutdown in all workers, then init_rpc, to form another group.",
+            event,
+        )
 
-    def _current(self) -> tuple[Link, Member | None] | None:
-        """The link to the coordinator, and who that is."""
-        view = self._state.view
-        return None if self._link is None else (self._link, view.member(view.coordinator) if view is not None else None)
-
-    def _give_up(self, link: Link, why: str, dead: bool) -> None:
-        """The coordinator at the other end of `link` counts as dead."""
-        if link is not self._link:
+    def _evict(self, why: str) -> None:
+        """The coordinator has declared this worker lost."""
+        if not self._is_member:
+            self._answer.set("again", why)
             return
-        if self._joined:
-            self._link = None
-            with contextlib.suppress(FanwiseError):
-                link.notify("fenced", why)
-            self._coordinator_gone(why, frozen=True, dead=dead)
-        link.close("declared lost")
+        self._end(
+            f"this worker, {self.me}, was declared lost by the others: {why}.\n"
+            f"They refuse its messages. Call shutdown, then init_rpc, to join again as another incarnation."
+        )
 
-    def _fence(self, why: str) -> None:
-        first, self._state.fenced = not self._closed.is_set() and not self.ending.is_set, why
-        self._joined = False
-        self.ending.set("fenced", why)
-        self._answer.set("fenced", why)
-        self._dismissed.set("done")
-        self._watch.end()
-        if self._coordinator is not None:
-            self._coordinator.close("declared lost")
-        link, self._link = self._link, None
-        if link is not None:
-            link.close("declared lost")
-        for callback in list(self.on_fenced) if first else ():
+    def _end(self, fenced: str, coordinator_event: Left | Lost | None = None) -> None:
+        """Stop being a member. Report the others as lost, unless this worker has left or the shutdown is complete."""
+        is_silent = self._closed.is_set() or self.ending.is_set or self.fenced is not None
+        self._is_member = False
+        self._left.set("done")
+        self._close_connections("declared lost")
+        if is_silent:
+            return
+        self.fenced, self._is_error = fenced, not isinstance(coordinator_event, Left)
+        self.ending.set("fenced")
+        _log.log(logging.WARNING if self._is_error else logging.INFO, "%s", fenced)
+        lost_members = self._state.clear(self.me)
+        for callback in list(self.on_fenced):
             try:
-                callback(fenced_text(self._state, why))
+                callback(fenced)
             except Exception:
                 _log.exception("a callback failed")
-        others = [member for member in self._state.members.values() if member != self.me] if first else []
-        for member in others:  # for whoever waits for one of them: none of them will hear or tell anything any more
-            self._happened(Lost(member, f"this worker was declared lost: {why}"))
+        for member in lost_members:  # they cannot be reached without the group
+            is_coordinator = coordinator_event is not None and member == coordinator_event.member
+            self._report(coordinator_event if coordinator_event and is_coordinator else Lost(member, fenced))
 
-    # -- the end ---------------------------------------------------------------------------------------------------
+    # -- leaving ---------------------------------------------------------------------------------------------------
 
     def shutdown(
         self,
@@ -448,71 +400,77 @@ class Group:
         graceful: bool,
         within_s: float | None,
         open_calls: Callable[[], tuple[int, int]] = lambda: (0, 0),
-        when_quiet: Callable[[], None] = lambda: None,
+        before_leaving: Callable[[], None] = lambda: None,
     ) -> None:
-        """Leave the group, and close. Blocks.
+        """Leave the group and close. Blocks.
 
-        Graceful in a static group: until all who are alive have called this, and no call is open anywhere. Graceful in
-        a dynamic group: until none is open here. `open_calls()` tells (open now, begun ever), from any thread; then
-        `when_quiet()` is called, while the others can still be reached.
+        A graceful shutdown of a static group waits until all members have called it and no call is open in the group,
+        that of a dynamic group until no call is open here. `open_calls()` returns (open calls, calls ever started) and
+        may be called by any thread. `before_leaving()` is called after the wait, while the others are reachable. The
+        wait ends without an error if the coordinator leaves.
 
-        Raises `DeadlineExceeded`, which says who is missing, after `within_s` seconds, and `WorkerLostError` when
-        this worker was declared lost. The group is closed all the same.
+        Raises DeadlineExceeded, which names the missing workers, after `within_s` seconds. A graceful shutdown raises
+        WorkerLostError if the coordinator was lost, or this worker was declared lost. The group is closed in any case.
         """
-        until_s = None if within_s is None else self._hub.clock.now_s() + within_s
+        deadline_s = None if within_s is None else self._hub.clock.now_s() + within_s
         self._open_calls = open_calls
         try:
-            if graceful and self._state.fenced is None:
-                self._leaving.settle(within_s, until_s, open_calls)
-                when_quiet()
-            self._leaving.leave(graceful=graceful)
-            if self._state.fenced is not None:
-                raise WorkerLostError(fenced_text(self._state, self._state.fenced))
+            if graceful and self.fenced is None:
+                self._wait_for_others(within_s, deadline_s)
+            if graceful and self.fenced is None:
+                before_leaving()
+            self._leave(is_shutdown_of_all=graceful and self.world_size is not None)
+            if graceful and self._is_error:
+                raise WorkerLostError(str(self.fenced))
         finally:
             self.close()
 
-    def arrive(self) -> None:
-        """This worker has called its graceful shutdown. On the hub's thread."""
-        self._state.arrived = True
-        if self._coordinator is not None:
-            self._coordinator.carry_out(self._coordinator.machine.arrive(self.me.incarnation))
-        else:
-            self._tell("arrive")
+    def _wait_for_others(self, within_s: float | None, deadline_s: float | None) -> None:
+        is_static = self.world_size is not None
+        if is_static:
+            run_on_hub(self._hub, lambda: self._notify("arrive"))
+        while not self.ending.is_set and (is_static or self._open_calls()[0]):
+            left_s = _ASK_S if deadline_s is None else deadline_s - self._hub.clock.now_s()
+            if left_s <= 0:
+                pending = self._pending_summary()
+                self._leave(is_shutdown_of_all=False)
+                raise DeadlineExceeded(f"the group was not shut down within {within_s} s: {pending}.")
+            self.ending.wait(min(left_s, _ASK_S if is_static else _MIN_PAUSE_S))
 
-    @property
-    def has_guests(self) -> bool:
-        """Whether this worker is the coordinator, and somebody still has a link to it."""
-        return self._coordinator is not None and self._coordinator.has_guests
+    def _leave(self, *, is_shutdown_of_all: bool) -> None:
+        """Wait until the others know that this worker leaves, for 5 s at most.
 
-    def say_goodbye(self) -> None:
-        """This worker leaves; nobody hears it while there is no coordinator. May be repeated. On the hub's thread."""
-        self._state.leaving = True
-        if self._coordinator is not None:
-            self._coordinator.machine.closing = True
-            self._coordinator.carry_out(self._coordinator.machine.leave(self.me.incarnation))
-        elif self._link is not None:
-            with contextlib.suppress(FanwiseError):
-                self._link.call("leave").add_done_callback(self._heard_goodbye)
-
-    def _heard_goodbye(self, reply: Reply) -> None:
-        if answer_of(reply)[0] == "done":
-            self._dismissed.set("done")
+        If all leave, the coordinator waits until the others have read its last message.
+        """
+        server, deadline_s = self._server, self._hub.clock.now_s() + _GOODBYE_S
+        self.ending.set("leaving")
+        if server is None and not is_shutdown_of_all:
+            run_on_hub(self._hub, lambda: self._notify("leave"))
+            if self._link is not None:
+                self._left.wait(_GOODBYE_S)
+        while is_shutdown_of_all and server is not None and server.has_connected_members:
+            if self._hub.clock.now_s() >= deadline_s:
+                break
+            self._closed.wait(_MIN_PAUSE_S)
 
     def close(self) -> None:
-        """Be a member no more, at once: the others see that this worker has left. A second call does nothing."""
+        """Close all connections of the group, which the others see as a departure. A second call has no effect."""
         if self._closed.is_set():
             return
         self._closed.set()
         with contextlib.suppress(FanwiseError):
-            run_on_hub(self._hub, self._close)
-        if self._succession is not None and not self._hub.is_loop_thread:
-            self._succession.join(GOODBYE_S)
+            run_on_hub(self._hub, lambda: self._close_connections("left"))
 
-    def _close(self) -> None:
-        self._watch.end()
-        if self._coordinator is not None:
-            self._coordinator.close("left")
+    def _close_connections(self, reason: str) -> None:
+        if self._server is not None:
+            self._server.close(reason)
         link, self._link = self._link, None
         if link is not None:
-            link.close("left")
-        self._seeker.stop()
+            link.close(reason)
+
+
+def _text_of(reply: Reply) -> tuple[str, str]:
+    try:
+        return "", str(reply.result())
+    except Exception:
+        return "", "the coordinator is gone"

@@ -3,8 +3,8 @@
     facts: do (threads that may block), do_inline (a reading thread), let_go (any thread, in a garbage collection too)
       -> RefTable -> orders: batches by `request`, values let go of, states confirmed or failed
 
-What happens on a reading thread only posts; the thread sends, because sending may connect, and it repeats what was not
-answered. Values are let go of under the lock and die outside of it. Knows no RRef and no call.
+What happens on a reading thread only posts; the thread sends, because sending may connect, and it repeats what could
+not be sent. Values are let go of under the lock and die outside of it. Knows no RRef and no call.
 """
 
 import itertools
@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any
 from torch.futures import Future
 
 from ...base.clocks import Clock, SystemClock
-from ...base.errors import ClosedError, DeadlineExceeded, LinkLostError, WorkerLostError
+from ...base.errors import DeadlineExceeded, WorkerLostError
 from ..calling.futures import error_of
-from ..membership.members import Event, Left, Member, lives, no_member
+from ..membership.members import Event, Left, lives, no_member
 from ..messages.ids import GlobalId, WorkerKey
 from ..worker_info import WorkerInfo
-from .orders import Acknowledge, Batch, Confirmed, FailRefs, FailValue, FreeValue, Order, Refused, Send
+from .orders import Batch, Confirmed, FailRefs, FailValue, FreeValue, Order, Refused, Send
 from .rref import TIMED_OUT, Pending, UserState, owner_lost
 from .table import RefTable
 
@@ -37,7 +37,7 @@ _STOP = object()
 
 
 class Keeper:
-    """See the module. `tick_s`: seconds after which what was not answered is sent again."""
+    """See the module. `tick_s`: seconds after which what could not be sent is sent again."""
 
     def __init__(self, agent: "Agent", *, tick_s: float, clock: Clock | None = None) -> None:
         self.agent = agent
@@ -50,13 +50,12 @@ class Keeper:
         self._numbers = itertools.count()
         self._made: RefTable | None = None
         self._closed = False
-        self._absent: dict[WorkerKey, int] = {}
+        self._undelivered: dict[WorkerKey, list[Batch]] = {}  # could not be sent, in their order
+        self._absent: dict[WorkerKey, int] = {}  # number of ticks
         self._ended: queue.SimpleQueue[object] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         agent.on("refs", self._on_batch)
         agent.on_lost.append(self._on_lost)
-        agent.on_cut.append(self._on_cut)
-        agent.on_over.append(self._on_over)
 
     @property
     def is_used(self) -> bool:
@@ -171,7 +170,7 @@ class Keeper:
                     self._fail(fork_id, lost)
                 case FailValue(rref_id, creator, why):
                     self._fail_value(rref_id, creator, why)
-                case FreeValue() | Acknowledge():
+                case FreeValue():
                     pass
 
     def _confirm(self, fork_id: GlobalId) -> None:
@@ -198,43 +197,38 @@ class Keeper:
             )
         elif why == "died":
             value.settle(WorkerLostError(f"{name} died before its call made the value of {rref_id}."))
-        elif why == "cut":
-            value.settle(
-                LinkLostError(
-                    f"the link of {name} was cut while its call was on the way that was to make the value of "
-                    f"{rref_id}: it did not run. Both workers live: call remote() again."
-                )
-            )
         else:
             value.settle(WorkerLostError(f"{name} could not send the call that was to make the value of {rref_id}."))
 
     def _send(self, batch: Batch) -> None:
-        self.agent.request(batch.to.id, "refs", batch).add_done_callback(partial(self._answered, batch.to))
+        with self.changed:
+            waiting = self._undelivered.get(batch.to)
+            if waiting is not None:
+                waiting.append(batch)
+                return
+        self.agent.request(batch.to.id, "refs", batch).add_done_callback(partial(self._answered, batch))
 
-    def _answered(self, peer: WorkerKey, future: "Future[Any]") -> None:
+    def _answered(self, batch: Batch, future: "Future[Any]") -> None:
         error = error_of(future)
-        up_to = future.value() if error is None else None
-        if up_to is not None:
-            self.do_inline(self.table.on_answer, peer, up_to)
-        elif isinstance(error, (WorkerLostError, ClosedError)) and self.agent.group.ending.is_set:
-            self.do_inline(self.table.left, peer)
+        if error is None:
+            if future.value():
+                self.do_inline(self.table.delivered, batch)
+        elif self.agent.group.ending.is_set:
+            self.do_inline(self.table.left, batch.to)
+        else:
+            with self.changed:
+                self._undelivered.setdefault(batch.to, []).append(batch)
 
-    def _on_batch(self, sender: WorkerInfo, batch: Batch) -> int | None:
-        orders = self.do_inline(self.table.on_batch, batch)
-        return next((order.up_to for order in orders if type(order) is Acknowledge), None)
+    def _on_batch(self, sender: WorkerInfo, batch: Batch) -> bool:
+        """Handle messages of another worker. Return False if they were for a former life of this one."""
+        self.do_inline(self.table.on_batch, batch)
+        return batch.to == self.table.me
 
     def _on_lost(self, worker: WorkerInfo, incarnation: int) -> None:
-        self.do_inline(self.table.lost, WorkerKey(worker.id, incarnation), self._alive())
-
-    def _on_cut(self, member: Member, link: int) -> None:
-        """Nothing that left by this link will come there any more; there is another one."""
-        if self.is_used:
-            self.do_inline(self.table.cut, member.key, link)
-            self.do_inline(self.table.again, member.key)
-
-    def _on_over(self, member: Member, link: int) -> None:
-        if self.is_used:
-            self.do_inline(self.table.over, member.key, link)
+        key = WorkerKey(worker.id, incarnation)
+        with self.changed:
+            self._undelivered.pop(key, None)
+        self.do_inline(self.table.lost, key, self._alive())
 
     def _heard(self, event: Event) -> None:
         if isinstance(event, Left):
@@ -255,7 +249,7 @@ class Keeper:
         return member.key
 
     def no_member(self, id: int) -> WorkerLostError:
-        return no_member(id, self.agent.group.members(), self.agent.group.former)
+        return no_member(id, self.agent.group.members(), self.agent.group.former, self.agent.group.fenced)
 
     def name_of(self, key: WorkerKey) -> str:
         return f"worker {self.info_of(key).name}"
@@ -307,10 +301,21 @@ class Keeper:
                 self._send(item)
 
     def _tick(self) -> None:
-        """Repeat what was not answered. Who is no member for some ticks was gone before this worker came."""
-        for peer in [peer for peer in self.table.waiting_for() if not self.is_member(peer)]:
+        """Send again what could not be sent: to newcomers that this worker does not know yet, and to those that left.
+
+        A worker that is no member for some ticks was gone before this one came.
+        """
+        for peer in list(self._undelivered):
+            if self.is_member(peer):
+                with self.changed:
+                    batches = self._undelivered.pop(peer, [])
+                for batch in batches:
+                    self._send(batch)
+                self._absent.pop(peer, None)
+                continue
             self._absent[peer] = self._absent.get(peer, 0) + 1
             if self._absent[peer] >= _ABSENT_TICKS:
                 del self._absent[peer]
+                with self.changed:
+                    self._undelivered.pop(peer, None)
                 self.do(self.table.lost, peer, self._alive())
-        self.do(self.table.tick)

@@ -1,8 +1,7 @@
 """What the reference table of one worker is told and says: messages between tables, orders to its own worker.
 
-    messages  ForkRequest, ChildAccepted, Release, Forget, Unmade, Cut, NeverCame, Drain, Drained; they travel in
-              numbered batches
-    orders    Send, Acknowledge, FreeValue, FailValue, Confirmed, FailRefs, Refused
+    messages  ForkRequest, ChildAccepted, Release, Forget, Unmade, Drain, Drained; they travel in batches
+    orders    Send, FreeValue, FailValue, Confirmed, FailRefs, Refused
 
 A reference (RRef) is a value at its owner; a fork is one worker's share in it. Plain values; knows nothing else.
 """
@@ -14,7 +13,7 @@ from ..messages.ids import GlobalId, WorkerKey
 from ..messages.records import control_codec
 
 # Why a call that was to make a value will never come to its owner.
-Why = Literal["died", "timed out", "not sent", "cut"]
+Why = Literal["died", "timed out", "not sent"]
 
 
 # -- messages ----------------------------------------------------------------------------------------------------------
@@ -45,14 +44,10 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """Creator to owner: the call that creates this was given up; forget the fork, also when the call is yet to come.
-
-    `link`: by which that left; 0: not known.
-    """
+    """Creator to owner: the call that creates this was given up; forget the fork, also when the call is yet to come."""
 
     rref_id: GlobalId
     fork_id: GlobalId
-    link: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,20 +60,6 @@ class Unmade:
     rref_id: GlobalId
     fork_id: GlobalId
     why: Why
-
-
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """To whom these were sent, as (reference, fork): the link that they left by was cut. Which of them did not come?"""
-
-    forks: tuple[tuple[GlobalId, GlobalId], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class NeverCame:
-    """The answer to Cut: these are not held here, and never will be."""
-
-    forks: tuple[tuple[GlobalId, GlobalId], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,21 +80,20 @@ class Drained:
     lost: WorkerKey
 
 
-TableMessage = ForkRequest | ChildAccepted | Release | Forget | Unmade | Cut | NeverCame | Drain | Drained
+TableMessage = ForkRequest | ChildAccepted | Release | Forget | Unmade | Drain | Drained
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Messages number `first`, `first + 1`, ... of those from `sender` to `to`, counted from 1."""
+    """Messages from `sender` to `to`, in their order."""
 
     sender: WorkerKey
     to: WorkerKey
-    first: int
     messages: tuple[TableMessage, ...]
 
 
 control_codec.register(
-    *(Batch, ForkRequest, ChildAccepted, Release, Forget, Unmade, Cut, NeverCame, Drain, Drained),
+    *(Batch, ForkRequest, ChildAccepted, Release, Forget, Unmade, Drain, Drained),
     first_code=16,
 )
 
@@ -122,17 +102,9 @@ control_codec.register(
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Bring this batch to `batch.to`; hand what comes back to `on_answer`."""
+    """Bring this batch to `batch.to`, after those before; then call `delivered` with it."""
 
     batch: Batch
-
-
-@dataclass(frozen=True, slots=True)
-class Acknowledge:
-    """Tell the sender of the batch that all messages up to this number are here."""
-
-    to: WorkerKey
-    up_to: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,4 +146,4 @@ class Refused:
     lost: WorkerKey
 
 
-Order = Send | Acknowledge | FreeValue | FailValue | Confirmed | FailRefs | Refused
+Order = Send | FreeValue | FailValue | Confirmed | FailRefs | Refused

@@ -25,8 +25,7 @@ import torch
 from torch.futures import Future
 
 from ...base.clocks import Clock
-from ...base.errors import ClosedError, DeadlineExceeded, LinkLostError, OwnerLostError, WorkerLostError
-from ...links.link import Link
+from ...base.errors import ClosedError, DeadlineExceeded, OwnerLostError, WorkerLostError
 from ..calling.futures import copy_exception, copy_result, error_of, wait_for
 from ..calling.server import DelayedReply
 from ..messages import pickling
@@ -42,7 +41,6 @@ _log = logging.getLogger("fanwise.rpc")
 
 _TICK_S = 1.0
 _DELETE_S = 10.0
-_LEAST_S = 0.001  # 0 would be for ever
 
 
 if TYPE_CHECKING:
@@ -54,7 +52,7 @@ class References:
 
     Args:
         agent: of this process; its references these become.
-        tick_s: what is unanswered for so long is sent again.
+        tick_s: interval in seconds between attempts to send what could not be sent.
         clock: for the deadlines and ticks.
     """
 
@@ -132,13 +130,6 @@ class References:
     def _created(self, user: UserState, creation: Pending, future: "Future[Any]") -> None:
         """The call that creates was answered, or not."""
         error, may_come = error_of(future), _has_left(future)
-        if isinstance(error, LinkLostError) and may_come:  # it came or not: the table asks the owner
-
-            def known(_: object) -> None:
-                creation.settle(None if user.error is None else user.error())
-
-            user.confirmed.add_done_callback(known)
-            return
         try:
             self._note_created(user, error, may_come=may_come)
         finally:
@@ -163,29 +154,15 @@ class References:
             self._keeper.do(partial(table.not_sent, timed_out=is_late), fork_id)
 
     @contextmanager
-    def receiving(self, forks: Sequence[Fork], link: Link | None = None) -> Iterator[None]:
-        """Around the unpickling of a message that came with these forks over `link`. What it takes, stays."""
-        outer, now.received = now.received, self.received(forks, link)
+    def receiving(self, forks: Sequence[Fork]) -> Iterator[None]:
+        """Around the unpickling of a message that came with these forks. What it takes, stays."""
+        outer, now.received = now.received, self.received(forks)
         try:
             yield
         finally:
             users = [rref._user for rref in now.received if rref._user is not None]
             now.unconfirmed = [user.confirmed for user in users if not user.confirmed.done()]
             now.received = outer
-
-    def leave(self, forks: Sequence[tuple[GlobalId, GlobalId]], link: Link, number: int) -> bool:
-        """A message with these, (reference, fork), leaves by `link`. False: that has ended, and nothing was noted."""
-        if number:
-            with self._keeper.changed:
-                if link.ending is not None:
-                    return False
-                self._keeper.told(self._keeper.table.leaving, forks, number)
-        return True
-
-    def stays(self, remote: tuple[GlobalId, GlobalId]) -> bool:
-        """The call that creates this has not left after all. False: it must not leave any more."""
-        with self._keeper.changed:
-            return self._keeper.table.stays(remote[1])
 
     def unsent(self, forks: Sequence[Fork]) -> None:
         """A message with these forks never left."""
@@ -257,24 +234,13 @@ class References:
             self.unsent([fork])
             raise
 
-    def received(self, forks: Sequence[Fork], link: Link | None) -> list[RRef[Any]]:
-        """Forks have come over `link`.
-
-        Raises LinkLostError when that was cut, and their parents may have been told that they never came.
-        """
+    def received(self, forks: Sequence[Fork]) -> list[RRef[Any]]:
+        """Return references to the forks that arrived with a message."""
         with self._keeper.changed:
-            self._check_not_cut(link)
             came = [self._receive(fork) for fork in forks]
         for _, orders in came:
             self._keeper.carry_out(orders)
         return [rref for rref, _ in came]
-
-    def _check_not_cut(self, link: Link | None) -> None:
-        if link is not None and link.ending is not None and not link.ending.clean:
-            raise LinkLostError(
-                f"the link that brought this was cut before it was opened ({link.ending.reason}): it is not taken.\n"
-                f"Both workers live: call again."
-            )
 
     def _receive(self, fork: Fork) -> tuple[RRef[Any], list[Order]]:
         table = self._keeper.table
@@ -303,14 +269,10 @@ class References:
 
     # -- for the server of calls -----------------------------------------------------------------------------------
 
-    def expect(self, made: Created, link: Link | None = None) -> Pending:
-        """A call has come whose value stays here: whoever asks for it waits from now on. On a reading thread.
-
-        Raises LinkLostError when the link that brought it was cut, and its creator may have been told so.
-        """
+    def expect(self, made: Created) -> Pending:
+        """A call has come whose value stays here: whoever asks for it waits from now on. On a reading thread."""
         rref_id, fork_id = made
         with self._keeper.changed:
-            self._check_not_cut(link)
             value = self._keeper.values.setdefault(rref_id, Pending())
             orders = self._keeper.told(self._keeper.table.begun, rref_id, fork_id, rref_id.creator)
         if rref_id.is_actor:
@@ -363,7 +325,7 @@ class References:
         return OwnerLostError(
             f"worker {self.agent.info.name} does not have the value of {rref_id}: it was freed, or never made.\n"
             f"That happens when the worker that passed the reference on, or created it, died or gave up waiting "
-            f"meanwhile; or when the call that was to make the value was cut off with its link."
+            f"meanwhile."
         )
 
     # -- asking owners ---------------------------------------------------------------------------------------------
@@ -378,27 +340,14 @@ class References:
         function: Callable[..., Any],
         args: tuple[object, ...],
         timeout_s: float,
-        *,
-        is_repeatable: bool,
     ) -> Any:
-        """Run our own `function` on the owner and wait; again when the owner did not know the reference yet.
-
-        `is_repeatable`: also when the link was cut, and it is not known whether it has run.
-        """
-        now_s = self._keeper.now_s
-        until_s = now_s() + timeout_s if timeout_s > 0 else None
-        while True:
-            left_s = timeout_s if until_s is None else max(_LEAST_S, until_s - now_s())
-            was_confirmed = user.confirmed.done()
-            try:
-                return self._ask_once(user, function, args, left_s)
-            except OwnerLostError:
-                if was_confirmed:
-                    raise
-                break
-            except LinkLostError as error:
-                if not is_repeatable or hasattr(error, "__notes__"):  # those of the function itself have notes
-                    raise
+        """Run our own `function` on the owner and wait; again when the owner did not know the reference yet."""
+        was_confirmed = user.confirmed.done()
+        try:
+            return self._ask_once(user, function, args, timeout_s)
+        except OwnerLostError:
+            if was_confirmed:
+                raise
         with self.agent.waiting():
             wait_for(user.confirmed)
         user.check("use it")
@@ -436,8 +385,6 @@ class References:
             error = error_of(first)
             if isinstance(error, OwnerLostError):
                 user.confirmed.add_done_callback(ask_again)
-            elif isinstance(error, LinkLostError) and not hasattr(error, "__notes__"):
-                ask_again(None)
             else:
                 copy_result(result, first)
 

@@ -193,7 +193,7 @@ class RRef(Generic[T]):
             return self.local_value()
         user.check("call to_here() on it")
         args = (user.fork.rref_id,)
-        value: T = self._references.ask_owner(user, value_on_owner, args, timeout, is_repeatable=True)
+        value: T = self._references.ask_owner(user, value_on_owner, args, timeout)
         return value
 
     def local_value(self) -> T:
@@ -245,7 +245,7 @@ class RRef(Generic[T]):
         else:
             user.check("call backward() on it")
             args = (user.fork.rref_id, dist_autograd_ctx_id, retain_graph)
-            self._references.ask_owner(user, backward_on_owner, args, UNSET_RPC_TIMEOUT, is_repeatable=False)
+            self._references.ask_owner(user, backward_on_owner, args, UNSET_RPC_TIMEOUT)
 
     # -- what torch's programs use all the same --------------------------------------------------------------------
 

@@ -1,42 +1,35 @@
-"""The reference table of one worker: who holds which remote value. Facts in, orders out.
+"""State machine of the references of one worker: which worker holds which remote value. Events in, orders out.
 
     user of a reference                                     owner
-      created, confirmed, gave_up, not_sent, dropped          begun, value_ready, expect
-      forked, leaving, unsent, received                       shared, leaving, unsent, received
-    everybody: lost, cut, over, tick, on_batch, on_answer
+      created, confirmed, gave_up, not_sent, dropped          begun, value_ready
+      forked, unsent, received                                shared, unsent, received
+    both: lost, on_batch, delivered
 
-What torch promises: the owner learns of the end of every fork; a fork outlives its children until their owner knows of
-them. A user's fork is UNCONFIRMED -> confirmed (its owner has answered its ForkRequest, or the call that created it)
--> dropped by the program and without children -> Release. Messages go in numbered streams, so that each is handled
-once and in order; each `tick` repeats what was unanswered at the tick before: who calls it chooses the time.
+As in torch, the owner learns of the end of every fork, and a fork outlives its children until their owner knows them.
+A user's fork is unconfirmed, then confirmed (its owner has handled its ForkRequest, or the call that created it), then
+released, when the program has dropped it and it has no children. Messages to one worker are handled once and in order,
+because links do that while both workers live.
 
-Death. What a dead worker held may live on in a fork that it had sent and whose holder is not yet known to the owner. So
-its forks are not dropped at once: owner and parents ask all others (Drain) to take nothing more from the dead, all of
-them, and to answer (Drained) when all they had from those is confirmed. Who dies before answering is asked about in
-turn. Then the forks go. A fork that arrives after that is Refused: its use is an error, and it holds nothing.
+Lost workers. A value that a lost worker held may live on in a fork that it had sent, whose holder the owner does not
+know yet. Therefore its forks are not dropped at once. Owner and parents ask all other workers to accept nothing more
+from lost workers (Drain), and to reply when everything they had from those is confirmed (Drained). A worker that is
+lost before it replies is asked about in turn. Then the forks are dropped. A fork that arrives later is Refused: its use
+is an error, and it holds nothing.
 
-Cuts. What was on a link that was cut, between workers that live, came or did not. Each side knows by which link a fork
-left (`leaving`). When the other side has let go of that link (`cut` here, `over` there) it is asked again by its id:
-what it does not hold by then it never will (Cut, NeverCame); and a call that did not come leaves an error in its
-value's place (Unmade). To ask twice, or about what has long been settled, changes nothing.
-
-Invariants: a value is freed when no fork is left, never while a living worker holds one or is being sent one; facts may
-come late or twice; a lost worker is never heard again. What stays for ever is one number per peer and stream, one per
-link that was cut while the peer lives, and the keys of the lost. Knows no values, threads, links or time.
+Invariants: a value is freed when no fork is left, and never while a living worker holds one or is being sent one;
+events may be late or repeated; messages of a lost worker are ignored. Only the keys of lost workers are kept for ever.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import final
 
 from ..messages.ids import Fork, GlobalId, WorkerKey
-from .delivery import Inbox, Outbox
 from .orders import (
-    Acknowledge,
     Batch,
     ChildAccepted,
     Confirmed,
-    Cut,
     Drain,
     Drained,
     FailRefs,
@@ -44,7 +37,6 @@ from .orders import (
     Forget,
     ForkRequest,
     FreeValue,
-    NeverCame,
     Order,
     Refused,
     Release,
@@ -53,8 +45,6 @@ from .orders import (
     Unmade,
     Why,
 )
-
-_FORKS_A_MESSAGE = 1000
 
 
 @dataclass(slots=True)
@@ -69,7 +59,6 @@ class Held:
     parent: WorkerKey | None
     confirmed: bool = False
     given_up: bool = False
-    was_cut: bool = False
     dropped: bool = False
     was_shared: bool = False
     children: dict[GlobalId, WorkerKey] = field(default_factory=dict)
@@ -91,14 +80,11 @@ class RefTable:
         self.me = me
         self.held: dict[GlobalId, Held] = {}  # by fork
         self.owned: dict[GlobalId, Owned] = {}  # by reference
-        # Forks that were given up before their call came: who made them, by which link that call left, and of what.
-        self._forgotten: dict[GlobalId, tuple[WorkerKey, int, GlobalId]] = {}
-        # Forks that others have or will have from us: their reference, and the link.
-        self._left_by: dict[GlobalId, tuple[GlobalId, int]] = {}
-        self._over: dict[WorkerKey, set[int]] = {}  # links that nothing comes over any more
+        # Forks that were given up before their call came, and who made them.
+        self._forgotten: dict[GlobalId, WorkerKey] = {}
         self._parent_of: dict[GlobalId, GlobalId] = {}  # child on its way -> the fork of ours it came from
-        self._outboxes: dict[WorkerKey, Outbox] = {}
-        self._inboxes: dict[WorkerKey, Inbox] = {}
+        self._posted: dict[WorkerKey, list[TableMessage]] = {}  # since the last `_done`
+        self._undelivered: Counter[WorkerKey] = Counter()  # number of messages
         self._fenced: set[WorkerKey] = set()
         self._lost: set[WorkerKey] = set()
         self._asked: dict[WorkerKey, set[WorkerKey]] = {}  # the lost -> who waits for our Drained
@@ -107,7 +93,6 @@ class RefTable:
         self._untold: set[WorkerKey] = set()
         self._told_with: dict[WorkerKey, tuple[WorkerKey, ...]] = {}  # by inquiry
         self._orders: list[Order] = []
-        self._posted: set[WorkerKey] = set()
 
     # -- what the service asks -------------------------------------------------------------------------------------
 
@@ -116,8 +101,8 @@ class RefTable:
         return worker in self._fenced
 
     def waiting_for(self) -> list[WorkerKey]:
-        """Whose answer is awaited. When there is nobody, a tick does nothing."""
-        return [peer for peer, box in self._outboxes.items() if box.unanswered]
+        """Return the workers to which messages are on their way."""
+        return list(self._undelivered)
 
     @property
     def num_unconfirmed(self) -> int:
@@ -127,7 +112,7 @@ class RefTable:
     @property
     def num_unanswered(self) -> int:
         """Messages on their way."""
-        return sum(len(box.unanswered) for box in self._outboxes.values())
+        return self._undelivered.total()
 
     @property
     def num_forks(self) -> int:
@@ -160,24 +145,11 @@ class RefTable:
         """The call that creates this will never come to the owner, who may have been asked for the value by others."""
         held = self.held.get(fork_id)
         if held is not None and not held.confirmed and held.parent is None:
-            self._left_by.pop(fork_id, None)
             if held.was_shared:
                 self._post(held.owner, Unmade(held.rref_id, fork_id, "timed out" if timed_out else "not sent"))
-            elif not held.was_cut:  # else its owner is asked, and knows of it then
+            else:
                 del self.held[fork_id]
         return self._done()
-
-    def leaving(self, forks: Iterable[tuple[GlobalId, GlobalId]], link: int) -> list[Order]:
-        """These, (reference, fork), leave by this link: forks for others, and those of calls that create."""
-        for rref_id, fork_id in forks:
-            owned = self.owned.get(rref_id)
-            if fork_id in self.held or fork_id in self._parent_of or (owned is not None and fork_id in owned.forks):
-                self._left_by[fork_id] = rref_id, link
-        return self._done()
-
-    def stays(self, fork_id: GlobalId) -> bool:
-        """The call that creates this has not left after all. False: its owner is asked already: it must not leave."""
-        return self._left_by.pop(fork_id, None) is not None
 
     def forked(self, source: GlobalId, fork: Fork, child: WorkerKey) -> list[Order]:
         """`source`, a fork held here, is being sent to `child` as `fork`."""
@@ -245,42 +217,6 @@ class RefTable:
 
     # -- facts of everybody ----------------------------------------------------------------------------------------
 
-    def cut(self, peer: WorkerKey, link: int) -> list[Order]:
-        """A link to `peer`, which lives, was cut: nothing that left by it will come there any more. May be repeated."""
-        if peer in self._fenced:
-            return []
-        asked = []
-        for fork_id in [fork_id for fork_id, (_, left_by) in self._left_by.items() if left_by == link]:
-            rref_id, _ = self._left_by.pop(fork_id)
-            held = self.held.get(fork_id)
-            if held is not None:  # a call that creates
-                if not held.confirmed:
-                    held.was_cut = True
-                    self._post(peer, Unmade(rref_id, fork_id, "cut"))
-                continue
-            asked.append((rref_id, fork_id))
-        for begin in range(0, len(asked), _FORKS_A_MESSAGE):
-            self._post(peer, Cut(tuple(asked[begin : begin + _FORKS_A_MESSAGE])))
-        return self._done()
-
-    def over(self, peer: WorkerKey, link: int) -> list[Order]:
-        """Nothing that `peer` sent by this link will come any more. May be repeated."""
-        if peer not in self._fenced:
-            self._over.setdefault(peer, set()).add(link)
-            for fork_id in [
-                f for f, (maker, left_by, _) in self._forgotten.items() if (maker, left_by) == (peer, link)
-            ]:
-                *_, rref_id = self._forgotten.pop(fork_id)
-                self._never_comes(rref_id, peer)
-        return self._done()
-
-    def again(self, peer: WorkerKey) -> list[Order]:
-        """There is a new link to `peer`: what it has not answered is sent again."""
-        box = self._outboxes.get(peer)
-        if box is not None and box.unanswered:
-            self._orders.append(Send(Batch(self.me, peer, *box.first())))
-        return self._done()
-
     def lost(self, worker: WorkerKey, alive: Iterable[WorkerKey]) -> list[Order]:
         """`worker` is dead or has left. `alive`: all who may have had something from it."""
         if worker in self._lost or worker == self.me:
@@ -288,9 +224,8 @@ class RefTable:
         self._lost.add(worker)
         self._untold.add(worker)
         self._fenced.add(worker)
-        self._outboxes.pop(worker, None)
-        self._inboxes.pop(worker, None)
-        self._over.pop(worker, None)
+        self._posted.pop(worker, None)
+        self._undelivered.pop(worker, None)
         for askers in self._asked.values():
             askers.discard(worker)
         self._fail_refs_of(worker)
@@ -300,52 +235,42 @@ class RefTable:
         self._answer_drains()
         return self._done()
 
-    def tick(self) -> list[Order]:
-        """Some time has gone by: what was unanswered at the last tick, too, is sent again."""
-        for peer, box in self._outboxes.items():
-            again = box.overdue()
-            if again is not None:
-                self._orders.append(Send(Batch(self.me, peer, *again)))
-        return self._done()
-
     def on_batch(self, batch: Batch) -> list[Order]:
         """Messages have come. The lost are not heard, nor is who means another life of this worker."""
         if batch.to != self.me or batch.sender in self._fenced:
             return []
-        inbox = self._inboxes.setdefault(batch.sender, Inbox())
-        for message in inbox.take(batch.first, batch.messages):
+        for message in batch.messages:
             self._handle(batch.sender, message)
-        return [Acknowledge(batch.sender, inbox.up_to), *self._done()]
+        return self._done()
 
     def left(self, worker: WorkerKey) -> list[Order]:
         """The shutdown of all is over, and `worker` has gone already: what it has not answered it needs no more."""
-        box = self._outboxes.get(worker)
-        if box is not None:
-            box.unanswered.clear()
+        self._undelivered.pop(worker, None)
         return self._done()
 
-    def on_answer(self, peer: WorkerKey, up_to: int) -> list[Order]:
-        """`peer` has our messages up to this number."""
-        box = self._outboxes.get(peer)
-        for message in box.answered(up_to) if box is not None else ():
-            if isinstance(message, ForkRequest | Unmade):
-                self._confirm(message.fork_id)
+    def delivered(self, batch: Batch) -> list[Order]:
+        """The receiver has handled our batch."""
+        if batch.to in self._undelivered:
+            self._undelivered[batch.to] -= len(batch.messages)
+            if not self._undelivered[batch.to]:
+                del self._undelivered[batch.to]
+            for message in batch.messages:
+                if isinstance(message, ForkRequest | Unmade):
+                    self._confirm(message.fork_id)
         return self._done()
 
-    # -- streams ---------------------------------------------------------------------------------------------------
+    # -- messages ---------------------------------------------------------------------------------------------------
 
     def _post(self, to: WorkerKey, message: TableMessage) -> None:
         if to not in self._fenced:
-            self._outboxes.setdefault(to, Outbox()).post(message)
-            self._posted.add(to)
+            self._posted.setdefault(to, []).append(message)
 
     def _done(self) -> list[Order]:
         """All orders since the last call."""
-        for peer in sorted(self._posted):
-            box = self._outboxes.get(peer)
-            if box is not None and box.fresh_number < box.next_number:
-                self._orders.append(Send(Batch(self.me, peer, *box.fresh())))
-        self._posted.clear()
+        posted, self._posted = self._posted, {}
+        for peer, messages in sorted(posted.items()):
+            self._undelivered[peer] += len(messages)
+            self._orders.append(Send(Batch(self.me, peer, tuple(messages))))
         orders, self._orders = self._orders, []
         return orders
 
@@ -357,18 +282,10 @@ class RefTable:
                 self._accepted(fork_id)
             case Release(rref_id, fork_id):
                 self._drop_fork(rref_id, fork_id)
-            case Forget(rref_id, fork_id, link):
-                self._forget(rref_id, fork_id, sender, link)
+            case Forget(rref_id, fork_id):
+                self._forget(rref_id, fork_id, sender)
             case Unmade(rref_id, fork_id, why):
                 self._make_error(rref_id, fork_id, sender, why)
-            case Cut(forks):
-                absent = tuple((rref_id, fork_id) for rref_id, fork_id in forks if fork_id not in self.held)
-                if absent:
-                    self._post(sender, NeverCame(absent))
-            case NeverCame(forks):
-                for rref_id, fork_id in forks:
-                    self._accepted(fork_id)
-                    self._drop_fork(rref_id, fork_id)
             case Drain(lost, lost_before):
                 self._fenced.update({lost, *lost_before} - {self.me})
                 self._asked.setdefault(lost, set()).add(sender)
@@ -383,7 +300,6 @@ class RefTable:
         if held is None or held.confirmed:
             return
         held.confirmed = True
-        self._left_by.pop(fork_id, None)
         self._orders.append(Confirmed(fork_id))
         if held.parent is not None:
             self._post(held.parent, ChildAccepted(fork_id))
@@ -392,7 +308,6 @@ class RefTable:
 
     def _accepted(self, fork_id: GlobalId) -> None:
         source = self._parent_of.pop(fork_id, None)
-        self._left_by.pop(fork_id, None)
         if source is not None:
             self.held[source].children.pop(fork_id)
             self._settle(source)
@@ -402,14 +317,11 @@ class RefTable:
         held = self.held.get(fork_id)
         if held is None or not held.dropped or held.children or not (held.confirmed or held.given_up):
             return
-        if held.was_cut and not held.confirmed:  # its owner is just asked
-            return
         del self.held[fork_id]
-        _, link = self._left_by.pop(fork_id, (held.rref_id, 0))
         if held.confirmed:
             self._post(held.owner, Release(held.rref_id, fork_id))
         else:
-            self._post(held.owner, Forget(held.rref_id, fork_id, link))
+            self._post(held.owner, Forget(held.rref_id, fork_id))
 
     # -- values that this worker owns ------------------------------------------------------------------------------
 
@@ -434,22 +346,12 @@ class RefTable:
         if self._expect(rref_id):  # else the holder learns it when it asks for the value
             self.owned[rref_id].forks[fork_id] = holder
 
-    def _forget(self, rref_id: GlobalId, fork_id: GlobalId, creator: WorkerKey, link: int) -> None:
+    def _forget(self, rref_id: GlobalId, fork_id: GlobalId, creator: WorkerKey) -> None:
         owned = self.owned.get(rref_id)
         if owned is not None and fork_id in owned.forks:
             self._drop_fork(rref_id, fork_id)
-        elif link in self._over.get(creator, ()):
-            self._never_comes(rref_id, creator)
         else:
-            self._forgotten[fork_id] = creator, link, rref_id
-
-    def _never_comes(self, rref_id: GlobalId, creator: WorkerKey) -> None:
-        """The call that was to create this was cut, and its creator has given it up; others may have asked for it."""
-        owned = self.owned.get(rref_id)
-        if owned is not None and not owned.begun:
-            owned.begun = True
-            self._orders.append(FailValue(rref_id, creator, "cut"))
-            self._free_unused(rref_id)
+            self._forgotten[fork_id] = creator
 
     def _make_error(self, rref_id: GlobalId, fork_id: GlobalId, creator: WorkerKey, why: Why) -> None:
         """As if the call had come, and its function had failed: whoever has the reference from there learns it."""
@@ -462,7 +364,6 @@ class RefTable:
     def _drop_fork(self, rref_id: GlobalId, fork_id: GlobalId) -> None:
         owned = self.owned.get(rref_id)
         if owned is not None and owned.forks.pop(fork_id, None) is not None:
-            self._left_by.pop(fork_id, None)
             self._free_unused(rref_id)
 
     def _free_unused(self, rref_id: GlobalId) -> None:
@@ -476,15 +377,13 @@ class RefTable:
     def _fail_refs_of(self, owner: WorkerKey) -> None:
         failed = [fork_id for fork_id, held in self.held.items() if held.owner == owner]
         for fork_id in failed:
-            self._left_by.pop(fork_id, None)
             for child in self.held.pop(fork_id).children:
                 del self._parent_of[child]
-                self._left_by.pop(child, None)
         if failed:
             self._orders.append(FailRefs(tuple(failed), owner))
 
     def _fail_values_from(self, creator: WorkerKey) -> None:
-        for fork_id in [fork_id for fork_id, (maker, *_) in self._forgotten.items() if maker == creator]:
+        for fork_id in [fork_id for fork_id, maker in self._forgotten.items() if maker == creator]:
             del self._forgotten[fork_id]
         for rref_id, owned in list(self.owned.items()):
             if not owned.begun and rref_id.creator == creator:

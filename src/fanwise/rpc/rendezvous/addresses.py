@@ -1,19 +1,16 @@
-"""Where the workers of a group meet: what `env://`, `tcp://host:port` and `file:///path` mean here.
+"""Addresses at which a group meets: the meaning of `env://`, `tcp://host:port` and `file:///path`.
 
-    env://                             MASTER_ADDR, MASTER_PORT, and where not given: RANK, WORLD_SIZE
+    env://                             MASTER_ADDR, MASTER_PORT; RANK and WORLD_SIZE unless they are given
     tcp://host:port?rank=&world_size=
-    tcp://host:port,other:port         several: newcomers find the group while a worker on one of these hosts lives
-                                       (MASTER_ADDR=host,other does the same, with one port for all)
     file:///path?rank=&world_size=     this host only; nothing is written to the path
 
-An address of this host without a secret is a Unix socket that only this user can reach (`entrance.py`), named after the
-address: no port is opened. With a secret it is TLS on that port. An address of another host needs a secret.
-Parses and names; opens nothing.
+An address of this host without a secret is a Unix socket of this user (`unix.py`), named after the address: no port is
+opened. With a secret it is TLS at that port. An address of another host needs a secret.
 """
 
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
@@ -22,24 +19,14 @@ _PORT_MAX = 65535
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """An address, and whether it is one of this host."""
-
-    host: str
-    port: int
-    is_here: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Rendezvous:
-    """A place to meet, or several.
+class Address:
+    """An address at which a group meets.
 
     Attributes:
-        url: as the user wrote it, with the address where that came from the environment; for messages.
-        name: the same text for all who mean the same place on this host.
-        host, port: where rank 0 listens between hosts; "" and 0 for `file://`.
-        is_here: whether the address is one of this host.
-        others: where the group may be found too, in this order.
+        url: as the user wrote it, with the values of the environment, for messages.
+        name: equal for all spellings of the same address on this host.
+        host, port: where rank 0 listens; "" and 0 for `file://`.
+        is_here: True for an address of this host.
     """
 
     url: str
@@ -47,22 +34,6 @@ class Rendezvous:
     host: str = ""
     port: int = 0
     is_here: bool = True
-    others: tuple[Place, ...] = ()
-
-    @property
-    def places(self) -> tuple[Place, ...]:
-        """All addresses, in their order."""
-        return (Place(self.host, self.port, self.is_here), *self.others)
-
-    @property
-    def is_any_here(self) -> bool:
-        """Whether a worker of this host may let others in."""
-        return any(place.is_here for place in self.places)
-
-    @property
-    def are_all_here(self) -> bool:
-        """Whether no other host is named."""
-        return all(place.is_here for place in self.places)
 
 
 def parse(
@@ -71,101 +42,93 @@ def parse(
     rank: int = -1,
     world_size: int | None = None,
     environment: Mapping[str, str] = os.environ,
-) -> tuple[Rendezvous, int, int | None]:
-    """The place, this worker's rank, and the world size or None for a dynamic group.
+) -> tuple[Address, int, int | None]:
+    """Return the address, the rank of this worker, and the world size or None for a dynamic group.
 
-    `rank` -1 and `world_size` None stand for what the address or the environment says. Raises ValueError when the rank
-    is nowhere, when the same thing is said twice in different ways, or for an address that is none.
+    `rank` -1 and `world_size` None are replaced by the values of the address or the environment. Raises ValueError for
+    a missing rank, for two different values, and for an invalid address.
     """
     parts = urlsplit(url)
     if parts.scheme not in ("env", "tcp", "file"):
         raise ValueError(f"init_method must begin with env://, tcp:// or file://, got {url!r}")
-    said = _said(parts.scheme, parts.query, environment)
-    rank = _one(parts.scheme, "rank", None if rank == -1 else rank, said)
-    size = None if world_size is None and "world_size" not in said else _one(
-        parts.scheme, "world_size", world_size, said
-    )  # fmt: skip
+    defaults = _defaults(parts.scheme, parts.query, environment)
+    rank = _setting(parts.scheme, "rank", None if rank == -1 else rank, defaults)
+    if world_size is not None or "world_size" in defaults:
+        world_size = _setting(parts.scheme, "world_size", world_size, defaults)
     if parts.scheme == "file":
-        return _file(url, parts.netloc + parts.path), rank, size
+        path = parts.netloc + parts.path
+        if not path:
+            raise _invalid("file", "path missing")
+        return Address(url, f"file:{Path(path).resolve()}"), rank, world_size
     if parts.scheme == "tcp":
-        return _tcp(url, [_split(url, address) for address in parts.netloc.split(",")]), rank, size
+        return _tcp_address(url, *_split(url, parts.netloc)), rank, world_size
     host, port = (_variable(name, environment) for name in ("MASTER_ADDR", "MASTER_PORT"))
     if not port.isdecimal():
-        raise _wrong("env", f"environment variable MASTER_PORT must be a port number, got {port!r}")
-    where = f"env:// (MASTER_ADDR={host}, MASTER_PORT={port})"
-    return _tcp(where, [(one.strip(), int(port)) for one in host.split(",")]), rank, size
+        raise _invalid("env", f"environment variable MASTER_PORT must be a port number, got {port!r}")
+    return _tcp_address(f"env:// (MASTER_ADDR={host}, MASTER_PORT={port})", host.strip(), int(port)), rank, world_size
 
 
-def _said(scheme: str, query: str, environment: Mapping[str, str]) -> dict[str, int]:
-    """Rank and world size as the address has them, or the environment where that is asked."""
+def _defaults(scheme: str, query: str, environment: Mapping[str, str]) -> dict[str, int]:
+    """Return rank and world size of the address, and for env:// of the environment."""
     texts = {key: value for key, value in parse_qsl(query) if key in ("rank", "world_size")}
     if scheme == "env":
-        texts = {
-            key: environment[key.upper()] for key in ("rank", "world_size") if environment.get(key.upper())
-        } | texts
-    said = {}
+        variables = {key: environment.get(key.upper(), "") for key in ("rank", "world_size")}
+        texts = {key: text for key, text in variables.items() if text} | texts
+    numbers = {}
     for key, text in texts.items():
         try:
-            said[key] = int(text)
+            numbers[key] = int(text)
         except ValueError:
-            raise _wrong(scheme, f"{key} must be a whole number, got {text!r}") from None
-    return {key: number for key, number in said.items() if number != -1}
+            raise _invalid(scheme, f"{key} must be a whole number, got {text!r}") from None
+    return {key: number for key, number in numbers.items() if number != -1}
 
 
-def _one(scheme: str, key: str, given: int | None, said: Mapping[str, int]) -> int:
-    """What the caller gave, else what was said. What the environment says may differ: the caller knows better."""
-    if given is not None:
-        if scheme != "env" and said.get(key, given) != given:
-            raise _wrong(scheme, f"{key}={given} was given, but the address says {key}={said[key]}")
-        return given
-    if key in said:
-        return said[key]
+def _setting(scheme: str, key: str, value: int | None, defaults: Mapping[str, int]) -> int:
+    """Return the argument of the caller, or else the default. An argument may differ from the environment."""
+    if value is not None:
+        if scheme != "env" and defaults.get(key, value) != value:
+            raise _invalid(scheme, f"{key}={value} was given, but the address says {key}={defaults[key]}")
+        return value
+    if key in defaults:
+        return defaults[key]
     if scheme == "env":
-        raise _wrong(scheme, f"environment variable {key.upper()} expected, but not set; or give {key}= to init_rpc")
-    raise _wrong(scheme, f"{key} parameter missing; give {key}= to init_rpc, or ?{key}= in the address")
+        raise _invalid(scheme, f"environment variable {key.upper()} expected, but not set; or give {key}= to init_rpc")
+    raise _invalid(scheme, f"{key} parameter missing; give {key}= to init_rpc, or ?{key}= in the address")
 
 
 def _variable(name: str, environment: Mapping[str, str]) -> str:
     value = environment.get(name)
     if not value:
-        raise _wrong("env", f"environment variable {name} expected, but not set; rank 0's host and a free port of it")
+        raise _invalid("env", f"environment variable {name} expected, but not set; rank 0's host and a free port of it")
     return value
 
 
-def _wrong(scheme: str, text: str) -> ValueError:
+def _invalid(scheme: str, text: str) -> ValueError:
     return ValueError(f"{scheme}:// rendezvous: {text}.")
 
 
-def _file(url: str, path: str) -> Rendezvous:
-    if not path:
-        raise _wrong("file", "path missing")
-    return Rendezvous(url, f"file:{Path(path).resolve()}")
-
-
-def _split(url: str, address: str) -> tuple[str | None, int | None]:
+def _split(url: str, location: str) -> tuple[str | None, int | None]:
     try:
-        parts = urlsplit(f"//{address}")
+        parts = urlsplit(f"//{location}")
         return parts.hostname, parts.port
     except ValueError as error:
-        raise _wrong("tcp", f"{address!r} in {url!r} is no host:port: {error}") from None
+        raise _invalid("tcp", f"{location!r} in {url!r} is no host:port: {error}") from None
 
 
-def _tcp(url: str, addresses: Sequence[tuple[str | None, int | None]]) -> Rendezvous:
+def _tcp_address(url: str, host: str | None, port: int | None) -> Address:
     scheme = url.partition(":")[0]
-    places = []
-    for host, port in addresses:
-        if not host:
-            raise _wrong(scheme, f"host name missing in {url!r}")
-        if port is None or not 0 <= port <= _PORT_MAX:
-            raise _wrong(scheme, f"port number missing in {url!r}")
-        places.append(Place(host, port, is_address_of_this_host(host)))
-    first, *others = places
-    name = f"port:{first.port}" if first.is_here else f"{first.host}:{first.port}"
-    return Rendezvous(url, name, first.host, first.port, first.is_here, tuple(others))
+    if not host:
+        raise _invalid(scheme, f"host name missing in {url!r}")
+    if "," in host:
+        raise _invalid(scheme, f"one host expected, that of rank 0, got {host!r}")
+    if port is None or not 0 <= port <= _PORT_MAX:
+        raise _invalid(scheme, f"port number missing in {url!r}")
+    is_here = is_address_of_this_host(host)
+    return Address(url, f"port:{port}" if is_here else f"{host}:{port}", host, port, is_here)
 
 
 def is_known(host: str) -> bool:
-    """Whether the name `host` has an address at all. May ask a name server."""
+    """Return True if the name `host` has an address. May query a name server."""
     try:
         return bool(socket.getaddrinfo(host, None, type=socket.SOCK_DGRAM))
     except OSError:
@@ -173,19 +136,27 @@ def is_known(host: str) -> bool:
 
 
 def is_address_of_this_host(host: str) -> bool:
-    """Whether all addresses of the name `host` belong to this host. May ask a name server."""
+    """Return True if all addresses of the name `host` belong to this host. May query a name server."""
     try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_DGRAM)
+        addresses = socket.getaddrinfo(host, None, type=socket.SOCK_DGRAM)
     except OSError:
         return False
-    return all(_can_bind(family, address) for family, _type, _protocol, _name, address in found)
+    return all(_can_bind(family, address) for family, _type, _protocol, _name, address in addresses)
 
 
 def _can_bind(family: int, address: tuple[object, ...]) -> bool:
-    """The kernel binds a socket only to addresses of its own."""
+    """The kernel binds sockets to addresses of its own host only."""
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.bind(address)
     except OSError:
         return False
     return True
+
+
+def address_towards(host: str, port: int = 0) -> str:
+    """Return the address of this host on the route to `host`. Sends nothing."""
+    family, kind, protocol, _name, address = socket.getaddrinfo(host, port or 1, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind, protocol) as probe:
+        probe.connect(address)
+        return str(probe.getsockname()[0])

@@ -195,7 +195,7 @@ class Stream(Generic[T]):
     def __next__(self) -> T:
         """Return the next item. Blocks until it arrives, at most the `timeout` of the stream.
 
-        Raises the error of the function after the items before it; WorkerLostError or LinkLostError after the received
+        Raises the error of the function after the items before it; WorkerLostError after the received
         items; DeadlineExceeded, which ends the stream; NotSendableError if the item cannot be sent.
         """
         result = self._reader.next_nowait()

@@ -53,7 +53,6 @@ QUIET = [
     "links/security/handshake.py",
     "links/security/hello.py",
     "links/calls.py",
-    "links/outstanding.py",
     "links/counts.py",
     "links/flow_control/credits.py",
     "links/transports/spinning.py",

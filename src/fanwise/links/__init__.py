@@ -2,7 +2,6 @@
 
     frames (pure)     messages cut out of bytes, lengths checked before memory is asked for
     calls (pure)      which calls are open
-    outstanding (pure)  what is out with others, by id
     codec, plain       objects to bytes and back: as pickles, and values of a fixed list
     pickler            one way to pickle, for links and for the calls of rpc
     hub                the loop of a process

@@ -312,7 +312,7 @@ class Link:
         "__weakref__",
         *("peer", "handler", "ending", "on_malformed", "dumps", "loads", "load_error"),
         *("on_late", "refused", "asked"),
-        *("_alarm", "_calls", "_death", "_endings", "_fd", "_flow", "_held", "_hub", "_is_finished"),
+        *("_alarm", "_calls", "_death", "_endings", "_fd", "_flow", "_held", "_hub"),
         *("_latencies", "_limits", "_lock", "_num_failed", "_num_not_calls", "_resumable"),
         *("_num_timed_out", "_over", "_pid", "_reader", "_reader_id", "_reading", "_sender", "_sharing"),
         *("_taken_there", "_told", "_unhandled", "_waiters", "_watch", "_wire"),
@@ -336,7 +336,7 @@ class Link:
         self._pid, self._fd = os.getpid(), wire.fileno()
         self._watch = PeerWatch(hub, peer, self._peer_ended)
         self._death: Ending | None = None
-        self._over = self._told = self._is_finished = False
+        self._over = self._told = False
         self._endings: list[Callable[[Link, Ending], None]] = []
         self._lock, self._reading, self._reader_id = threading.Lock(), threading.Lock(), 0
         self._calls: Calls[Reply] = Calls()
@@ -459,11 +459,6 @@ class Link:
     def peer_takes(self, frame_bytes: int) -> None:
         """The other side has said how large a message it takes. Until then it is taken to be as this side."""
         self._taken_there = self._taken_there._replace(frame_bytes=frame_bytes)
-
-    @property
-    def is_read_out(self) -> bool:
-        """Whether it has ended, and nothing that came over it is being handled any more."""
-        return self._is_finished and not self._reading.locked()
 
     @property
     def num_open(self) -> int:
@@ -1225,7 +1220,6 @@ class Link:
             except Exception:
                 _log.exception("a callback of the end of the link to %s failed", self.peer)
         self._let_go()
-        self._is_finished = True
         self._watch.close()
 
     def _close_wire(self) -> None:

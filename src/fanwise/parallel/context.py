@@ -549,22 +549,22 @@ class Run:
                 f"path={path!r} is the memory of one process of this run, which is lost when the process ends.\n"
                 f"Use a file or another URL. memory:// is for runs in the calling process."
             )
-        self._team.together(lambda: self._start_checkpoint(location, wait))
+        errors: list[Exception] = []
+        self._team.together(lambda: self._start_checkpoint(location, wait, errors))
+        if errors:
+            raise errors[0]
         return path
 
-    def _start_checkpoint(self, location: Location, wait: bool) -> None:
-        error: Exception | None = None
+    def _start_checkpoint(self, location: Location, wait: bool, errors: list[Exception]) -> None:
         if self._team.index == 0:
             try:
                 self.writer.start(location, self._state.content())
                 if wait:
                     self.writer.wait()
-            except Exception as exception:
-                error = exception  # the program may continue after it, so the others must, too
+            except Exception as error:
+                errors.append(error)  # raised after the others have been told, because the program may catch it
         # Without this, another process could fail after `save` and end the run before process 0 has called it.
         self._team.gather("saves a checkpoint", None)
-        if error is not None:
-            raise error
 
     def restore(self, path: StrPath, *, weights_only: bool = True) -> None:
         """Continue from a checkpoint, on any number of devices. Call it before the first epoch and batch.

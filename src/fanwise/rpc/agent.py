@@ -113,7 +113,7 @@ class Agent:
         """Allow calls to the members of the group, and serve the calls received so far."""
         self.incarnation = group.me.incarnation
         group.on_event.append(self._on_event)
-        self.serializer.plain_peers = {id for id, member in group.members().items() if member.has_allow_list}
+        self.serializer.plain_peers.update(id for id, member in group.members().items() if member.has_allow_list)
         group.on_fenced.append(self.connections.fenced)
         group.on_dial_request.append(lambda member: self.outside(partial(self.connections.dial_back, member)))
         self.connections.joined(group)

@@ -30,7 +30,10 @@ class PortProbe:
         if self._socket is None and now_s >= self._next_s:
             self._next_s = now_s + _INTERVAL_S
             family = socket.AF_INET6 if ":" in self._address[0] else socket.AF_INET
-            self._socket = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+            try:
+                self._socket = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+            except OSError:  # too many open files: the next attempt may succeed
+                return self._is_open
         if self._socket is not None:
             status = self._connect(self._socket)
             if status not in _IN_PROGRESS or now_s > self._next_s + _TIMEOUT_S:

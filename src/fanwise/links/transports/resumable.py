@@ -206,17 +206,19 @@ class ResumableWire:
             return -1 if self._is_over else 0
         try:
             size = self._read_records(connection, view)
+            if size > 0:
+                with self._changed:
+                    if connection is not self._connection:
+                        return 0  # the bytes will be sent again
+                    self._session.received(size)
         except WireError:
             raise
         except BaseException:
             self._cut(connection)
             raise
         if size > 0:
-            with self._changed:
-                if connection is not self._connection:
-                    return 0  # the bytes will be sent again
-                self._session.received(size)
-        elif size < 0 and (self._is_over or not self._hub.driven):
+            return size
+        if size < 0 and (self._is_over or not self._hub.driven):
             self._is_over = True
         elif size < 0:
             self._cut(connection)
@@ -273,7 +275,8 @@ class ResumableWire:
 
     @property
     def has_room(self) -> bool:
-        return self._session.has_room
+        # The session learns of acknowledgments that were read only at the next write.
+        return self._session.has_room or self._num_acknowledged > self._session.num_acknowledged
 
     @property
     def num_written(self) -> int:

@@ -199,7 +199,7 @@ def check_same_operation(own_rank: int, ranks: Sequence[int], operation: str, op
             raise RuntimeError(
                 f"the processes of the run do different things: rank {own_rank} {operation}, rank {rank} "
                 f"{peer_operation}.\nThe training function must make the same calls of `run` in every process. Use "
-                f"run.rank only to decide what is printed or written."
+                f"run.rank only to decide what is printed, and call run.save in every process."
             )
 
 

@@ -80,9 +80,11 @@ class Sender:
 
         def queue(message: Message) -> Call[Any]:
             call = QueuedCall(self._agent, message, to, now_s=self._agent.now_s, limit_s=limit_s)
-            if parent is not None:
+            if not self._connections.queue(to.id, call):
+                return self._wait_for_link(to, call, message, limit_s)
+            if parent is not None:  # after queueing: canceling a call waits until it is queued
                 parent.add_child(call)
-            return call if self._connections.queue(to.id, call) else self._wait_for_link(to, call, message, limit_s)
+            return call
 
         serialize = partial(
             self._serialize, to, invocation, "async" if remote is None else "remote", limit_s, remote, address

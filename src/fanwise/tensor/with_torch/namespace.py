@@ -157,7 +157,7 @@ def _bound(bound: Any, x: torch.Tensor) -> torch.Tensor | None:
     if x.dtype in _LIMITS:
         least, most = _LIMITS[x.dtype]
         if not isinstance(bound, _TENSOR):
-            bound = sorted((least, int(bound), most))[1]
+            bound = int(sorted((least, bound, most))[1])
         elif bound.dtype in _LIMITS:
             bound = torch.clamp(bound, *sorted((least, most, *_LIMITS[bound.dtype]))[1:3])
     return torch.as_tensor(bound, dtype=x.dtype, device=x.device)

@@ -315,7 +315,7 @@ class Link:
         *("_alarm", "_calls", "_death", "_endings", "_fd", "_flow", "_held", "_hub"),
         *("_latencies", "_limits", "_lock", "_num_failed", "_num_not_calls", "_resumable"),
         *("_num_timed_out", "_over", "_pid", "_reader", "_reader_id", "_reading", "_sender", "_sharing"),
-        *("_taken_there", "_told", "_unhandled", "_waiters", "_watch", "_wire"),
+        *("_taken_there", "_is_read_scheduled", "_unhandled", "_waiters", "_watch", "_wire"),
     )
 
     def __init__(
@@ -336,7 +336,7 @@ class Link:
         self._pid, self._fd = os.getpid(), wire.fileno()
         self._watch = PeerWatch(hub, peer, self._peer_ended)
         self._death: Ending | None = None
-        self._over = self._told = False
+        self._over = self._is_read_scheduled = False
         self._endings: list[Callable[[Link, Ending], None]] = []
         self._lock, self._reading, self._reader_id = threading.Lock(), threading.Lock(), 0
         self._calls: Calls[Reply] = Calls()
@@ -833,14 +833,19 @@ class Link:
             self._read(to_the_end=False)
 
     def _tell(self) -> None:
-        """There is something to read that polling does not show."""
-        if not self._told:
-            self._told = True
+        """Let the hub read, because there is something that polling does not show."""
+        if self._is_read_scheduled:
+            return
+        try:
+            self._is_read_scheduled = True
             self._hub.call_soon(self._readable)
+        except BaseException:  # an interrupt: the hub may not wake up for this, so the next call must wake it
+            self._is_read_scheduled = False
+            raise
 
     def _readable(self) -> None:
-        """As when the poll says so, but by order of somebody here."""
-        self._told = False
+        """Read as after a poll."""
+        self._is_read_scheduled = False
         self._read(to_the_end=self._fd < 0)  # a wire in memory does not tell twice
 
     def _read(self, *, to_the_end: bool) -> None:

@@ -242,9 +242,10 @@ class MemoryWire:
     holds_bytes = False  # it has no descriptor, and is read to the end
 
     def __init__(self) -> None:
-        self.num_read = self.num_written = 0
         self._changed = threading.Condition()
-        self._inbox: deque[memoryview] = deque()
+        # (bytes written until the end of the part, what is unread of it). Never empty, so that one assignment or append
+        # changes the bytes and their count together, and an interrupt cannot come between.
+        self._inbox: deque[tuple[int, memoryview]] = deque([(0, memoryview(b""))])
         self._closed = False
         self._peer: MemoryWire | None = None
         self._notify: Callable[[], None] | None = None
@@ -257,21 +258,32 @@ class MemoryWire:
         return a, b
 
     @property
+    def num_read(self) -> int:
+        end, unread = self._inbox[0]
+        return end - len(unread)
+
+    @property
+    def num_written(self) -> int:
+        return 0 if self._peer is None else self._peer._inbox[-1][0]
+
+    @property
     def _is_over(self) -> bool:
         return self._closed or self._peer is None or self._peer._closed
 
+    @property
+    def _has_bytes(self) -> bool:
+        return self.num_read < self._inbox[-1][0]
+
     def read_into(self, view: memoryview) -> int:
         with self._changed:
-            if not self._inbox:
-                return -1 if self._is_over else 0
-            data = self._inbox[0]
-            size = min(len(data), len(view))
-            view[:size] = data[:size]
-            self.num_read += size
-            if size < len(data):
-                self._inbox[0] = data[size:]
-            else:
+            while not len(self._inbox[0][1]) and len(self._inbox) > 1:
                 self._inbox.popleft()
+            end, unread = self._inbox[0]
+            if not len(unread):
+                return -1 if self._is_over else 0
+            size = min(len(unread), len(view))
+            view[:size] = unread[:size]
+            self._inbox[0] = (end, unread[size:])
             return size
 
     def write(self, parts: Sequence[Buffer]) -> int:
@@ -279,21 +291,27 @@ class MemoryWire:
             return -1
         data = b"".join(parts)
         assert self._peer is not None, "otherwise it is over"
-        self._peer._take(data)
-        self.num_written += len(data)
+        try:
+            self._peer._take(data)
+        except BaseException:  # an interrupt: the reader may not have heard of the data yet
+            self._peer._wake_reader()
+            raise
         return len(data)
 
     def _take(self, data: bytes) -> None:
         with self._changed:
-            if data:
-                self._inbox.append(memoryview(data))
+            self._inbox.append((self._inbox[-1][0] + len(data), memoryview(data)))
+        self._wake_reader()
+
+    def _wake_reader(self) -> None:
+        with self._changed:
             self._changed.notify_all()
         if self._notify is not None:
             self._notify()
 
     def wait_readable(self, timeout_s: float | None) -> bool:
         with self._changed:
-            return self._changed.wait_for(lambda: bool(self._inbox) or self._is_over, timeout_s)
+            return self._changed.wait_for(lambda: self._has_bytes or self._is_over, timeout_s)
 
     def wait_writable(self, timeout_s: float | None) -> bool:
         return True
@@ -306,15 +324,15 @@ class MemoryWire:
 
     def on_readable(self, notify: Callable[[], None]) -> None:
         self._notify = notify
-        if self._inbox or self._is_over:
+        if self._has_bytes or self._is_over:
             notify()
 
     def hang_up(self) -> None:
         if not self._closed:
             self._closed = True
-            self._take(b"")
+            self._wake_reader()
             if self._peer is not None:
-                self._peer._take(b"")
+                self._peer._wake_reader()
 
     def close(self) -> None:
         self.hang_up()

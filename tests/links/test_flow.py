@@ -423,11 +423,38 @@ def test_a_call_interrupted_while_it_is_written_leaves_as_a_whole(pair: Pair) ->
     assert pair.link.ending is None
 
 
+def num_interrupted(call: Callable[[int], object], delay_s: Callable[[], float]) -> int:
+    """Make 3,000 calls, each with a KeyboardInterrupt after `delay_s()`. Return how many were interrupted."""
+    armed: list[int] = []
+    hits = 0
+
+    def strike(*_: object) -> None:
+        if armed:
+            armed.clear()
+            raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, strike)
+    gc.disable()  # an exception in a callback of the collector is lost
+    try:
+        for number in range(3000):
+            try:
+                armed.append(1)
+                signal.setitimer(signal.ITIMER_REAL, delay_s())
+                call(number)
+                armed.clear()
+            except KeyboardInterrupt:
+                hits += 1
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
+        gc.enable()
+    return hits
+
+
 def test_ctrl_c_at_any_moment_of_many_calls_leaves_the_link_whole_and_its_credit_next_to_whole(
     pair: Pair, threads: ThreadPoolExecutor
 ) -> None:
-    armed: list[int] = []
-    link, chance, hits = pair.link, random.Random(1), 0
+    link, chance = pair.link, random.Random(1)
     pair.fill()
     late = threads.submit(pair.call)  # it waits, so the link has the largest window afterwards: no other call waits
     within(10.0, lambda: is_waiting(pair), "it waits")
@@ -437,27 +464,7 @@ def test_ctrl_c_at_any_moment_of_many_calls_leaves_the_link_whole_and_its_credit
     pair.answer_all()
     pair.other.handler = lambda request: request.answer(1)
 
-    def strike(*_: object) -> None:
-        if armed:
-            armed.clear()
-            raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGALRM, strike)
-    gc.disable()  # what a callback of the collector raises is lost
-    try:
-        for _ in range(3000):
-            delay_s = chance.uniform(0.000005, 0.00008)
-            try:
-                armed.append(1)
-                signal.setitimer(signal.ITIMER_REAL, delay_s)
-                link.call_on_credit("x")
-                armed.clear()
-            except KeyboardInterrupt:
-                hits += 1
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0.0)
-        signal.signal(signal.SIGALRM, before)
-        gc.enable()
+    hits = num_interrupted(lambda _: link.call_on_credit("x"), lambda: chance.uniform(0.000005, 0.00008))
     assert hits > 150
     assert link.ending is None and link.ask_on_credit("y", within_s=10.0) == 1
     lost = link._flow._spending.sent - pair.other._flow._granting.total_cost
@@ -467,29 +474,12 @@ def test_ctrl_c_at_any_moment_of_many_calls_leaves_the_link_whole_and_its_credit
 
 
 def test_ctrl_c_at_any_moment_of_many_answers_leaves_the_link_whole(pair: Pair) -> None:
-    armed: list[int] = []
-    link, chance, hits = pair.link, random.Random(2), 0
+    link, chance = pair.link, random.Random(2)
     pair.other.handler = lambda request: request.answer(request.method)
 
-    def strike(*_: object) -> None:
-        if armed:
-            armed.clear()
-            raise KeyboardInterrupt
+    def call(number: int) -> None:
+        assert link.ask_on_credit(f"{number}", within_s=10.0) == f"{number}"
 
-    before = signal.signal(signal.SIGALRM, strike)
-    gc.disable()  # what a callback of the collector raises is lost
-    try:
-        for number in range(3000):
-            try:
-                armed.append(1)
-                signal.setitimer(signal.ITIMER_REAL, chance.uniform(0.00001, 0.0003))
-                assert link.ask_on_credit(f"{number}", within_s=10.0) == f"{number}"
-                armed.clear()
-            except KeyboardInterrupt:
-                hits += 1
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0.0)
-        signal.signal(signal.SIGALRM, before)
-        gc.enable()
+    hits = num_interrupted(call, lambda: chance.uniform(0.00001, 0.0003))
     assert hits > 150
     assert link.ending is None and link.ask_on_credit("y", within_s=10.0) == "y"

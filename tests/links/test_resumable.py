@@ -17,7 +17,7 @@ from fanwise.links.hub import Hub
 from fanwise.links.link import Link, Request
 from fanwise.links.peers import Ending
 from fanwise.links.security.certificates import Identity
-from fanwise.links.session import KEPT_BYTES_MAX
+from fanwise.links.session import ACKNOWLEDGE_EVERY_BYTES, KEPT_BYTES_MAX
 from fanwise.links.shared_secret import new_secret
 from fanwise.links.transports import resumable
 from fanwise.links.transports.tcp import TcpListener, dial_tcp
@@ -124,6 +124,14 @@ def test_more_than_is_kept_is_sent_over_several_connections(server: Server, hub:
         link = dial(hub, proxy.port)
         _, answer = link.ask("echo", 0, data, within_s=LIMIT_S)
         assert np.array_equal(answer, data) and proxy.num_cuts > 0
+
+
+def test_an_idle_link_does_not_keep_what_the_peer_has_received(server: Server, hub: Hub) -> None:
+    link = dial(hub, server.listener.port)
+    link.ask("echo", 0, np.zeros(KEPT_BYTES_MAX // 2, np.uint8), within_s=LIMIT_S)
+    assert link._resumable is not None
+    kept = link._resumable._session._kept
+    within(LIMIT_S, lambda: sum(len(chunk.data) for chunk in kept) < 4 * ACKNOWLEDGE_EVERY_BYTES, "it was released")
 
 
 def test_a_sender_waits_for_a_peer_that_does_not_read(server: Server, hub: Hub) -> None:

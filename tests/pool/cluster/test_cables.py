@@ -21,6 +21,12 @@ from fanwise.tune import load_checkpoint, report, trial_id
 EPOCHS = 20
 
 
+@pytest.fixture(autouse=True)
+def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the experiments of these tests out of the user's folder."""
+    monkeypatch.setenv("FANWISE_HOME", str(tmp_path / "home"))
+
+
 @pytest.fixture(scope="module")
 def hosts(ray_environment: None) -> Iterator[tuple[PlayedHost, PlayedHost]]:
     if reason := why_not(with_cable=True):

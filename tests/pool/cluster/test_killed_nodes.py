@@ -124,6 +124,12 @@ def search_with_a_kill(nodes: Nodes, folder: Path, seed: int, *, trials: int, at
     return check_that_none_went_back(folder)
 
 
+@pytest.fixture(autouse=True)
+def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the experiments of these tests out of the user's folder."""
+    monkeypatch.setenv("FANWISE_HOME", str(tmp_path / "home"))
+
+
 @pytest.fixture
 def two_nodes(cluster: RayCluster) -> Iterator[Nodes]:
     """A node that stays and one that is killed, of two CPUs each."""

@@ -33,7 +33,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...base.errors import FanwiseError, WireError
-from ..session import Session
+from ..session import ACKNOWLEDGE_EVERY_BYTES, Session
 from .port_probe import PortProbe
 from .wires import Buffer
 
@@ -265,13 +265,20 @@ class ResumableWire:
         """Return True if something that was read lets the sender write: call it after reading."""
         session = self._session
         has_news = self._num_acknowledged > session.num_acknowledged
-        return session.is_acknowledgment_due or (has_news and (self._sender.waits or self._is_waited_for))
+        is_waiting = self._sender.waits or self._is_waited_for
+        return session.is_acknowledgment_due or self._can_free_memory or (has_news and is_waiting)
+
+    @property
+    def _can_free_memory(self) -> bool:
+        """Return True if much of what the session keeps was acknowledged, so that an idle link should write."""
+        return self._num_acknowledged - self._session.num_acknowledged >= ACKNOWLEDGE_EVERY_BYTES
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
     @property
     def has_unsent(self) -> bool:
-        return bool(self._outgoing) or self._session.has_unsent or self._session.is_acknowledgment_due
+        session = self._session
+        return bool(self._outgoing or session.has_unsent or session.is_acknowledgment_due or self._can_free_memory)
 
     @property
     def has_room(self) -> bool:

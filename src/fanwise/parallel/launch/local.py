@@ -63,7 +63,7 @@ class LocalRank(Rank):
     def has_ended(self) -> bool:
         if time.monotonic() - self.killed_s > DYING_S:
             # The kernel does not end it, but it executes no more instructions.
-            self.error = WorkerLostError("was killed, and has not ended")
+            self.error = WorkerLostError("it was killed, and has not ended")
             return True
         if self.pidfd >= 0:
             poll = select.poll()

@@ -332,7 +332,8 @@ class Supervisor(ABC, Generic[R]):
             if not self._living():
                 raise TrialStopped("the run was stopped")
         elif rank.returned is None or rank.error is not None:
-            self._on_loss(rank, rank.hung or f"{rank} {rank.error or 'left the run before its end'}")
+            reason = " left the run before its end" if rank.error is None else f": {rank.error.message}"
+            self._on_loss(rank, rank.hung or f"{rank}{reason}")
 
     def _set_over(self, rank: R) -> None:
         rank.is_over = True

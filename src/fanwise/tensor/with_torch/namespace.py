@@ -144,7 +144,8 @@ def full_like(x: torch.Tensor, /, fill_value: Any, *, dtype: Any = None, device:
 
 # The result of torch.clamp has the promoted dtype, and bounds outside of an integer dtype wrap around.
 def clip(x: torch.Tensor, /, min: Any = None, max: Any = None) -> torch.Tensor:
-    if type(min) is float is type(max) and min == min and max == max and x.is_floating_point():
+    bounds = [bound for bound in (min, max) if bound is not None]
+    if bounds and x.is_floating_point() and all(type(b) in (float, int) and b == b for b in bounds):
         return torch.clamp(x, min, max)
     low, high = _bound(min, x), _bound(max, x)
     return x.clone() if low is None and high is None else torch.clamp(x, low, high)

@@ -97,7 +97,8 @@ def _write_number(x: torch.Tensor, index: Index, value: Any, how: How) -> None:
     if how == "set":
         x[index] = value
     elif how in _IN_PLACE:
-        _IN_PLACE[how](x[index], value)
+        is_rounded = type(value) is bool or (x.is_floating_point() and x.itemsize < 4)
+        _IN_PLACE[how](x[index], _like(x, value) if is_rounded else value)
     else:
         x[index] = _OPS[how](x[index], _like(x, value))
 

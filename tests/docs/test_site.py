@@ -31,7 +31,7 @@ def pages() -> ModuleType:
     ("page", "link", "on_the_site"),
     [
         ("README.md", "docs/quickstart.md", "quickstart.md"),
-        ("README.md", "docs/img/workers.png", "img/workers.png"),
+        ("README.md", "docs/img/workers-compared.png", "img/workers-compared.png"),
         ("docs/errors.md", "#lease", "#lease"),
         ("docs/errors.md", "../README.md#more", "index.md#more"),
         ("docs/guides/rpc.md", "../../SECURITY.md", "../SECURITY.md"),

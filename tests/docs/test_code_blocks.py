@@ -120,7 +120,7 @@ def test_a_block_finds_its_experiments_in_its_own_folder(
 
 # -- fanwise.tensor on every engine ------------------------------------------------------------------------------------
 
-ABOUT_TENSOR = ("README.md", "docs/guides/tensor.md", "docs/book/2.1.md")
+ABOUT_TENSOR = ("docs/guides/tensor.md", "docs/book/2.1.md")
 THE_BOOK = "docs/book/2.1.md"
 ENGINES = ("torch", "jax", "tensorflow", "numpy")
 

@@ -14,8 +14,8 @@ def test_every_example_is_run_by_a_test(shrunk: set[str]) -> None:
     assert {path.stem for path in EXAMPLES.glob("*.py")} == shrunk
 
 
-def test_the_readme_says_where_every_example_comes_from(repository: Path) -> None:
-    linked = re.findall(r"\[([^]\n]*)\]\(examples/([\w.]+)\)", (repository / "README.md").read_text())
+def test_the_list_of_examples_has_all(repository: Path) -> None:
+    linked = re.findall(r"\[([^]\n]*)\]\(\.\./examples/([\w.]+)\)", (repository / "docs" / "examples.md").read_text())
     assert {file for _, file in linked} == {path.name for path in EXAMPLES.glob("*.py")}
     assert [name for name, file in linked if name != file] == []
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from with_ray import ENVIRONMENT, RayCluster
 
 from fanwise import tune
 from fanwise.tune import Observation, Space, SuggestContext, lograndint, uniform
@@ -117,14 +116,6 @@ def test_asha_tries_more_than_random_search_does(
         assert_is_picture(tmp_path / f"{name}.png")
 
 
-def test_simulated_searches_are_compared_without_training(run_example: Callable[[str], str]) -> None:
-    output = run_example("simulate_asha")
-    assert output.startswith("3 searches of 0.5 virtual hours on 20 workers with each scheduler; the error, mean:\n")
-    assert re.search(r"^ +3 min +8 min +15 min +30 min +trials +workers busy$", output, re.M)
-    for name in ("random search", "ASHA, stopping", "ASHA, promotion"):
-        assert re.search(rf"^{name} .*0\.\d{{4}} +\d+ +\d{{2,3}}\.\d%$", output, re.M)
-
-
 def test_networks_of_a_population_go_on_from_each_other(
     run_example: Callable[[str], str], assert_is_picture: Callable[[Path], None], tmp_path: Path
 ) -> None:
@@ -207,12 +198,26 @@ def test_before_any_report_a_suggestion_is_random(local_searcher: Callable[[floa
     assert len(changed_names(local_searcher(1.0, 0), 0)) == 3
 
 
-def test_the_demo_runs_on_a_cluster(run_example: Callable[[str], str], monkeypatch: pytest.MonkeyPatch) -> None:
-    if importlib.util.find_spec("ray") is None:
-        pytest.skip("Ray is not installed")
-    with RayCluster(cpus=2) as cluster:
-        for name, value in {**ENVIRONMENT, "RAY_ADDRESS": cluster.address}.items():
-            monkeypatch.setenv(name, value)
-        output = run_example("cluster")
-    assert output.startswith("1 hosts with 2 CPUs and 0 GPUs have joined\n")
-    assert re.search(r"^best: Best\(trial_id=", output, re.M)
+# -- with other libraries ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "library"),
+    [
+        ("jax_training", "jax"),
+        ("lightgbm_callback", "lightgbm"),
+        ("lightning_trainer", "lightning"),
+        ("shared_gpu", "torch"),
+        ("sklearn_pipeline", "sklearn"),
+        ("transformers_trainer", "transformers"),
+    ],
+)
+def test_a_search_with_another_library_prints_its_best_trial(
+    name: str, library: str, run_example: Callable[[str], str]
+) -> None:
+    if importlib.util.find_spec(library) is None:
+        pytest.skip(f"{library} is not installed")
+    output = run_example(name)
+    best = re.search(r"^best: Best\(trial_id=\d, value=(\d\.\d+(?:e-\d+)?), config=\{.*\}, iter=\d+\)$", output, re.M)
+    assert best and 0 <= float(best[1]) < 1.0, output
+    assert " failed" not in output

@@ -55,24 +55,11 @@ def test_a_model_on_two_workers_learns_the_digits(run_example: Callable[[str], s
     assert epoch and float(epoch[1]) < 0.7, output  # chance is 0.9
 
 
-def test_a_learner_learns_from_the_replay_buffer_that_players_fill(run_example: Callable[[str], str]) -> None:
-    output = run_example("actor_replay_buffer")
-    learnt = re.search(r"^learnt: (\[.*\])$", output, re.M)
-    assert learnt and ast.literal_eval(learnt[1]) == [0, 1, 2, 3] * 3, output
-
-
 def test_trainers_stream_the_batches_of_a_data_server(run_example: Callable[[str], str]) -> None:
     output = run_example("stream_batches")
     trainers = re.findall(r"^Trainer (\d): 719 digits in \S+ s, test error (\S+)$", output, re.M)
     assert sorted(number for number, _ in trainers) == ["0", "1"], output
     assert all(float(error) < 0.85 for _, error in trainers), output  # chance is 0.9
-
-
-def test_the_first_answer_counts_and_the_other_calls_are_cancelled(run_example: Callable[[str], str]) -> None:
-    output = run_example("async_calls")
-    assert re.search(r"^Found 0\.99\d+ after \d+ tries$", output, re.M), output
-    stopped = re.findall(r"^(worker\d) stopped after \d+ tries$", output, re.M)
-    assert len(stopped) == len(set(stopped)) == 2, output
 
 
 def test_an_interrupted_group_ends_with_all_its_processes(torch_loaded: LoadedInterpreter, tmp_path: Path) -> None:
@@ -233,15 +220,6 @@ def test_one_network_is_trained_on_any_number_of_devices_with_the_same_bits(run_
     lines = re.findall(r"^test acc: 0\.\d\d, \d+\.\d sec/epoch, (\d+) shards in (\d) processes$", output, re.M)
     assert lines == [("180", "1"), ("180", "2"), ("180", "4")], output
     assert output.endswith("same bits: True\n")
-
-
-def test_a_gan_with_a_loop_of_its_own_has_the_same_bits_on_one_device_and_two(
-    run_example: Callable[[str], str],
-) -> None:
-    output = run_example("own_backward")
-    epochs = re.findall(r"^epoch 0: critic \d\.\d{3}, maker \d\.\d{3}$", output, re.M)
-    assert len(epochs) == 2 and epochs[0] == epochs[1], output
-    assert output.endswith("the same bits on one device and on two\n"), output
 
 
 def test_the_best_trial_of_a_search_on_two_devices_is_the_same_on_one(run_example: Callable[[str], str]) -> None:

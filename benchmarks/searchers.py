@@ -10,8 +10,8 @@ methods may get a smaller one (`--only "Optuna GP" --trainings 40`) and are comp
 that are in the file are not run again, so it can be stopped at any time and continued. The tables' folder is
 shared/data beside the checkout; `--csv` takes a table of your own.
 
-The tables of docs/benchmarks-searchers.md stand between two marks and are written by `--page` with that file, the
-figure of docs/benchmarks.md by `--figure docs/img/searchers.png`.
+`--page FILE` writes all tables between two marks of a Markdown page, and `--figure docs/img/searchers.png` draws the
+figure of docs/benchmarks.md.
 
     python benchmarks/searchers.py [--seeds 5] [--processes 2] [--minutes 60] [--only METHOD ...] [--tables NAME ...]
     python benchmarks/searchers.py --csv curves.csv --hyperparameters lr,width --metric error [--mode max]

@@ -1,4 +1,4 @@
-"""What docs/benchmarks-searchers.md shows of finished runs: Markdown tables, and a figure of ranks and of regret."""
+"""Markdown tables of finished runs, and a figure of ranks and of regret."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence

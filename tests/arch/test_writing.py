@@ -212,7 +212,8 @@ NOTES = {
     "rpc": ("rpc", "links"),
     "rpc-decisions": ("rpc", "links"),
     "cluster": ("pool/cluster",),
-    "main-job": ("tune",),
+    "tune": ("tune",),
+    "pool": ("pool",),
     "wire-format": ("tensor", "links"),
 }
 

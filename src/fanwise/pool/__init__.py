@@ -17,7 +17,7 @@
     runtime_environment          folder, `sys.path` and variables of a job; late_imports: hooks on imports
     outcomes, output, specs      reasons of failures; the end of a job's output; messages to workers
 
-docs/design/main-job.md shows the processes and their messages. The owner's modules are loaded on first use (PEP 562),
+docs/design/pool.md shows the processes and their messages. The owner's modules are loaded on first use (PEP 562),
 because workers do not need them.
 """
 

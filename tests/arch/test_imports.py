@@ -70,7 +70,6 @@ QUIET = [
     "pool/specs.py",
     "pool/cluster/placement.py",
     "pool/tree.py",
-    "rpc/actors/scheduler.py",
     "rpc/autograd/passes.py",
     "rpc/membership/members.py",
     "rpc/membership/coordinator.py",

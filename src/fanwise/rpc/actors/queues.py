@@ -1,51 +1,37 @@
-"""The queues of the actors of this worker. A queued call is not deserialized and takes no thread.
+"""The queues of the actors of this worker, one FIFO per actor. A queued call is not deserialized and takes no thread.
 
-    on a reading thread   enqueue(request) --> `scheduler` --> start now: a job for the runner threads
-    on any thread         reply, failure           --> the next call starts
+    on a reading thread   enqueue(request) --> fewer calls run than the limit: a job for the runner threads
+    on any thread         reply, failure   --> the next call starts
 
 Queued calls are bounded by the credit of their callers, who get it back when the call starts. A call ends with its
 reply: for a coroutine, or a function that replies later, when its future is done. No call starts while the actor is
 being created; if that fails, each call gets the error when it is dequeued.
 
-A queued call that is canceled, times out or loses its link is removed at once and does not run. The references in it
-are released.
+A call that is canceled, times out or loses its caller in the queue does not run. It keeps its position until it is
+dequeued. A caller that does not read its replies delays the calls behind its own.
 """
 
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
-from ...base.errors import CancelledError, DeadlineExceeded, WorkerLostError
-from ...links.hub import Alarm, Hub
-from ...links.link import Link, Listener, Request
+from ...base.errors import DeadlineExceeded, WorkerLostError
+from ...links.hub import Hub
+from ...links.link import Link, Request
 from ...links.runner_threads import RunnerThreads
 from ..messages.ids import GlobalId
 from ..messages.metadata import Address
-from .scheduler import Scheduler
 
 
-class Call(Listener, Protocol):
+class Call(Protocol):
     """A received call as a job: deserialize, run, reply."""
 
     def __call__(self) -> None: ...
     def drop(self, error: Exception) -> None:
         """Release the contents of the message without running it, and reply with the error."""
-
-
-class ReplyTarget(Protocol):
-    """The part of `Request` that a call uses to reply."""
-
-    @property
-    def link(self) -> Link: ...
-    @property
-    def method(self) -> Any: ...
-    def taken_up(self) -> None: ...
-    def when_answers_leave(self, on_drained: Callable[[], None]) -> bool: ...
-    def answer(self, value: object = None) -> None: ...
-    def fail(self, error: BaseException) -> None: ...
-    def unanswered(self) -> None: ...
 
 
 class Queues:
@@ -56,42 +42,33 @@ class Queues:
         self._runners = runners
         self._lock = threading.Lock()
         self._queues: dict[GlobalId, _Queue] = {}
-        self._timer = Alarm(hub, self._expire)
 
-    def enqueue(self, address: Address, request: Request, create_job: Callable[[ReplyTarget], Call]) -> None:
+    def enqueue(self, address: Address, request: Request, create_job: "Callable[[QueuedCall], Call]") -> None:
         """Queue a call to an actor, or start the one that creates it. Does not block."""
         deadline_s = self._now_s() + address.left_s if address.left_s else None
         with self._lock:
-            queue = self._queues.get(address.actor)
-            if queue is None:
-                queue = self._queues[address.actor] = _Queue(address.actor)
+            queue = self._queue_of(address.actor)
             if address.concurrency and not queue.is_registered:
-                queue.is_registered, queue.scheduler.limit = True, 0
-                job: Call | None = create_job(_QueuedCall(request, partial(self._created, queue, address.concurrency)))
-                startable: Sequence[_QueuedCall] = ()
+                queue.is_registered, queue.limit = True, 0
+                creation = QueuedCall(request, None, partial(self._created, queue, address.concurrency))
+                jobs: list[Callable[[], None]] = [create_job(creation)]
             else:
-                job, call = None, _QueuedCall(request, self._finish, queue, deadline_s, self._withdraw)
-                call.job = create_job(call)
-                request.listener = call
-                startable = queue.scheduler.enqueue(call, request.link, deadline_s)
-        if job is not None:
-            self._runners.call(job)
-        elif startable:
-            self._start(startable)
-        elif deadline_s is not None:
-            self._timer.set(deadline_s)
+                call = QueuedCall(request, deadline_s, partial(self._finish, queue))
+                queue.waiting.append((call, create_job(call)))
+                jobs = self._dequeue(queue)
+        self._start(jobs)
 
     @property
     def num_waiting(self) -> int:
         """Number of queued calls of all actors."""
         with self._lock:
-            return sum(queue.scheduler.num_waiting for queue in list(self._queues.values()))
+            return sum(len(queue.waiting) for queue in list(self._queues.values()))
 
     def concurrency_of(self, actor: GlobalId) -> int:
         """Return the limit of concurrent calls of a local actor, or 0 if it is unknown or not created yet."""
         with self._lock:
             queue = self._queues.get(actor)
-            return queue.scheduler.limit if queue is not None and queue.is_registered else 0
+            return queue.limit if queue is not None and queue.is_registered else 0
 
     def register(self, actor: GlobalId, value: object) -> None:
         """Record that the call that creates an actor has arrived. The actor is known until its value is deleted."""
@@ -100,183 +77,113 @@ class Queues:
             self._queues.pop(actor, None)
 
         with self._lock:
-            queue = self._queues.get(actor)
-            if queue is None:
-                queue = self._queues[actor] = _Queue(actor)
-            queue.value = weakref.ref(value, remove)
+            self._queue_of(actor).value = weakref.ref(value, remove)
 
-    def _created(self, queue: "_Queue", concurrency: int, _: "_QueuedCall") -> None:
-        """Start the queued calls when the actor was created or its constructor has failed."""
-        with self._lock:
-            queue.is_registered = queue.value is not None
-            startable = queue.scheduler.set_limit(concurrency)
-            self._drop_if_idle(queue)
-        self._start(startable)
+    def _queue_of(self, actor: GlobalId) -> "_Queue":
+        queue = self._queues.get(actor)
+        if queue is None:
+            queue = self._queues[actor] = _Queue(actor)
+        return queue
 
-    def _drop_if_idle(self, queue: "_Queue") -> None:
-        """Delete the queue of an actor whose creating call has not arrived."""
-        if not queue.is_registered and queue.scheduler.is_idle and self._queues.get(queue.actor) is queue:
-            del self._queues[queue.actor]
+    def _dequeue(self, queue: "_Queue") -> list[Callable[[], None]]:
+        """Return the jobs of the calls that may start now. Called with the lock."""
+        jobs: list[Callable[[], None]] = []
+        while queue.waiting and queue.num_running < queue.limit:
+            queue.num_running += 1
+            jobs.append(partial(self._run, *queue.waiting.popleft()))
+        return jobs
 
-    def _start(self, calls: "Sequence[_QueuedCall]") -> None:
-        for call in calls:
-            self._runners.call(partial(self._run, call))
+    def _start(self, jobs: Sequence[Callable[[], None]]) -> None:
+        for job in jobs:
+            self._runners.call(job)
 
-    def _run(self, call: "_QueuedCall") -> None:
+    def _run(self, call: "QueuedCall", job: Call) -> None:
         """Run a dequeued call, on a runner thread."""
-        job, queue = call.job, call.queue
-        assert job is not None and queue is not None, "queued and not finished"
         ending = call.link.ending
         if ending is not None and not ending.clean:
-            job.drop(_caller_lost_error())
+            job.drop(WorkerLostError("the caller was lost while the call was queued: it did not run."))
         elif call.deadline_s is not None and self._now_s() >= call.deadline_s:
-            job.drop(_deadline_error(call))
-        elif call.request.when_answers_leave(partial(self._resume, pause := _Pause(), queue, call.link)):
-            with self._lock:
-                startable = [call] if pause.is_resumed else queue.scheduler.pause(call)
-                pause.is_recorded = True
-            self._start(startable)
-        else:
+            job.drop(
+                DeadlineExceeded(
+                    "the call timed out in the queue of the actor, behind other calls: it did not run.\nGive calls of "
+                    "this actor more time (timeout=), or run more of them concurrently (concurrency=)."
+                )
+            )
+        elif not call.when_answers_leave(partial(self._start, [partial(self._run, call, job)])):
             job()
 
-    def _resume(self, pause: "_Pause", queue: "_Queue", caller: Link) -> None:
-        """Resume a caller that reads replies again, perhaps before `_run` has recorded the pause."""
+    def _created(self, queue: "_Queue", concurrency: int) -> None:
+        """Start the queued calls when the actor was created or its constructor has failed."""
         with self._lock:
-            pause.is_resumed = True
-            startable = queue.scheduler.resume(caller) if pause.is_recorded else ()
-        self._start(startable)
+            queue.is_registered, queue.limit = queue.value is not None, concurrency
+            jobs = self._dequeue(queue)
+            self._delete_if_idle(queue)
+        self._start(jobs)
 
-    def _finish(self, call: "_QueuedCall") -> None:
-        queue, call.job = call.queue, None
-        assert queue is not None, "queued"
+    def _finish(self, queue: "_Queue") -> None:
         with self._lock:
-            startable = queue.scheduler.finish(call)
-            self._drop_if_idle(queue)
-        self._start(startable)
+            queue.num_running -= 1
+            jobs = self._dequeue(queue)
+            self._delete_if_idle(queue)
+        self._start(jobs)
 
-    def _withdraw(self, call: "_QueuedCall", error: Exception) -> None:
-        """Remove a call whose caller no longer waits. Does not block."""
-        job, queue = call.job, call.queue
-        if job is None or queue is None:
-            return  # finished
-        with self._lock:
-            is_withdrawn = queue.scheduler.withdraw(call)
-        if is_withdrawn:
-            self._runners.outside(partial(job.drop, error))
-
-    def _expire(self) -> None:
-        """Drop the calls that have timed out. Runs on the hub's thread."""
-        now_s = self._now_s()
-        with self._lock:
-            queues = list(self._queues.values())
-            overdue = [call for queue in queues for call in queue.scheduler.expire(now_s)]
-            deadline_s = min(
-                (deadline for queue in queues if (deadline := queue.scheduler.next_deadline_s()) is not None),
-                default=None,
-            )
-        if deadline_s is not None:
-            self._timer.set(deadline_s)
-        for call in overdue:
-            assert call.job is not None, "not started"
-            self._runners.outside(partial(call.job.drop, _deadline_error(call)))
+    def _delete_if_idle(self, queue: "_Queue") -> None:
+        """Delete the queue of an actor whose creating call has not arrived."""
+        is_idle = not queue.waiting and not queue.num_running
+        if is_idle and not queue.is_registered and self._queues.get(queue.actor) is queue:
+            del self._queues[queue.actor]
 
 
 class _Queue:
-    __slots__ = ("actor", "is_registered", "scheduler", "value")
+    __slots__ = ("actor", "is_registered", "limit", "num_running", "value", "waiting")
 
     def __init__(self, actor: GlobalId) -> None:
         self.actor = actor
         self.is_registered = False  # the creating call has arrived
         self.value: weakref.ref[object] | None = None
-        self.scheduler: Scheduler[_QueuedCall] = Scheduler()
+        self.limit = 1  # of concurrent calls; 0 while the actor is being created
+        self.num_running = 0
+        self.waiting: deque[tuple[QueuedCall, Call]] = deque()
 
 
-class _Pause:
-    """The pause of a caller that does not read replies."""
+class QueuedCall:
+    """The request of a queued call, or of the one that creates the actor. Calls `on_end` after the reply."""
 
-    def __init__(self) -> None:
-        self.is_recorded = self.is_resumed = False
+    __slots__ = ("_on_end", "_request", "deadline_s")
 
-
-class _QueuedCall:
-    """A request in a queue, or the one that creates the actor. `on_end(self)` is called after the reply."""
-
-    __slots__ = ("_on_end", "_withdraw", "deadline_s", "job", "queue", "request")
-
-    def __init__(
-        self,
-        request: Request,
-        on_end: "Callable[[_QueuedCall], None]",
-        queue: _Queue | None = None,
-        deadline_s: float | None = None,
-        withdraw: "Callable[[_QueuedCall, Exception], None] | None" = None,
-    ) -> None:
-        self._withdraw = withdraw
-        self.request = request
-        self.queue = queue
+    def __init__(self, request: Request, deadline_s: float | None, on_end: Callable[[], None]) -> None:
+        self._request = request
         self.deadline_s = deadline_s
-        self.job: Call | None = None
         self._on_end = on_end
 
     @property
     def link(self) -> Link:
-        return self.request.link
+        return self._request.link
 
     @property
     def method(self) -> Any:
-        return self.request.method
+        return self._request.method
 
     def taken_up(self) -> None:
-        self.request.taken_up()
+        self._request.taken_up()
 
     def when_answers_leave(self, on_drained: Callable[[], None]) -> bool:
-        """As `Request.when_answers_leave`. Queued calls have checked it in `Queues._run`."""
-        return self.queue is None and self.request.when_answers_leave(on_drained)
+        return self._request.when_answers_leave(on_drained)
 
     def answer(self, value: object = None) -> None:
         try:
-            self.request.answer(value)
+            self._request.answer(value)
         finally:
-            self._on_end(self)
+            self._on_end()
 
     def fail(self, error: BaseException) -> None:
         try:
-            self.request.fail(error)
+            self._request.fail(error)
         finally:
-            self._on_end(self)
-
-    # -- events from the link: see `Listener`
-
-    def cancelled(self) -> None:
-        if self.job is not None and self._withdraw is not None:
-            self.job.cancelled()
-            self._withdraw(
-                self, CancelledError("the call was canceled while it was queued at the actor: it did not run.")
-            )
-
-    def taken(self, num_items: int, num_bytes: int) -> None:
-        if self.job is not None:
-            self.job.taken(num_items, num_bytes)
-
-    def lost(self) -> None:
-        if self.job is not None and self._withdraw is not None:
-            self.job.lost()
-            if self.link.ending is not None and not self.link.ending.clean:
-                self._withdraw(self, _caller_lost_error())
+            self._on_end()
 
     def unanswered(self) -> None:
         try:
-            self.request.unanswered()
+            self._request.unanswered()
         finally:
-            self._on_end(self)
-
-
-def _caller_lost_error() -> WorkerLostError:
-    return WorkerLostError("the caller was lost while the call was queued: it did not run.")
-
-
-def _deadline_error(call: _QueuedCall) -> DeadlineExceeded:
-    return DeadlineExceeded(
-        "the call timed out in the queue of the actor, behind other calls: it did not run.\n"
-        "Give calls of this actor more time (timeout=), or run more of them concurrently (concurrency=)."
-    )
+            self._on_end()

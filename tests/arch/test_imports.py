@@ -70,7 +70,7 @@ QUIET = [
     "pool/specs.py",
     "pool/cluster/placement.py",
     "pool/tree.py",
-    "rpc/autograd/passes.py",
+    "rpc/autograd/pass_state.py",
     "rpc/membership/members.py",
     "rpc/membership/coordinator.py",
     "rpc/messages/ids.py",

@@ -12,8 +12,9 @@ from simulated_workers import World
 from torch.autograd import Function
 
 from fanwise.base.errors import DeadlineExceeded, WorkerLostError
+from fanwise.rpc.autograd.backward_pass import max_running
 from fanwise.rpc.autograd.contexts import Context
-from fanwise.rpc.autograd.running import Through, most_running
+from fanwise.rpc.autograd.messages import Completed
 from fanwise.testing import within
 
 
@@ -127,7 +128,7 @@ def test_a_worker_that_is_through_tells_late_beginners_what_had_not_arrived(worl
     (arrived,) = world[1].autograd.contexts.get(context.id)._recv_functions()
     over = (0, 1)
     told = world.agents[2].request(1, "autograd.begin", context.id, over, ((arrived, 12345), ()), False)
-    assert told.wait() == Through((12345,))
+    assert told.wait() == Completed((12345,))
 
 
 def test_a_leaf_that_no_gradient_reaches_is_not_in_the_answer(world: World, context: Context) -> None:
@@ -168,7 +169,7 @@ def test_of_many_micro_batches_a_weight_keeps_one_sum_and_not_all_gradients(worl
     results = [world[0].call(1, torch.mul, weighed(each, weight), each) for each in micro_batches]
     backward(world, context, torch.stack(results).sum())
     assert torch.equal(context.gradients()[weight], torch.full((2, 2), 45.0))
-    assert len(Weighs.alive) == 10 and max(Weighs.alive) <= 1 + most_running(), Weighs.alive
+    assert len(Weighs.alive) == 10 and max(Weighs.alive) <= 1 + max_running(), Weighs.alive
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two processors")

@@ -3,10 +3,10 @@
     with autograd.context() as context_id:
         loss = rpc.rpc_sync("worker1", forward, args=(x,)).sum()
         autograd.backward(context_id, [loss])
-        grads = autograd.get_gradients(context_id)      # {leaf: gradient}; `.grad` stays as it is
+        grads = autograd.get_gradients(context_id)      # {leaf: gradient}; `.grad` is unchanged
 
-Where this differs from torch: what was sent and not used gets no gradient, where torch waits for ever; a leaf that
-gets no gradient is not in the answer, where torch may have zeros; a worker's death ends in `WorkerLostError`.
+Differences from torch: tensors that were sent and not used get no gradient, where torch waits for ever; a leaf without
+a gradient is not in `get_gradients`, where torch may have zeros; the loss of a worker raises `WorkerLostError`.
 """
 
 from collections.abc import Sequence
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 __all__ = ["DistAutogradContext", "backward", "context", "get_gradients", "is_available"]
 
-# The autograd of the worker that this process is.
+# The distributed autograd of this process, while it is a worker.
 _service: Service | None = None
 
 
 def attach(agent: "Agent") -> Service:
-    """Distributed autograd for this agent, from now on that of this process. Called by `init_rpc`."""
+    """Start distributed autograd of this process. Called by `init_rpc`."""
     global _service
     service = Service(agent)
     serializer = getattr(agent, "serializer", None)
@@ -42,26 +42,26 @@ def attach(agent: "Agent") -> Service:
 
 
 def detach() -> None:
-    """This process is no worker any more. Called by `shutdown`."""
+    """End distributed autograd of this process. Called by `shutdown`."""
     global _service
     _service = None
 
 
-def _serving() -> Service:
+def _get_service() -> Service:
     if _service is None:
         raise RuntimeError("Need to initialize distributed autograd first: call fanwise.rpc.init_rpc.")
     return _service
 
 
 def is_available() -> bool:
-    """Whether this package can be used; torch's programs ask."""
+    """Return True: distributed autograd can be used. Programs written for torch ask."""
     return True
 
 
 class context:
-    """Distributed backward passes and their gradients, from `with context() as context_id` to its end.
+    """A context of distributed autograd: `with context() as context_id`. It collects the gradients of its passes.
 
-    Calls made inside carry the context along. Leaving it releases it on all workers; they are told, not waited for.
+    Calls made inside carry the context along. Leaving it releases it on all workers, without waiting for them.
 
     Raises:
         RuntimeError: this thread is in a context already, or this process is no worker.
@@ -88,18 +88,18 @@ class context:
 
 
 def backward(context_id: int, roots: Sequence[torch.Tensor], retain_graph: bool = False) -> None:
-    """Run backward from `roots` through all workers that took part; gradients of leaves go into the context.
+    """Run backward from `roots` through all workers of the context, and add the gradients of leaves to the context.
 
-    Blocks until the pass is over on all of them. Gradients of several passes in a context add up.
+    Blocks until the pass has ended on all workers.
 
     Args:
-        context_id: what `context()` gave.
-        roots: scalars with history, made in this context.
-        retain_graph: keep what is needed to run backward again.
+        context_id: id of the context in which `roots` were computed.
+        roots: scalars with history.
+        retain_graph: keep the graph, to run backward again.
 
     Raises:
-        RuntimeError: the context is not known, a root is not a scalar or has no history, or the user's code on some
-            worker failed ("Error on Node 2: ..."; also caught as the type that was raised there).
+        RuntimeError: the context is unknown, a root is not a scalar or has no history, or the user's code failed on a
+            worker ("Error on Node 2: ..."; it can also be caught by its original type).
         WorkerLostError: a worker through which gradients flow is lost.
     """
     if not isinstance(context_id, int) or not isinstance(roots, (list, tuple)):
@@ -107,7 +107,7 @@ def backward(context_id: int, roots: Sequence[torch.Tensor], retain_graph: bool 
             f"backward(): incompatible function arguments: expected (context_id: int, roots: list of tensors, "
             f"retain_graph: bool = False), got ({type(context_id).__name__}, {type(roots).__name__})"
         )
-    service = _serving()
+    service = _get_service()
     service.contexts.get(context_id)
     if not roots:
         raise RuntimeError("No tensors provided for gradient computation.")
@@ -128,16 +128,16 @@ def _check_root(root: torch.Tensor) -> None:
 
 
 def get_gradients(context_id: int) -> dict[torch.Tensor, torch.Tensor]:
-    """The gradients that passes in this context have brought to leaves of this worker, by leaf.
+    """Return the gradients of the leaves of this worker in a context.
 
     Raises:
-        RuntimeError: the context is not known here.
+        RuntimeError: the context is unknown on this worker.
     """
-    return _serving().contexts.get(context_id).gradients()
+    return _retrieve_context(context_id).gradients()
 
 
 def backward_from(value: object, context_id: int, retain_graph: bool) -> None:
-    """What `RRef.backward` does on the owner: a pass from the value in the context, plain backward for id -1.
+    """Run `RRef.backward` on the owner: from `value`, in the context, or as `value.backward()` for id -1.
 
     Raises:
         RuntimeError: the value is no tensor, and as `backward`.
@@ -150,21 +150,20 @@ def backward_from(value: object, context_id: int, retain_graph: bool) -> None:
         backward(context_id, [value], retain_graph)
 
 
-# -- private in torch, and used all the same -----------------------------------------------------------------------
+# -- private names of torch that programs use --------------------------------------------------------------------------
 
 
 def _new_context() -> DistAutogradContext:
-    return _serving().new_context()
+    return _get_service().new_context()
 
 
 def _release_context(context_id: int) -> None:
-    service = _serving()
-    service.contexts.get(context_id)
-    service.leave(context_id)
+    _is_valid_context(context_id)
+    _get_service().leave(context_id)
 
 
 def _current_context() -> DistAutogradContext:
-    return _serving().current_context()
+    return _get_service().current_context()
 
 
 def _has_valid_context() -> bool:
@@ -172,19 +171,19 @@ def _has_valid_context() -> bool:
 
 
 def _retrieve_context(context_id: int) -> DistAutogradContext:
-    return _serving().contexts.get(context_id)
+    return _get_service().contexts.get(context_id)
 
 
 def _is_valid_context(context_id: int) -> None:
-    _serving().contexts.get(context_id)
+    _retrieve_context(context_id)
 
 
 def _get_max_id() -> int:
-    return _serving().worker_id << WORKER_SHIFT | (1 << WORKER_SHIFT) - 1
+    return _get_service().worker_id << WORKER_SHIFT | (1 << WORKER_SHIFT) - 1
 
 
 def _get_debug_info() -> dict[str, str]:
-    service = _serving()
+    service = _get_service()
     return {
         "num_current_backward_passes": str(service.num_passes()),
         "num_autograd_contexts": str(len(service.contexts.all())),
@@ -192,4 +191,4 @@ def _get_debug_info() -> dict[str, str]:
 
 
 def _init(_worker_id: int) -> None:
-    """Does nothing: `init_rpc` has done it."""
+    """Do nothing: `init_rpc` has initialized autograd."""

@@ -1,138 +1,130 @@
-"""The contexts of distributed autograd that this worker takes part in, and what each of them has seen here.
+"""The autograd contexts of this worker: the messages sent and received in each, and the gradients of leaves.
 
-A context is made by `with context()` on one worker and by the first message that carries its id on all others. It keeps
-what was sent and received, so the graph lives as long as the context; and the gradients of leaves, by leaf.
+A context is created by `with context()` on one worker, and by the first message with its id on all others. It holds
+the send and receive functions of its messages, so the graph lives as long as the context.
 
-Ids: the worker that made it in the upper 16 bits of 64, below them 16 bits of that worker's life and a counter. A
-context that was released is not made anew by a message that comes late. Knows no link and runs nothing.
+An id has 16 bits for the worker that created the context, 16 for the incarnation of that worker, and a 32-bit counter.
+Late messages do not recreate a released context.
 """
 
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import torch
 from torch.autograd.graph import Node
 
-from .failures import Failure
 from .functions import Sent
-from .parts import Parts
 
-PassId = tuple[int, int]  # who called backward, and a number of its own
+if TYPE_CHECKING:
+    from .backward_pass import BackwardPass
+
+PassId = tuple[int, int]  # the worker that called `backward`, and a number
 
 WORKER_SHIFT = 48
-_LIFE_SHIFT = 32
-_LIFE_MASK = 0xFFFF
-# Late messages come soon or never.
-_RELEASED_KEPT = 4096
+_INCARNATION_SHIFT = 32
+_INCARNATION_MASK = 0xFFFF
+_MAX_RELEASED_IDS = 4096
 
 
-class BackwardPass(Protocol):
-    """A pass that is under way here, as those who come through the context know it. By any thread; nothing waits."""
-
-    num_received: int
-
-    def gradients(self, message: int, parts: Parts) -> None: ...
-    def zeros(self, messages: Sequence[int]) -> None: ...
-    def fail(self, failure: Failure) -> None: ...
-    def lost(self, worker: int) -> None: ...
-
-
-class NodesInUse:
-    """Of the passes of a context, which may share nodes, one runs some at a time: on as many threads as it likes."""
+class PassLock:
+    """A lock that several threads of one backward pass may hold. Passes of a context may share nodes."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._by: PassId | None = None
-        self._num_runs = 0
+        self._holder: PassId | None = None
+        self._count = 0
 
-    def enter(self, who: PassId, *, blocking: bool) -> bool:
-        """Begin a run of that pass. False: another pass has one, and this does not wait for its end."""
+    def acquire(self, pass_id: PassId, *, blocking: bool) -> bool:
+        """Return False if another pass holds the lock and `blocking` is not set."""
         with self._changed:
-            while self._num_runs and self._by != who:
+            while self._count and self._holder != pass_id:
                 if not blocking:
                     return False
                 self._changed.wait()
-            self._by = who
-            self._num_runs += 1
+            self._holder = pass_id
+            self._count += 1
             return True
 
-    def leave(self) -> None:
-        """The run is over."""
+    def release(self) -> None:
         with self._changed:
-            self._num_runs -= 1
-            if not self._num_runs:
+            self._count -= 1
+            if not self._count:
                 self._changed.notify_all()
 
 
 class Context:
-    """What this worker knows of one context. The names with an underscore are torch's."""
+    """The part of one context on this worker. The methods with an underscore have torch's names.
+
+    Attributes:
+        sent: the messages sent with tensors that require grad.
+        received, senders: the nodes of the messages received with such tensors, and their senders.
+        known_workers: the workers to which messages were sent, or from which they came.
+        passes: the backward passes in progress on this worker.
+        finished_passes: for each finished pass, how many messages had been received when it began here.
+    """
 
     def __init__(self, id: int) -> None:
         self.id = id
         self.lock = threading.RLock()
-        self.in_use = NodesInUse()
+        self.pass_lock = PassLock()
         self.sent: dict[int, Sent] = {}
         self.received: dict[int, Node] = {}
-        self.senders: dict[int, int] = {}  # of what was received
-        self.known: set[int] = set()
+        self.senders: dict[int, int] = {}
+        self.known_workers: set[int] = set()
         self.passes: dict[PassId, BackwardPass] = {}
-        self.over: dict[PassId, int] = {}  # how many messages had been received when the pass began here
-        self.released = False
-        self._lost: dict[int, tuple[int, str]] = {}  # messages of lost workers: id and name of the worker
-        self._place: dict[int, int] = {}  # of each received message in the order of arrival
+        self.finished_passes: dict[PassId, int] = {}
+        self.is_released = False
+        self._lost: dict[int, tuple[int, str]] = {}  # messages exchanged with lost workers: id and name of the worker
+        self._arrival_index: dict[int, int] = {}
         self._grads: dict[torch.Tensor, torch.Tensor] = {}
 
     def accumulate(self, leaf: torch.Tensor, grad: torch.Tensor) -> None:
-        """Add to the leaf's gradient. Not in place: the user may hold what is there, and what comes."""
+        """Add to the gradient of a leaf. Not in place, because the user may hold both gradients."""
         with self.lock:
-            before = self._grads.get(leaf)
-            self._grads[leaf] = grad if before is None else before + grad
+            total = self._grads.get(leaf)
+            self._grads[leaf] = grad if total is None else total + grad
 
     def gradients(self) -> dict[torch.Tensor, torch.Tensor]:
-        """By leaf."""
         with self.lock:
             return dict(self._grads)
 
-    def not_among(self, first: int, messages: Sequence[int]) -> tuple[int, ...]:
-        """Those of the messages that are not among the `first` ones received."""
+    def add_received(self, message: int, sender: int, node: Node) -> None:
         with self.lock:
-            return tuple(message for message in messages if self._place.get(message, first) >= first)
-
-    def has_received(self, message: int, sender: int, node: Node) -> None:
-        """A message with tensors that require grad was opened."""
-        with self.lock:
-            self._place[message] = len(self.received)
+            self._arrival_index[message] = len(self.received)
             self.received[message] = node
             self.senders[message] = sender
 
-    def lose(self, worker: int, name: str) -> None:
-        """A worker is lost, and with it the gradients of what has been sent there, or came from there, until now.
-
-        Not of what is exchanged with a later worker of the same id.
-        """
+    def not_received(self, messages: Sequence[int], num_received: int) -> tuple[int, ...]:
+        """Return those of `messages` that are not among the first `num_received` of this worker."""
         with self.lock:
-            gone = [message for message, sent in self.sent.items() if sent.to == worker]
-            gone += [message for message, sender in self.senders.items() if sender == worker]
-            for message in gone:
-                self._lost[message] = worker, name
-            if not gone:
-                self.known.discard(worker)
+            return tuple(
+                message for message in messages if self._arrival_index.get(message, num_received) >= num_received
+            )
 
-    def unsent(self, message: int) -> None:
-        """A message never left: nothing that was in it takes part in a pass."""
+    def remove_sent(self, message: int) -> None:
+        """Forget a message that was serialized and not sent."""
         with self.lock:
             self.sent.pop(message, None)
             self._lost.pop(message, None)
 
-    def lost(self) -> dict[int, str]:
-        """The names of lost workers with which gradients cannot be exchanged any more, by their ids."""
+    def on_worker_lost(self, worker: int, name: str) -> None:
+        """Mark the messages exchanged with a worker until now as lost. A later worker may have the same id."""
+        with self.lock:
+            lost = [message for message, sent in self.sent.items() if sent.to == worker]
+            lost += [message for message, sender in self.senders.items() if sender == worker]
+            self._lost.update(dict.fromkeys(lost, (worker, name)))
+            if not lost:
+                self.known_workers.discard(worker)
+
+    def lost_workers(self) -> dict[int, str]:
+        """Return the names, by id, of lost workers that exchanged tensors with this one."""
         with self.lock:
             return dict(self._lost.values())
 
-    def exchanged_with(self, worker: int) -> bool:
-        """Whether gradients may have to go to that worker, or come from it."""
+    def has_exchanged_with(self, worker: int) -> bool:
+        """Return True if gradients may have to be sent to that worker, or received from it."""
         with self.lock:
             return worker in self.senders.values() or any(sent.to == worker for sent in self.sent.values())
 
@@ -149,70 +141,69 @@ class Context:
 
     def _known_worker_ids(self) -> set[int]:
         with self.lock:
-            return set(self.known)
+            return set(self.known_workers)
 
 
 class Contexts:
-    """All contexts of this worker, by id."""
+    """The contexts that are open on this worker, by id."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._by_id: dict[int, Context] = {}
         self._released: OrderedDict[int, None] = OrderedDict()
-        self._lost: set[int] = set()  # lives of workers, as they stand in the ids of their contexts
-        self._made = 0
+        self._lost_creators: set[int] = set()  # upper 32 bits of the ids of their contexts
+        self._num_created = 0
 
-    def make(self, worker: int, incarnation: int) -> Context:
-        """A new one of this worker's own."""
+    def create(self, worker: int, incarnation: int) -> Context:
+        """Create a context of this worker."""
         with self._lock:
-            id = worker << WORKER_SHIFT | (incarnation & _LIFE_MASK) << _LIFE_SHIFT | self._made
-            self._made += 1
+            id = _creator(worker, incarnation) << _INCARNATION_SHIFT | self._num_created
+            self._num_created += 1
             context = self._by_id[id] = Context(id)
             return context
 
     def find(self, id: int) -> Context | None:
-        """The context, if it is open here."""
         return self._by_id.get(id)
 
     def get(self, id: int) -> Context:
-        """The context. RuntimeError when it is not open here."""
+        """Return the context. Raises RuntimeError if it is not open here."""
         context = self._by_id.get(id)
         if context is None:
             raise RuntimeError(f"Could not find autograd context with id: {id}")
         return context
 
-    def at_first_sight(self, id: int, me: int) -> Context | None:
-        """The context, made if a message brings its id here for the first time.
-
-        None: it was released, or its creator is lost, and nobody would release it.
-        """
+    def get_or_create(self, id: int, me: int) -> Context | None:
+        """Return the context of a received message. None if it was released, or its creator is lost."""
         context = self._by_id.get(id)
         if context is not None:
             return context
         with self._lock:
-            if id in self._released or id >> WORKER_SHIFT == me or id >> _LIFE_SHIFT in self._lost:
+            if id in self._released or id >> WORKER_SHIFT == me or id >> _INCARNATION_SHIFT in self._lost_creators:
                 return self._by_id.get(id)
             return self._by_id.setdefault(id, Context(id))
 
-    def lose(self, worker: int, incarnation: int) -> list[Context]:
-        """A life of a worker is lost: no context of its own is made here any more. Those that are open."""
-        life = worker << WORKER_SHIFT - _LIFE_SHIFT | incarnation & _LIFE_MASK
+    def on_worker_lost(self, worker: int, incarnation: int) -> list[Context]:
+        """Refuse further contexts of a lost worker, and return the open ones."""
+        creator = _creator(worker, incarnation)
         with self._lock:
-            self._lost.add(life)
-            return [context for id, context in self._by_id.items() if id >> _LIFE_SHIFT == life]
+            self._lost_creators.add(creator)
+            return [context for id, context in self._by_id.items() if id >> _INCARNATION_SHIFT == creator]
 
     def remove(self, id: int) -> Context | None:
-        """Take the context out; None: it was not here."""
+        """Remove a context, so that messages do not recreate it. Return None if it is not open here."""
         with self._lock:
             self._released[id] = None
-            if len(self._released) > _RELEASED_KEPT:
+            if len(self._released) > _MAX_RELEASED_IDS:
                 self._released.popitem(last=False)
             context = self._by_id.pop(id, None)
         if context is not None:
-            context.released = True
+            context.is_released = True
         return context
 
     def all(self) -> list[Context]:
-        """Those that are open."""
         with self._lock:
             return list(self._by_id.values())
+
+
+def _creator(worker: int, incarnation: int) -> int:
+    return worker << WORKER_SHIFT - _INCARNATION_SHIFT | incarnation & _INCARNATION_MASK

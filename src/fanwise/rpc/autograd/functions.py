@@ -1,12 +1,11 @@
-"""The two autograd functions that stand where a graph crosses from one worker to another.
+"""The autograd functions at the edges of a worker's graph, under the names of torch's C++ nodes.
 
-    sender:    t.grad_fn <-- Send                 made when a message is closed; its inputs are the tensors sent
-    receiver:            Recv <-- t' <-- ...      made when it is opened; its outputs are the tensors received
+    sender:    t.grad_fn <-- Send                 created when a message is serialized; its inputs are the tensors sent
+    receiver:            Recv <-- t' <-- ...      created when it is deserialized; its outputs are the tensors received
 
-They carry the names of torch's C++ nodes, because people look for these in graphs. A Send is never run: what arrives
-for it goes straight to the functions behind it. A Recv runs as any node does, so all hooks on received tensors fire,
-and keeps what it was given until it is fetched; in a backward pass of torch's own it raises. Knows no context and no
-message.
+A Send never runs: gradients that arrive for it go straight to the functions behind it. A Recv runs as any node, so
+the hooks of received tensors fire, and keeps its gradients until they are fetched; in a backward pass of torch's own
+it raises.
 """
 
 from collections.abc import Sequence
@@ -16,13 +15,13 @@ import torch
 from torch.autograd import Function
 from torch.autograd.graph import Node
 
-Grads = tuple[torch.Tensor | None, ...]
+from .messages import Grads
 
 
-class RecvNode(Protocol):
-    """The node of a Recv, as far as we use it."""
+class _RecvNode(Protocol):
+    """The attributes of a Recv's node that are set here."""
 
-    arrived: Grads | None
+    grads: Grads | None
     is_expected: bool
 
 
@@ -34,7 +33,7 @@ class _Send(Function):
 
     @staticmethod
     def backward(_ctx: Any, *_grads: Any) -> Any:
-        raise AssertionError("a Send is passed over")
+        raise AssertionError("a Send never runs")
 
 
 class _Recv(Function):
@@ -53,59 +52,59 @@ class _Recv(Function):
                 "Call fanwise.rpc.autograd.backward(context_id, [loss]) instead; or detach() the tensor, if no "
                 "gradient shall flow through it."
             )
-        ctx.arrived = grads
+        ctx.grads = grads
         return None, None
 
 
-# A node has the name of its Function with "Backward" behind it; only `type` makes a class with such a name.
+# A node has the name of its Function with "Backward" appended; only `type` creates a class with such a name.
 _NAMED_SEND: Any = type("torch::distributed::autograd::SendRpc", (_Send,), {})
 _NAMED_RECV: Any = type("torch::distributed::autograd::RecvRpc", (_Recv,), {})
 
 
 class Sent:
-    """What one message has sent: the node of its Send, and where each of its tensors lies."""
+    """The tensors that one message sent to worker `to`: the node of its Send, and their devices."""
 
-    __slots__ = ("_token", "devices", "node", "to")
+    __slots__ = ("_output", "devices", "node", "to")
 
     def __init__(self, to: int, tensors: Sequence[torch.Tensor]) -> None:
         self.to = to
         self.devices: list[torch.device] = []
         with torch.enable_grad():
-            # A node made in Python lives as long as its output: the object of the node alone does not keep it.
-            self._token = _NAMED_SEND.apply(self.devices, *tensors)
-        self.node: Node = self._token.grad_fn
+            # A node created in Python lives as long as its output; the node object alone does not keep it alive.
+            self._output = _NAMED_SEND.apply(self.devices, *tensors)
+        self.node: Node = self._output.grad_fn
 
     def edges(self) -> list[tuple[Node, int]]:
-        """For each tensor the function that made it, and which of its outputs it is."""
+        """Return for each tensor the function that computed it, and which of its outputs it is."""
         return [(node, number) for node, number in self.node.next_functions if node is not None]
 
 
 def receive(tensors: list[torch.Tensor]) -> tuple[Node | None, list[torch.Tensor]]:
-    """Give those of the tensors that require grad a history: one Recv. None when there are none of these."""
-    wanted = [index for index, tensor in enumerate(tensors) if tensor.requires_grad]
-    if not wanted:
+    """Attach the tensors that require grad to one Recv. Return its node, or None, and the tensors."""
+    indices = [index for index, tensor in enumerate(tensors) if tensor.requires_grad]
+    if not indices:
         return None, tensors
-    # Detached, they are new to autograd and become the function's own outputs: no views, free to be changed in place.
-    bare = [tensors[index].detach() for index in wanted]
+    # Detached tensors become the function's own outputs: no views, so they may be changed in place.
+    detached = [tensors[index].detach() for index in indices]
     with torch.enable_grad():
-        # An anchor each: through a common one, whoever reaches one Recv would seem to reach all.
-        outputs = _NAMED_RECV.apply(torch.empty(0, requires_grad=True), bare)
+        # Each Recv has its own anchor; with a shared one, every path to one Recv would seem to lead to all.
+        outputs = _NAMED_RECV.apply(torch.empty(0, requires_grad=True), detached)
     received = list(tensors)
-    for index, output in zip(wanted, outputs, strict=True):
+    for index, output in zip(indices, outputs, strict=True):
         received[index] = output
     node: Node = outputs[0].grad_fn
-    cast(RecvNode, node).arrived = None
+    cast(_RecvNode, node).grads = None
     return node, received
 
 
 def expect(node: Node) -> None:
-    """A Recv is about to run in a distributed backward pass. `take_arrived` ends that."""
-    cast(RecvNode, node).is_expected = True
+    """Allow a Recv to run, until `take_grads`."""
+    cast(_RecvNode, node).is_expected = True
 
 
-def take_arrived(node: Node) -> Grads | None:
-    """What a Recv was given when it ran, and forget it. None: it has not run."""
-    recv = cast(RecvNode, node)
+def take_grads(node: Node) -> Grads | None:
+    """Remove and return the gradients of a Recv; None if it has not run."""
+    recv = cast(_RecvNode, node)
     recv.is_expected = False
-    arrived, recv.arrived = recv.arrived, None
-    return arrived
+    grads, recv.grads = recv.grads, None
+    return grads

@@ -1,10 +1,10 @@
-"""Distributed autograd of one worker: what it adds to messages, and what it answers to the other workers.
+"""Distributed autograd of one worker: the metadata of messages, and the requests of other workers.
 
-    a message in a context:  on_send -> (context id, message id) -> on_receive     tensors get Send and Recv
-    autograd.begin, gradients, zeros, abort     a backward pass, see `passes`
-    autograd.release                            the context is left: spreads to all who know it
+    a message in a context:  on_send --> (context id, message id) --> on_receive    tensors get a Send and a Recv
+    autograd.begin, gradients, zeros, abort     a backward pass, see `pass_state`
+    autograd.release                            the context was left; forwarded to all workers that know it
 
-Outside of a context a message costs one look at a thread-local. Handlers of messages only put things in their place.
+Request handlers run on reading threads and do not block.
 """
 
 import itertools
@@ -21,33 +21,31 @@ from ...base.errors import DeadlineExceeded
 from ...links.codec import load_error
 from ..calling.futures import wait_for
 from ..worker_info import WorkerInfo
-from .contexts import WORKER_SHIFT, BackwardPass, Context, Contexts, PassId
-from .failures import Failure
+from .backward_pass import BackwardPass
+from .contexts import WORKER_SHIFT, Context, Contexts, PassId
 from .functions import Sent, receive
-from .parts import Parts
-from .running import Absent, Answer, Running, Through
+from .messages import BeginReply, Completed, Failure, PackedGrads, UnknownContext
 
 if TYPE_CHECKING:
     from ..agent import Agent
 
-Header = tuple[int, int]  # context, message
-Exchanged = tuple[tuple[int, ...], tuple[int, ...]]  # messages that came from the teller, that it received
+Header = tuple[int, int]  # ids of the context and of the message
 
 
-class _Here(threading.local):
-    id: int | None = None
+class _Current(threading.local):
+    context_id: int | None = None
 
 
 class Service:
-    """See the module. Asks the agent for its `info` when it is first needed: not yet when this is made."""
+    """See the module. Reads `agent.info` when it is needed, because it is not set yet when this is created."""
 
     def __init__(self, agent: "Agent") -> None:
         self.contexts = Contexts()
-        self._agent = agent
         self.load_error: Callable[[bytes], Any] | None = load_error
-        self._here = _Here()
-        self._messages = itertools.count(1)
-        self._passes = itertools.count(1)
+        self._agent = agent
+        self._current = _Current()
+        self._message_ids = itertools.count(1)
+        self._pass_numbers = itertools.count(1)
         for name in ("begin", "gradients", "zeros", "abort", "release"):
             agent.on(f"autograd.{name}", getattr(self, f"_on_{name}"))
         agent.on_lost.append(self._on_lost)
@@ -55,201 +53,206 @@ class Service:
     # -- contexts --------------------------------------------------------------------------------------------------
 
     def new_context(self) -> Context:
-        """Make a context and make it this thread's. RuntimeError when the thread has one."""
-        if self._here.id is not None:
+        """Create a context and enter it on this thread. Raises RuntimeError if the thread is in one."""
+        if self._current.context_id is not None:
             raise RuntimeError(
-                f"Already have an autograd context id for this thread: {self._here.id}. Contexts do not nest."
+                f"Already have an autograd context id for this thread: {self._current.context_id}. Contexts do not "
+                f"nest."
             )
-        context = self.contexts.make(self._agent.info.id, self._agent.incarnation)
-        self._here.id = context.id
+        context = self.contexts.create(self.worker_id, self._agent.incarnation)
+        self._current.context_id = context.id
         return context
 
     def current_context(self) -> Context:
-        """The context of this thread. RuntimeError when it has none."""
-        if self._here.id is None:
+        """Return the context of this thread. Raises RuntimeError if it is in none."""
+        if self._current.context_id is None:
             raise RuntimeError(
                 "Current thread doesn't have a valid autograd context. Please wrap your code using: "
                 "`with fanwise.rpc.autograd.context() as context_id` to generate a valid context."
             )
-        return self.contexts.get(self._here.id)
+        return self.contexts.get(self._current.context_id)
 
     @property
     def worker_id(self) -> int:
-        """The id of this worker."""
         return self._agent.info.id
 
     @property
     def has_current(self) -> bool:
-        """Whether this thread is in a context."""
-        return self._here.id is not None
+        """True if this thread is in a context."""
+        return self._current.context_id is not None
 
     def leave(self, id: int) -> None:
-        """Release the context here and on all workers that know it. Does not wait for them."""
-        if self._here.id == id:
-            self._here.id = None
-        self._release(id, but=None)
+        """Release the context here and on all workers that know it, without waiting for them."""
+        if self._current.context_id == id:
+            self._current.context_id = None
+        self._release(id, forwarded_by=None)
 
     @contextmanager
     def entered(self, header: Header) -> Iterator[None]:
-        """The context of a message is this thread's meanwhile."""
-        before, self._here.id = self._here.id, header[0]
+        """Enter the context of a message on this thread."""
+        previous, self._current.context_id = self._current.context_id, header[0]
         try:
             yield
         finally:
-            self._here.id = before
+            self._current.context_id = previous
 
     # -- messages --------------------------------------------------------------------------------------------------
 
     def on_send(self, to: int, tensors: Sequence[torch.Tensor]) -> Header | None:
-        """What a message to worker `to` carries. Those of its tensors that require grad get a Send."""
-        id = self._here.id
-        if id is None:
-            return None
-        context = self.contexts.find(id)
+        """Return the header of a message to worker `to`. Its tensors that require grad get a Send."""
+        id = self._current.context_id
+        context = None if id is None else self.contexts.find(id)
         if context is None:
             return None
-        me = self._agent.info.id
-        message = me << WORKER_SHIFT | next(self._messages)
-        wanted = [tensor for tensor in tensors if tensor.requires_grad]
-        sent = Sent(to, wanted) if wanted else None
+        message = self.worker_id << WORKER_SHIFT | next(self._message_ids)
+        with_grad = [tensor for tensor in tensors if tensor.requires_grad]
+        sent = Sent(to, with_grad) if with_grad else None
         with context.lock:
-            if to != me:
-                context.known.add(to)
+            if to != self.worker_id:
+                context.known_workers.add(to)
             if sent is not None:
                 context.sent[message] = sent
-        return id, message
+        return context.id, message
 
     def unsent(self, header: Header) -> None:
-        """A message of ours never left: nothing that was in it takes part in a pass."""
+        """Forget a message that was serialized and not sent."""
         context = self.contexts.find(header[0])
         if context is not None:
-            context.unsent(header[1])
+            context.remove_sent(header[1])
 
     def on_receive(self, sender: int, header: Header, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-        """The tensors of a message; those that required grad where they come from have a history now."""
+        """Return the tensors of a message. Those that require grad get a Recv."""
         id, message = header
-        me = self._agent.info.id
-        context = self.contexts.at_first_sight(id, me)
+        context = self.contexts.get_or_create(id, self.worker_id)
         if context is None:
             return tensors
         node, tensors = receive(tensors)
         with context.lock:
-            if sender != me:
-                context.known.add(sender)
+            if sender != self.worker_id:
+                context.known_workers.add(sender)
             if node is not None:
-                context.has_received(message, sender, node)
+                context.add_received(message, sender, node)
         return tensors
 
     # -- backward --------------------------------------------------------------------------------------------------
 
     def backward(self, context_id: int, roots: Sequence[torch.Tensor], retain_graph: bool) -> None:
-        """Run a pass from these roots and wait until it is over on all workers. Raises what failed it."""
+        """Run a pass and block until it has ended on all workers. Raises the error of the pass."""
         context = self.contexts.get(context_id)
-        running = self._start(context, (self._agent.info.id, next(self._passes)), roots, retain_graph)
-        running.work()
+        backward_pass = self._new_pass(context, (self.worker_id, next(self._pass_numbers)), roots, retain_graph)
+        backward_pass.start()
         with self._agent.waiting():
-            wait_for(running.future)
-        answer = running.future.value()
-        if isinstance(answer, Failure):
-            error = answer.error(self.load_error)
+            wait_for(backward_pass.future)
+        reply = backward_pass.future.value()
+        if isinstance(reply, Failure):
+            error = reply.error(self.load_error)
             try:
                 raise error
             finally:
-                del error  # else it would keep this frame, and so the graph
+                del error  # it would keep this frame alive, and so the graph
 
     def num_passes(self) -> int:
-        """Passes that are under way here."""
+        """Return the number of passes in progress on this worker."""
         return sum(len(context.passes) for context in self.contexts.all())
 
-    def _start(self, context: Context, pass_id: PassId, roots: Sequence[torch.Tensor], retain_graph: bool) -> Running:
+    def _new_pass(
+        self, context: Context, pass_id: PassId, roots: Sequence[torch.Tensor], retain_graph: bool
+    ) -> BackwardPass:
         with context.lock:
-            running = context.passes[pass_id] = Running(
-                self._agent, context, pass_id, me=self._agent.info.id, roots=roots, retain_graph=retain_graph
-            )
-        if context.released:
-            self._fail_released(context)
-        return running
+            backward_pass = BackwardPass(self._agent, context, pass_id, roots=roots, retain_graph=retain_graph)
+            context.passes[pass_id] = backward_pass
+        if context.is_released:
+            self._fail_passes(context)
+        return backward_pass
+
+    def _find_pass(self, context_id: int, pass_id: PassId) -> BackwardPass | None:
+        context = self.contexts.find(context_id)
+        return None if context is None else context.passes.get(pass_id)
 
     def _on_begin(
-        self, sender: WorkerInfo, context_id: int, pass_id: PassId, exchanged: Exchanged, retain_graph: bool
-    ) -> "Answer | Future[Answer]":
+        self,
+        sender: WorkerInfo,
+        context_id: int,
+        pass_id: PassId,
+        exchanged: tuple[tuple[int, ...], tuple[int, ...]],
+        retain_graph: bool,
+    ) -> "BeginReply | Future[BeginReply]":
         context = self.contexts.find(context_id)
         if context is None:
-            return Absent()
-        messages, received = exchanged
+            return UnknownContext()
+        sent, received = exchanged
         with context.lock:
-            if pass_id in context.over:
-                return Through(context.not_among(context.over[pass_id], messages))
-            running = context.passes.get(pass_id)
-            if running is not None:
-                return Through(context.not_among(running.num_received, messages))
-            running = self._start(context, pass_id, (), retain_graph)
-        running.begun_by(sender.id, messages, received)
-        self._agent.outside(running.work)
-        return running.future
+            if pass_id in context.finished_passes:
+                return Completed(context.not_received(sent, context.finished_passes[pass_id]))
+            backward_pass = context.passes.get(pass_id)
+            if backward_pass is not None:
+                return Completed(context.not_received(sent, backward_pass.num_received))
+            backward_pass = self._new_pass(context, pass_id, (), retain_graph)
+        backward_pass.on_begin(sender.id, sent, received)
+        self._agent.outside(backward_pass.start)
+        return backward_pass.future
 
-    def _on_gradients(self, _sender: WorkerInfo, context_id: int, pass_id: PassId, message: int, parts: Parts) -> None:
-        running = self._running(context_id, pass_id)
-        if running is not None:
-            running.gradients(message, parts)
+    def _on_gradients(
+        self, _sender: WorkerInfo, context_id: int, pass_id: PassId, message: int, grads: PackedGrads
+    ) -> None:
+        backward_pass = self._find_pass(context_id, pass_id)
+        if backward_pass is not None:
+            backward_pass.on_gradients(message, grads)
 
     def _on_zeros(self, _sender: WorkerInfo, context_id: int, pass_id: PassId, messages: tuple[int, ...]) -> None:
-        running = self._running(context_id, pass_id)
-        if running is not None:
-            running.zeros(messages)
+        backward_pass = self._find_pass(context_id, pass_id)
+        if backward_pass is not None:
+            backward_pass.on_zeros(messages)
 
     def _on_abort(self, _sender: WorkerInfo, context_id: int, pass_id: PassId, failure: Failure) -> None:
         context = self.contexts.find(context_id)
         if context is None:
             return
         with context.lock:
-            running = context.passes.get(pass_id)
-            if running is None:
-                context.over[pass_id] = len(context.received)
-        if running is not None:
-            running.fail(failure)
-
-    def _running(self, context_id: int, pass_id: PassId) -> BackwardPass | None:
-        context = self.contexts.find(context_id)
-        return None if context is None else context.passes.get(pass_id)
+            backward_pass = context.passes.get(pass_id)
+            if backward_pass is None:
+                context.finished_passes[pass_id] = len(context.received)
+        if backward_pass is not None:
+            backward_pass.fail(failure)
 
     # -- the end of a context --------------------------------------------------------------------------------------
 
     def _on_release(self, sender: WorkerInfo, context_id: int) -> None:
-        self._release(context_id, but=sender.id)
+        self._release(context_id, forwarded_by=sender.id)
 
-    def _release(self, id: int, but: int | None) -> None:
+    def _release(self, id: int, forwarded_by: int | None) -> None:
         context = self.contexts.remove(id)
         if context is None:
             return
-        self._fail_released(context)
-        peers = context._known_worker_ids() - set(context.lost()) - {but}
+        self._fail_passes(context)
+        peers = context._known_worker_ids() - set(context.lost_workers()) - {forwarded_by}
         if peers:
-            # Making a link may wait, and this may be a thread that reads.
-            self._agent.outside(partial(self._tell_release, sorted(peers), id))
+            # Opening a link may block, and this may be a reading thread.
+            self._agent.outside(partial(self._send_release, sorted(peers), id))
 
-    def _tell_release(self, peers: list[int], id: int) -> None:
+    def _send_release(self, peers: list[int], id: int) -> None:
         for peer in peers:
-            self._agent.request(peer, "autograd.release", id).add_done_callback(partial(self._released, peer, id))
+            reply = self._agent.request(peer, "autograd.release", id)
+            reply.add_done_callback(partial(self._on_release_reply, peer, id))
 
-    def _released(self, peer: int, id: int, told: "Future[Any]") -> None:
+    def _on_release_reply(self, peer: int, id: int, reply: "Future[Any]") -> None:
         try:
-            told.value()
-        except DeadlineExceeded:  # it may not know, and it lives
-            self._agent.outside(partial(self._tell_release, [peer], id))
+            reply.value()
+        except DeadlineExceeded:
+            self._agent.outside(partial(self._send_release, [peer], id))
         except Exception:
-            return  # the worker, or this agent, is gone: so is the context
+            return  # the peer is lost or this agent is closed, and its contexts with it
 
-    def _fail_released(self, context: Context) -> None:
-        gone = RuntimeError(f"Could not find autograd context with id: {context.id}: it was released meanwhile")
-        for running in list(context.passes.values()):
-            running.fail(Failure.of(self._agent.info.id, gone))
+    def _fail_passes(self, context: Context) -> None:
+        error = RuntimeError(f"Could not find autograd context with id: {context.id}: it was released meanwhile")
+        for backward_pass in list(context.passes.values()):
+            backward_pass.fail(Failure.of(self.worker_id, error))
 
     def _on_lost(self, worker: WorkerInfo, incarnation: int) -> None:
-        ended = self.contexts.lose(worker.id, incarnation)
+        orphaned = self.contexts.on_worker_lost(worker.id, incarnation)
         for context in self.contexts.all():
-            context.lose(worker.id, worker.name)
-            for running in list(context.passes.values()):
-                running.lost(worker.id)
-        for context in ended:
-            self._release(context.id, but=worker.id)
+            context.on_worker_lost(worker.id, worker.name)
+            for backward_pass in list(context.passes.values()):
+                backward_pass.on_worker_lost(worker.id)
+        for context in orphaned:
+            self._release(context.id, forwarded_by=worker.id)

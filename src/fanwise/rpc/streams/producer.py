@@ -28,7 +28,7 @@ _log = logging.getLogger("fanwise.rpc")
 
 
 class ItemSink(Protocol):
-    """Serializes and sends the items of a producer."""
+    """The running call, as far as a producer uses it. The class itself imports this module."""
 
     def serialize_item(self, item: Any) -> Message:
         """Serialize an item. Raises the error of pickle."""
@@ -47,39 +47,27 @@ class Producer:
         self, window: Window, sink: ItemSink, scope: Scope, *, release_slot: Callable[[], AbstractContextManager[None]]
     ) -> None:
         self._window = ProducerWindow(window)
+        self._lock = threading.Lock()
         self._sink = sink
         self._scope = scope
         self._release_slot = release_slot
-        self._changed = threading.Condition()
-        self._wake_loop: Callable[[], None] | None = None
-
-    # -- messages of the consumer ----------------------------------------------------------------------------------
+        self._wake: Callable[[], None] = lambda: None  # interrupts the wait for room
 
     def on_ack(self, num_items: int, num_bytes: int) -> None:
         """Handle an acknowledgment. Raises ValueError if it exceeds the sent items."""
-        with self._changed:
+        with self._lock:
             self._window.on_ack(num_items, num_bytes)
         self._wake()
 
     def cancel(self) -> None:
-        with self._changed:
-            self._window.cancel()
+        self._window.cancel()
         self._wake()
-
-    def _wake(self) -> None:
-        with self._changed:
-            self._changed.notify_all()
-            wake_loop = self._wake_loop
-        if wake_loop is not None:
-            wake_loop()
 
     @property
     def is_blocked(self) -> bool:
         """Return True if the producer waits for the consumer to read."""
-        with self._changed:
+        with self._lock:
             return not (self._window.is_cancelled or self._window.has_room())
-
-    # -- running ---------------------------------------------------------------------------------------------------
 
     def run(self, value: Any, name: str) -> Any:
         """Send all items of `value`, the result of the function. For an async iterator, return a coroutine."""
@@ -97,9 +85,15 @@ class Producer:
         return None
 
     def _send_all(self, items: Iterator[Any]) -> None:
+        changed = threading.Event()
+        self._wake = changed.set
         is_exhausted = False
         try:
-            while self._wait_for_room():
+            while not self._window.is_cancelled:
+                if not self._has_room():
+                    changed.wait()
+                    changed.clear()
+                    continue
                 try:
                     item = next(items)
                 except StopIteration:
@@ -121,63 +115,36 @@ class Producer:
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(changed.set)
 
-        with self._changed:
-            self._wake_loop = wake
+        self._wake = wake
         try:
-            while True:
-                while not self._has_room():
-                    if self._window.is_cancelled:
-                        cancel_once(task)  # the scope of the call also does this, perhaps later
-                        await asyncio.sleep(0)  # raises CancelledError unless the generator caught it
-                        return
+            while not self._window.is_cancelled:
+                if not self._has_room():
                     await changed.wait()
                     changed.clear()
+                    continue
                 try:
                     item = await anext(items)
                 except StopAsyncIteration:
                     return
                 self._send(item)
                 del item
+            cancel_once(task)  # the scope of the call also does this, perhaps later
+            await asyncio.sleep(0)  # raises CancelledError unless the generator caught it
         finally:
             close = getattr(items, "aclose", None)
             if close is not None:
                 await close()
 
-    def _wait_for_room(self) -> bool:
-        """Block until there is room for an item. Return False if the stream is canceled."""
-        while not self._has_room():
-            with self._changed:
-                while not (self._window.is_cancelled or self._window.has_room()):
-                    self._changed.wait()
-                if self._window.is_cancelled:
-                    return False
-        return True
-
     def _has_room(self) -> bool:
-        with self._changed:
+        """Return True if an item may be sent; otherwise `_wake` is called when that may have changed."""
+        with self._lock:
             if self._window.is_cancelled or not self._window.has_room():
                 return False
-        return not self._wait_for_link()
-
-    def _wait_for_link(self) -> bool:
-        """Wait for replies and items queued at the link to be sent. Return False if the link had room."""
-        drained = threading.Event()
-
-        def on_drained() -> None:
-            drained.set()
-            self._wake()
-
-        if not self._sink.when_link_drained(on_drained):
-            return False
-        if self._wake_loop is None:
-            with self._changed:
-                while not (drained.is_set() or self._window.is_cancelled):
-                    self._changed.wait()
-        return True
+        return not self._sink.when_link_drained(self._wake)
 
     def _send(self, item: Any) -> None:
         message = self._sink.serialize_item(item)
-        with self._changed:
+        with self._lock:
             # Before sending, because the acknowledgment may arrive at once.
             self._window.on_sent(cost_of(message.head, message.buffers))
         if not self._sink.send_item(message):
@@ -186,7 +153,7 @@ class Producer:
 
 
 def _close_generator(items: Iterator[Any]) -> None:
-    """Close a generator at its `yield` and log what it raises."""
+    """Close a generator at its `yield`, and log its errors."""
     close = getattr(items, "close", None)
     if close is None:
         return

@@ -16,13 +16,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from ...base.errors import DeadlineExceeded
-from ...links.link import Link, Reply
+from ...links.link import Reply
 from ..calling.call_future import call_error
-from ..calling.cancellation import Scope, current_scope
+from ..calling.cancellation import current_scope
 from ..calling.futures import copy_exception, raise_copy
 from ..messages.messages import Message
 from ..worker_info import WorkerInfo
-from .window import ConsumerWindow, EndOfStream, Next, Window
+from .window import ConsumerWindow, EndOfStream, Window
 
 if TYPE_CHECKING:
     from ..agent import Agent
@@ -40,9 +40,9 @@ class StreamReader:
         self.to = to
         self.is_of_call = is_of_call
         self._agent = agent
+        self._lock = threading.Lock()
         self._window: ConsumerWindow[Message] = ConsumerWindow(window)
-        self._changed = threading.Condition()
-        self._loop_wakers: set[Callable[[], None]] = set()
+        self._wakers: set[Callable[[], None]] = set()
         self._reply: Reply | None = None
 
     def start(self, reply: Reply) -> None:
@@ -50,15 +50,12 @@ class StreamReader:
         self._reply = reply
         reply.add_done_callback(self._on_end)
 
-    # -- from the link, on a reading thread ------------------------------------------------------------------------
-
     def on_item(self, item: Message, cost: int) -> None:
-        """Buffer or discard an item. Raises ValueError if it exceeds the window."""
-        with self._changed:
+        """Buffer or discard an item, on a reading thread. Raises ValueError if it exceeds the window."""
+        with self._lock:
             is_kept = self._window.on_item(item, cost)
-            self._changed.notify_all()
         if is_kept:
-            self._notify_loops()
+            self._notify()
         elif self._reply is not None:
             self._agent.discard(item, self._reply.link)
 
@@ -68,84 +65,55 @@ class StreamReader:
             reply.result()
         except Exception as raised:
             error = call_error(raised, self.to, None, closed=self._agent.is_closed).with_traceback(None)
-        with self._changed:
+        with self._lock:
             self._window.on_end(error)
-            self._changed.notify_all()
-        self._notify_loops()
+        self._notify()
 
-    # -- reading ---------------------------------------------------------------------------------------------------
-
-    def next_nowait(self) -> Message | EndOfStream | None:
-        """Return the next item or the end; None if neither has arrived."""
-        with self._changed:
+    def next(self) -> Message | EndOfStream | None:
+        """Return the next item or the end; None if neither has arrived. Does not block."""
+        with self._lock:
             result = self._window.next()
-        return self._acknowledge(result)
-
-    def next(self, within_s: float | None, scope: Scope | None) -> Message | EndOfStream | None:
-        """Block until the next item or the end; return None on time-out."""
-        now_s = self._agent.now_s
-        deadline_s = None if within_s is None else now_s() + within_s
-        with self._changed:
-            while (result := self._window.next()) is None:
-                if scope is not None:
-                    scope.check()
-                remaining_s = _SIGNAL_CHECK_S if deadline_s is None else min(_SIGNAL_CHECK_S, deadline_s - now_s())
-                if remaining_s <= 0:
-                    return None
-                self._changed.wait(remaining_s)
-        return self._acknowledge(result)
-
-    def _acknowledge(self, result: Next[Message] | EndOfStream | None) -> Message | EndOfStream | None:
-        """Acknowledge consumed items to the producer. Called without the lock."""
         if result is None or isinstance(result, EndOfStream):
             return result
         if result.ack is not None and self._reply is not None:
             self._reply.take(*result.ack)
         return result.item
 
-    def wake(self) -> None:
-        """Wake the waiting threads, which check the scope of their call."""
-        with self._changed:
-            self._changed.notify_all()
+    def deserialize(self, item: Message) -> object:
+        link = None if self._reply is None else self._reply.link
+        return self._agent.serializer.deserialize(item, self.to.id, link).value
 
     def close(self, error: Exception | None = None) -> None:
         """Stop reading. Further reads raise `error`, or end the iteration if it is None."""
-        with self._changed:
+        with self._lock:
             unread, is_open = self._window.close(error)
-            self._changed.notify_all()
         if self._reply is not None:
             if is_open:
                 self._reply.cancel()
             for item in unread:
                 self._agent.discard(item, self._reply.link)
-        self._notify_loops()
+        self._notify()
 
     @property
     def is_finished(self) -> bool:
         """Return True if the handle can be deleted without `close`. Does not lock: called in garbage collections."""
         return self._window.end is not None and not self._window.num_buffered
 
-    @property
-    def link(self) -> Link | None:
-        return None if self._reply is None else self._reply.link
-
-    # -- loops -----------------------------------------------------------------------------------------------------
-
     @contextlib.contextmanager
     def notifying(self, wake: Callable[[], None]) -> Iterator[None]:
         """Call `wake` on every change while the context is active, on any thread."""
-        with self._changed:
-            self._loop_wakers.add(wake)
+        with self._lock:
+            self._wakers.add(wake)
         try:
             yield
         finally:
-            with self._changed:
-                self._loop_wakers.discard(wake)
+            with self._lock:
+                self._wakers.discard(wake)
 
-    def _notify_loops(self) -> None:
-        if self._loop_wakers:
-            with self._changed:
-                wakers = list(self._loop_wakers)
+    def _notify(self) -> None:
+        if self._wakers:
+            with self._lock:
+                wakers = list(self._wakers)
             for wake in wakers:
                 wake()
 
@@ -153,7 +121,7 @@ class StreamReader:
 class Stream(Generic[T]):
     """Iterator over the items that a function on another worker yields. Returned by `rpc.stream`.
 
-    In a coroutine, use `async for`. Leaving the loop early, leaving a `with` block, or deleting the last reference also
+    Coroutines use `async for`. Leaving the loop early, leaving a `with` block, or deleting the last reference also
     ends the function: it gets `GeneratorExit` at its `yield`.
     """
 
@@ -198,13 +166,8 @@ class Stream(Generic[T]):
         Raises the error of the function after the items before it; WorkerLostError after the received
         items; DeadlineExceeded, which ends the stream; NotSendableError if the item cannot be sent.
         """
-        result = self._reader.next_nowait()
-        if result is None:
-            result = self._wait()
-        if isinstance(result, EndOfStream):
-            self._raise_error(result)
-            raise StopIteration
-        return self._deserialize(result)
+        result = self._reader.next()
+        return self._item(self._wait() if result is None else result, StopIteration)
 
     def __aiter__(self) -> "Stream[T]":
         return self
@@ -220,31 +183,31 @@ class Stream(Generic[T]):
         with self._reader.notifying(wake):
             try:
                 async with asyncio.timeout(self._timeout_s):
-                    while (result := self._reader.next_nowait()) is None:
+                    while (result := self._reader.next()) is None:
                         await changed.wait()
                         changed.clear()
             except TimeoutError:
                 raise self._time_out() from None
-        if isinstance(result, EndOfStream):
-            self._raise_error(result)
-            raise StopAsyncIteration
-        return self._deserialize(result)
+        return self._item(result, StopAsyncIteration)
 
-    def _wait(self) -> "Message | EndOfStream":
+    def _wait(self) -> Message | EndOfStream:
         if not self._agent.may_wait():
             raise RuntimeError(
                 f"waiting for the next item of {self._name} on this thread would deadlock: it reads the replies.\n"
                 f"Read a stream on a thread of your own, or in a function that a call runs."
             )
-        scope = current_scope()
-        with self._agent.waiting():
-            if scope is None:
-                result = self._reader.next(self._timeout_s, None)
-            else:
-                with scope.wake_on_cancel(self._reader.wake):
-                    result = self._reader.next(self._timeout_s, scope)
-        if result is None:
-            raise self._time_out()
+        now_s, scope, changed = self._agent.now_s, current_scope(), threading.Event()
+        deadline_s = float("inf") if self._timeout_s is None else now_s() + self._timeout_s
+        until_cancelled = contextlib.nullcontext() if scope is None else scope.wake_on_cancel(changed.set)
+        with self._agent.waiting(), until_cancelled, self._reader.notifying(changed.set):
+            while (result := self._reader.next()) is None:
+                if scope is not None:
+                    scope.check()
+                remaining_s = deadline_s - now_s()
+                if remaining_s <= 0:
+                    raise self._time_out()
+                changed.wait(min(_SIGNAL_CHECK_S, remaining_s))
+                changed.clear()
         return result
 
     def _time_out(self) -> DeadlineExceeded:
@@ -255,21 +218,20 @@ class Stream(Generic[T]):
         self._reader.close(copy_exception(error))  # further reads raise it again
         return error
 
-    def _raise_error(self, end: EndOfStream) -> None:
-        """Raise a copy of the error of the stream, if it has one."""
-        if end.error is not None:
-            raise_copy(end.error)
-
-    def _deserialize(self, item: Message) -> T:
+    def _item(self, result: Message | EndOfStream, stop: type[Exception]) -> T:
+        """Deserialize an item. At the end of the stream, raise a copy of its error, or `stop`."""
+        if isinstance(result, EndOfStream):
+            if result.error is not None:
+                raise_copy(result.error)
+            raise stop
         try:
-            value: T = self._agent.serializer.deserialize(item, self._reader.to.id, self._reader.link).value
+            return self._reader.deserialize(result)  # type: ignore[return-value]  # the caller's type
         except Exception as error:
             self._reader.close(copy_exception(error).with_traceback(None))
             raise
         except BaseException:
             self.close()
             raise
-        return value
 
     def __repr__(self) -> str:
         return f"<stream of {self._name} on worker {self._reader.to.name}>"

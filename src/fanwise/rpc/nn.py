@@ -43,28 +43,28 @@ _UNSUPPORTED = (
 )
 
 
-def forward_async(self: "_RemoteModule", *args: Any, **kwargs: Any) -> "Future[Any]":
-    """Run the module's forward on its worker and return a future of the result."""
-    arguments = (self.module_rref, self.device, self.is_device_map_set)
-    return rpc_async(self.module_rref.owner(), _remote_forward, (*arguments, *args), kwargs)
+class RemoteModule(torch.nn.Module):
+    """A module on another worker, or on one of its devices.
 
+    Args:
+        remote_device: "worker1/cuda:0", "rank:1/cpu", or the name of a worker for its CPU.
+        module_cls: class or function that creates the module. The worker imports it by name.
+        args, kwargs: arguments of `module_cls`.
 
-def forward(self: "_RemoteModule", *args: Any, **kwargs: Any) -> Any:
-    """As `forward_async`, and wait."""
-    arguments = (self.module_rref, self.device, self.is_device_map_set)
-    return rpc_sync(self.module_rref.owner(), _remote_forward, (*arguments, *args), kwargs)
+    Arguments on the CPU are moved to the module's GPU. Without a device map, results return to the CPU. An error of
+    `module_cls` is raised at the first use.
 
-
-class _RemoteModule(torch.nn.Module):
-    """See `RemoteModule`. `_module_interface_cls` must be None."""
+    >>> module = RemoteModule("worker1/cpu", torch.nn.Linear, args=(20, 30))
+    >>> module(torch.randn(128, 20)).shape
+    torch.Size([128, 30])
+    """
 
     on: str | int
     device: str
     is_device_map_set: bool
     is_scriptable: bool
-    generated_methods: list[Callable[..., Any]]
+    generated_methods: tuple[str, ...]
     module_rref: RRef[Any]
-    forward_async: "Callable[..., Future[Any]]"
 
     def __init__(
         self,
@@ -79,7 +79,17 @@ class _RemoteModule(torch.nn.Module):
         self._set_device(remote_device)
         arguments = (module_cls, tuple(args or ()), dict(kwargs or {}), self.device)
         self.module_rref = remote(self.on, _create_module, arguments)
-        self._bind_methods(self.generated_methods)
+        self._bind_methods()
+
+    def forward_async(self, *args: Any, **kwargs: Any) -> "Future[Any]":
+        """Run the module's forward on its worker and return a `torch.futures.Future` of the result."""
+        arguments = (self.module_rref, self.device, self.is_device_map_set)
+        return rpc_async(self.module_rref.owner(), _remote_forward, (*arguments, *args), kwargs)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """As `forward_async`, and wait. Calling the object does the same."""
+        arguments = (self.module_rref, self.device, self.is_device_map_set)
+        return rpc_sync(self.module_rref.owner(), _remote_forward, (*arguments, *args), kwargs)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.forward(*args, **kwargs)  # skips the hooks of nn.Module, which are not supported
@@ -97,11 +107,12 @@ class _RemoteModule(torch.nn.Module):
         self.device = str(location.device())
         self.is_device_map_set = bool(agent.devices.map_to(agent.worker(on).name))
         self.is_scriptable = False
-        self.generated_methods = [forward_async, forward]
+        self.generated_methods = ("forward_async", "forward")
 
-    def _bind_methods(self, methods: Sequence[Callable[..., Any]]) -> None:
-        for method in methods:
-            self.__dict__[method.__name__] = MethodType(method, self)
+    def _bind_methods(self) -> None:
+        """Set the methods in `__dict__`, where torch has them too."""
+        for name in self.generated_methods:
+            self.__dict__[name] = MethodType(getattr(type(self), name), self)
 
     def remote_parameters(self, recurse: bool = True) -> list[RRef[Parameter]]:
         """Return references to the parameters, or without `recurse` to the direct ones, for `DistributedOptimizer`."""
@@ -112,12 +123,12 @@ class _RemoteModule(torch.nn.Module):
         """Return the reference to the module."""
         return self.module_rref
 
-    def train(self, mode: bool = True) -> "_RemoteModule":
+    def train(self, mode: bool = True) -> "RemoteModule":
         """Set the training mode of the module on its worker."""
         rpc_sync(self.on, _set_training, args=(self.module_rref, mode))
         return self
 
-    def eval(self) -> "_RemoteModule":
+    def eval(self) -> "RemoteModule":
         """Set the module on its worker to evaluation mode."""
         return self.train(False)
 
@@ -154,42 +165,12 @@ class _RemoteModule(torch.nn.Module):
         torch.nn.Module.__init__(module)
         module._set_device(remote_device)
         module.module_rref = module_rref
-        module._bind_methods(module.generated_methods)
+        module._bind_methods()
         return module
 
 
-class RemoteModule(_RemoteModule):
-    """A module on another worker, or on one of its devices.
-
-    Args:
-        remote_device: "worker1/cuda:0", "rank:1/cpu", or the name of a worker for its CPU.
-        module_cls: class or function that creates the module. The worker imports it by name.
-        args, kwargs: arguments of `module_cls`.
-
-    Attributes:
-        forward: run the module's forward and wait; also by calling this object.
-        forward_async: run it and return a `torch.futures.Future`.
-
-    Arguments on the CPU are moved to the module's GPU. Without a device map, results return to the CPU. An error of
-    `module_cls` is raised at the first use.
-
-    >>> module = RemoteModule("worker1/cpu", torch.nn.Linear, args=(20, 30))
-    >>> module(torch.randn(128, 20)).shape
-    torch.Size([128, 30])
-    """
-
-    def __init__(
-        self,
-        remote_device: str,
-        module_cls: Callable[..., torch.nn.Module],
-        args: Sequence[Any] | None = None,
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> None:
-        super().__init__(remote_device, module_cls, args, kwargs)
-
-
 def _not_supported(name: str) -> Callable[..., NoReturn]:
-    def method(self: _RemoteModule, *args: object, **kwargs: object) -> NoReturn:
+    def method(self: RemoteModule, *args: object, **kwargs: object) -> NoReturn:
         raise ValueError(f"Method ``{name}`` not supported for RemoteModule")
 
     method.__name__ = name
@@ -198,7 +179,9 @@ def _not_supported(name: str) -> Callable[..., NoReturn]:
 
 
 for _name in _UNSUPPORTED:
-    setattr(_RemoteModule, _name, _not_supported(_name))
+    setattr(RemoteModule, _name, _not_supported(_name))
+
+_RemoteModule = RemoteModule  # torch's name of the class with `_module_interface_cls`
 
 
 def _check_interface(interface: object) -> None:
@@ -258,22 +241,15 @@ def _move_to(values: Any, device: str) -> Any:
 # -- pickling in calls ------------------------------------------------------------------------------------------------
 
 
-_METHODS = {method.__name__: method for method in (forward_async, forward)}
-
-
-def _reduce(module: _RemoteModule) -> tuple[Callable[..., RemoteModule], tuple[Any, ...]]:
-    attributes = {name: getattr(module, name) for name in _REMOTE_MODULE_PICKLED_ATTRIBUTES}
-    attributes["generated_methods"] = tuple(method.__name__ for method in module.generated_methods)
-    return _rebuild, tuple(attributes.values())
+def _reduce(module: RemoteModule) -> tuple[Callable[..., RemoteModule], tuple[Any, ...]]:
+    return _rebuild, tuple(getattr(module, name) for name in _REMOTE_MODULE_PICKLED_ATTRIBUTES)
 
 
 def _rebuild(*attributes: Any) -> RemoteModule:
     module = RemoteModule.__new__(RemoteModule)
     module.__dict__.update(zip(_REMOTE_MODULE_PICKLED_ATTRIBUTES, attributes, strict=True))
-    module.generated_methods = [_METHODS[name] for name in module.generated_methods]  # type: ignore[index]  # names
-    module._bind_methods(module.generated_methods)
+    module._bind_methods()
     return module
 
 
 pickling.register(RemoteModule, _reduce)
-pickling.register(_RemoteModule, _reduce)

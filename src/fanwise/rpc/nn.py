@@ -150,9 +150,7 @@ class RemoteModule(torch.nn.Module):
 
     @staticmethod
     def init_from_module_rref(
-        remote_device: str,
-        module_rref: RRef[Any],
-        _module_interface_cls: Any = None,
+        remote_device: str, module_rref: RRef[Any], _module_interface_cls: Any = None
     ) -> "RemoteModule":
         """Return another RemoteModule for the same module.
 
@@ -213,13 +211,7 @@ def _set_training(module_rref: RRef[torch.nn.Module], mode: bool) -> None:
     method_of(module_rref.local_value(), "train")(mode)
 
 
-def _remote_forward(
-    module_rref: RRef[Any],
-    device: str,
-    is_device_map_set: bool,
-    *args: Any,
-    **kwargs: Any,
-) -> Any:
+def _remote_forward(module_rref: RRef[Any], device: str, is_device_map_set: bool, *args: Any, **kwargs: Any) -> Any:
     run = method_of(module_rref.local_value(), "forward")
     if torch.device(device).type != "cuda":
         return run(*args, **kwargs)

@@ -51,11 +51,7 @@ class DistributedOptimizer:
     is_functional_optim = False
 
     def __init__(
-        self,
-        optimizer_class: Any,
-        params_rref: Sequence[RRef[torch.Tensor]],
-        *args: Any,
-        **kwargs: Any,
+        self, optimizer_class: Any, params_rref: Sequence[RRef[torch.Tensor]], *args: Any, **kwargs: Any
     ) -> None:
         by_owner: dict[WorkerInfo, list[RRef[torch.Tensor]]] = {}
         for param in params_rref:
@@ -120,10 +116,7 @@ def _exclusive_step() -> Iterator[None]:
 
 
 def _new_local_optimizer(
-    optimizer_class: Any,
-    params_rref: Sequence[RRef[Any]],
-    *args: Any,
-    **kwargs: Any,
+    optimizer_class: Any, params_rref: Sequence[RRef[Any]], *args: Any, **kwargs: Any
 ) -> RRef[_LocalOptimizer]:
     return RRef(_LocalOptimizer(optimizer_class, params_rref, *args, **kwargs))
 

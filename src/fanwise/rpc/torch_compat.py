@@ -45,7 +45,6 @@ _ignore_rref_leak = True
 _UNSET_RPC_TIMEOUT = UNSET_RPC_TIMEOUT
 
 PythonUDF = namedtuple("PythonUDF", ["func", "args", "kwargs"])
-RemoteException = namedtuple("RemoteException", ["msg", "exception_type"])
 
 
 # -- gathering ----------------------------------------------------------------------------------------------------
@@ -102,11 +101,6 @@ class TensorPipeAgent:
     def __init__(self, agent: _agent.Agent) -> None:
         self._agent = agent
 
-    @property
-    def is_static_group(self) -> bool:
-        """True if the group has a world size."""
-        return self._agent.group.world_size is not None
-
     def get_worker_info(self, worker: "str | int | WorkerInfo | None" = None) -> WorkerInfo:
         """Return this worker, or the one with that name or id."""
         return self._agent.info if worker is None else self._agent.worker(worker)
@@ -118,28 +112,6 @@ class TensorPipeAgent:
     def get_debug_info(self) -> dict[str, str]:
         """Return counters of this agent as strings."""
         return {key: str(value) for key, value in self._agent.debug_counts().items()}
-
-    def get_metrics(self) -> dict[str, str]:
-        """As `get_debug_info`."""
-        return self.get_debug_info()
-
-    def join(self, shutdown: bool = False, timeout: float = 0) -> None:
-        """Block until all workers have called this."""
-        _wait_all_workers(timeout)
-
-    def sync(self) -> None:
-        """Block until all workers have called this."""
-        _wait_all_workers()
-
-    def shutdown(self) -> None:
-        """Shut down at once."""
-        shutdown(graceful=False)
-
-    def _get_device_map(self, worker: WorkerInfo) -> dict[torch.device, torch.device]:
-        return self._agent.devices.map_to(worker.name)
-
-    def _get_backend_options(self) -> TensorPipeRpcBackendOptions:
-        return self._agent.options
 
 
 RpcAgent = TensorPipeAgent
@@ -155,10 +127,6 @@ def _is_current_rpc_agent_set() -> bool:
 
 def _set_and_start_rpc_agent(agent: _agent.Agent) -> None:
     _process.set_current(agent)
-
-
-def _to_worker_info(to: "str | int | WorkerInfo") -> WorkerInfo:
-    return _agent.current().worker(to)
 
 
 def enable_gil_profiling(flag: bool) -> None:
@@ -219,16 +187,7 @@ class _InternalRPCPickler:
 
 _internal_rpc_pickler = _InternalRPCPickler()
 _default_pickler: Any = _internal_rpc_pickler
-
-
-def serialize(obj: object) -> tuple[bytes, list[torch.Tensor]]:
-    """Return the pickle of `obj` and its tensors, which are separate."""
-    return _internal_rpc_pickler.serialize(obj)
-
-
-def deserialize(binary_data: bytes, tensor_table: list[torch.Tensor]) -> Any:
-    """Inverse of `serialize`."""
-    return _internal_rpc_pickler.deserialize(binary_data, tensor_table)
+serialize, deserialize = _internal_rpc_pickler.serialize, _internal_rpc_pickler.deserialize
 
 
 @contextlib.contextmanager

@@ -78,10 +78,7 @@ class context:
         return self.autograd_context._context_id()
 
     def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: TracebackType | None,
+        self, exc_type: type[BaseException] | None, exc_value: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if _service is not None:
             _service.leave(self.autograd_context.id)

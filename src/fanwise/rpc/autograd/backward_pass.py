@@ -20,16 +20,7 @@ from torch.futures import Future
 from ...base.errors import WorkerLostError
 from .contexts import Context, PassId
 from .graph import Graph, GroupResult
-from .messages import (
-    BeginReply,
-    Completed,
-    Failure,
-    Grads,
-    PackedGrads,
-    UnknownContext,
-    pack_grads,
-    unpack_grads,
-)
+from .messages import BeginReply, Completed, Failure, Grads, PackedGrads, UnknownContext, pack_grads, unpack_grads
 from .pass_state import Action, Finish, PassState, RunGroup, SendBegin, SendZeros
 
 if TYPE_CHECKING:
@@ -252,12 +243,7 @@ class BackwardPass:
             self._on_begin_reply(peer, self._lost_error(peer))
             return
         reply = self._agent.request(
-            peer,
-            "autograd.begin",
-            self._context.id,
-            self._id,
-            (action.sent, action.received),
-            self._retain_graph,
+            peer, "autograd.begin", self._context.id, self._id, (action.sent, action.received), self._retain_graph
         )
         reply.add_done_callback(lambda reply: self._on_begin_reply(peer, _value_or_error(reply)))
 

@@ -37,7 +37,7 @@ Edge = tuple[Node, int]
 _LEAF = "torch::autograd::AccumulateGrad"
 # Post-accumulate hooks read the gradient from `.grad` of the leaf, where it is while the leaf runs.
 _grad_attribute_lock = threading.RLock()
-# With an accelerator, torch runs nodes in its own threads, where a hook cannot tell which pass it is called for.
+# Torch runs nodes of an accelerator in its own threads, where a hook cannot tell which pass it is called for.
 _accelerator_lock = threading.RLock()
 
 
@@ -70,13 +70,13 @@ class _GradientSum:
 
     def is_alike(self, grad: torch.Tensor) -> bool:
         """Return True if the sum would have the properties of this one. Others are added by the engine."""
-        mine = self.grad
+        total = self.grad
         return (
-            type(mine) is type(grad) is torch.Tensor
-            and mine.layout is grad.layout is torch.strided
-            and mine.shape == grad.shape
-            and mine.dtype is grad.dtype
-            and mine.device == grad.device
+            type(total) is type(grad) is torch.Tensor
+            and total.layout is grad.layout is torch.strided
+            and total.shape == grad.shape
+            and total.dtype is grad.dtype
+            and total.device == grad.device
         )
 
 
@@ -90,24 +90,21 @@ class Graph:
     """
 
     def __init__(
-        self,
-        roots: Sequence[torch.Tensor],
-        sent: Mapping[int, Sequence[Edge]],
-        received: Mapping[int, Node],
+        self, roots: Sequence[torch.Tensor], sent: Mapping[int, Sequence[Edge]], received: Mapping[int, Node]
     ) -> None:
         self._roots = roots  # nodes created in Python live as long as their outputs
         self._sent = sent
         self._message_of = {node: message for message, node in received.items()}
         self._children: dict[Node, list[Edge | None]] = {}
-        self._kept: dict[Node, list[_GradientSum]] = {}
-        self._kept_lock = threading.Lock()
+        self._grads: dict[Node, list[_GradientSum]] = {}
+        self._grads_lock = threading.Lock()
         self.groups: list[NodeGroup] = []
         self._nodes: list[list[Node]] = []  # of each group, in topological order
         self._group_of: dict[Node, int] = {}
         edges = [(cast(Node, root.grad_fn), root.output_nr) for root in roots]
         self._divide(edges)
         for (node, number), root in zip(edges, roots, strict=True):
-            self._keep(node, number, torch.ones_like(root))
+            self._add_grad(node, number, torch.ones_like(root))
 
     # -- dividing --------------------------------------------------------------------------------------------------
 
@@ -156,13 +153,13 @@ class Graph:
         self._children[node] = children
         return children
 
-    def _keep(self, node: Node, number: int, grad: torch.Tensor) -> None:
+    def _add_grad(self, node: Node, number: int, grad: torch.Tensor) -> None:
         """Add to the gradient that waits for an output of a node.
 
-        In order of arrival, as the engine does: of a hundred micro-batches a weight keeps one sum, not all gradients.
+        Of a hundred micro-batches, a weight then keeps one sum and not all gradients.
         """
-        with self._kept_lock:
-            sums = self._kept.setdefault(node, [])
+        with self._grads_lock:
+            sums = self._grads.setdefault(node, [])
             for grad_sum in sums:
                 if grad_sum.number == number and grad_sum.is_alike(grad):
                     break
@@ -177,7 +174,7 @@ class Graph:
         """Add the gradients of a sent message."""
         for (node, number), grad, device in zip(self._sent[message], grads, devices, strict=True):
             if grad is not None and node in self._group_of:
-                self._keep(node, number, grad.to(device))
+                self._add_grad(node, number, grad.to(device))
 
     def run(self, number: int, *, retain_graph: bool) -> GroupResult:
         """Run a group, once, on any thread. Raises the errors of the user's functions and hooks."""
@@ -199,14 +196,14 @@ class Graph:
                 inner = [node for node in nodes if not _is_leaf(node)]
                 ends = [*leaves, *foreign_leaves]
                 # Gradients are added as they come, while they are in the processor's cache.
-                with _intercept(ends, lambda leaf, grad: self._keep(leaf, 0, grad)):
+                with _intercept(ends, lambda leaf, grad: self._add_grad(leaf, 0, grad)):
                     self._run_nodes(inner, ends, receives, retain_graph)
                 nodes = leaves
-            with _TakeLeafGradients(leaves) as taken:
+            with _TakeLeafGradients(leaves) as leaf_grads:
                 self._run_nodes(nodes, leaves, [] if foreign_leaves else receives, retain_graph)
         finally:
             received = {self._message_of[node]: take_grads(node) for node in receives}
-        return GroupResult(taken.result(), received)
+        return GroupResult(leaf_grads.result(), received)
 
     def _split(self, number: int) -> tuple[set[Node], list[Node]]:
         """Return the nodes that must run one by one, and the leaves of other groups that the other nodes reach."""
@@ -252,7 +249,7 @@ class Graph:
         # A node computes only requested gradients. The engine stops before it runs these nodes.
         inputs = [GradientEdge(*child) for child in children if child is not None]
         try:
-            # Stopped by an error, torch frees nothing, whatever `retain_graph` is.
+            # An error stops the engine, so it frees nothing.
             _run_engine(outputs, grads, inputs, retain_graph=True, into_leaves=False)
         except _Stop:
             pass
@@ -260,7 +257,7 @@ class Graph:
             hook.remove()
         for child, grad in zip(children, computed[0], strict=True):
             if child is not None and grad is not None:
-                self._keep(*child, grad)
+                self._add_grad(*child, grad)
 
     def _run_nodes(self, nodes: list[Node], leaves: list[Node], receives: list[Node], retain_graph: bool) -> None:
         """Run the nodes that have gradients, down to these leaves and received tensors."""
@@ -272,8 +269,8 @@ class Graph:
             _run_engine(outputs, grads, inputs, retain_graph=retain_graph, into_leaves=True)
 
     def _take(self, nodes: Iterable[Node]) -> tuple[list[GradientEdge], list[torch.Tensor]]:
-        kept = [(node, grad_sum) for node in nodes for grad_sum in self._kept.pop(node, ())]
-        return [GradientEdge(node, grad_sum.number) for node, grad_sum in kept], [grad_sum.grad for _, grad_sum in kept]
+        sums = [(node, grad_sum) for node in nodes for grad_sum in self._grads.pop(node, ())]
+        return [GradientEdge(node, grad_sum.number) for node, grad_sum in sums], [grad_sum.grad for _, grad_sum in sums]
 
 
 class _TakeLeafGradients:

@@ -85,7 +85,7 @@ class PassState:
     unresolved: set[int] = field(init=False)
     _pending: list[int] = field(init=False)
     _running: set[int] = field(init=False, default_factory=set)
-    _told: set[int] = field(init=False, default_factory=set)
+    _busy_peers: set[int] = field(init=False, default_factory=set)
     _finished: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
@@ -95,7 +95,7 @@ class PassState:
     def start(self) -> list[Action]:
         actions: list[Action] = []
         for peer in sorted(self.peers):
-            self._told.add(peer)
+            self._busy_peers.add(peer)
             sent = tuple(message for message, to in self.sent.items() if to == peer)
             received = tuple(message for message, sender in self.received.items() if sender == peer)
             actions.append(SendBegin(peer, sent, received))
@@ -132,7 +132,7 @@ class PassState:
 
     def on_peer_done(self, peer: int) -> list[Action]:
         """Handle the reply of a worker that this one told to begin: it is done, or another one had told it before."""
-        self._told.discard(peer)
+        self._busy_peers.discard(peer)
         return self._next()
 
     def _next(self) -> list[Action]:
@@ -142,7 +142,7 @@ class PassState:
                 self._pending.remove(number)
                 self._running.add(number)
                 actions.append(RunGroup(number))
-        if not (self._finished or self.unresolved or self._pending or self._running or self._told):
+        if not (self._finished or self.unresolved or self._pending or self._running or self._busy_peers):
             self._finished = True
             actions.append(Finish())
         return actions

@@ -1,4 +1,4 @@
-"""Actors between real workers: calls in turns, in the order of each caller, whatever the methods are."""
+"""Actors between real workers: order, concurrency, cancellation and the loss of workers."""
 
 import asyncio
 import gc
@@ -18,13 +18,11 @@ from fanwise.rpc import agent as agents
 from fanwise.rpc.functions import async_execution
 from fanwise.testing import within
 
-# Any throughout: what users' functions take and return.
-
 CALLERS, CALLS = 8, 125
 
 
 class Log:
-    """Writes down what was called, and how much of it at a time."""
+    """Records its calls, and how many ran at a time."""
 
     def __init__(self) -> None:
         self.seen: list[Any] = []
@@ -111,7 +109,7 @@ def make(to: str, **kwargs: Any) -> None:
     LOGS.append(rpc.remote(to, Log, **kwargs))
 
 
-def hand_to(to: str) -> None:
+def pass_to(to: str) -> None:
     rpc.rpc_sync(to, enqueue, (LOGS[0],))
 
 
@@ -148,7 +146,7 @@ def value_of(rref: Any, name: str) -> Any:
 
 
 def look(name: str) -> Any:
-    """At the actor, past its queue."""
+    """Read an attribute of the actor without queueing."""
     return rpc.rpc_sync(LOGS[0].owner(), value_of, (LOGS[0], name))
 
 
@@ -167,7 +165,7 @@ def forget() -> None:
 
 
 def queues() -> tuple[int, int]:
-    """At the owner: how many actors it knows, and how many threads it has."""
+    """Return the numbers of actors and of threads of this worker."""
     gc.collect()
     return len(agents.current().queues._queues), threading.active_count()
 
@@ -176,12 +174,12 @@ def num_waiting() -> int:
     return agents.current().queues.num_waiting
 
 
-def num_came() -> int:
+def num_received() -> int:
     return agents.current().server.num_begun
 
 
 def call_from_threads(me: int) -> None:
-    """Half of the callers, each a thread that calls without waiting."""
+    """Run half of the callers, each a thread that calls without waiting."""
 
     def caller(number: int) -> None:
         calls = [LOGS[0].rpc_async().add((number, i)) for i in range(CALLS)]
@@ -200,10 +198,12 @@ def end(workers: list[Worker]) -> None:
     all_do(workers, leave)
 
 
-def test_a_thousand_calls_of_eight_callers_arrive_one_at_a_time_and_in_the_order_of_each(real_workers: Workers) -> None:
+def test_a_thousand_calls_of_eight_callers_run_one_at_a_time_and_in_the_order_of_each_caller(
+    real_workers: Workers,
+) -> None:
     one, two, three = workers = real_workers.group(3)
     one.do(make, "w2", serial=True)
-    one.do(hand_to, "w1")
+    one.do(pass_to, "w1")
     one.begin(call_from_threads, 0)
     two.begin(call_from_threads, 1)
     one.result(), two.result()
@@ -212,22 +212,20 @@ def test_a_thousand_calls_of_eight_callers_arrive_one_at_a_time_and_in_the_order
     for number in range(CALLERS):
         assert [i for who, i in seen if who == number] == list(range(CALLS))
     all_do(workers, forget)
-    within(LIMIT_S, lambda: three.do(queues)[0] == 0, "nothing is kept of an actor that is used no more")
+    within(LIMIT_S, lambda: three.do(queues)[0] == 0, "the queue of an unused actor is deleted")
     all_do(workers, leave)
 
 
 @pytest.mark.parametrize("concurrency", [1, 3])
-def test_so_many_run_at_a_time_and_those_that_wait_take_no_thread_and_no_place(
-    real_workers: Workers, concurrency: int
-) -> None:
+def test_calls_run_up_to_the_limit_and_queued_ones_use_no_thread(real_workers: Workers, concurrency: int) -> None:
     workers = one, two = real_workers.group(2, num_worker_threads=4)
     one.do(make, "w1", concurrency=concurrency)
     one.do(call, "add", "first")
     before = two.do(queues)[1]
     for i in range(40):
         one.do(begin, "wait", i)
-    within(LIMIT_S, lambda: two.do(num_waiting) == 40 - concurrency, "all have come")
-    assert one.do(look, "now") == concurrency, "and other functions run"
+    within(LIMIT_S, lambda: two.do(num_waiting) == 40 - concurrency, "all have arrived")
+    assert one.do(look, "now") == concurrency, "other functions run"
     assert two.do(queues)[1] <= before + concurrency + 2
     one.do(open_the_gate)
     assert one.do(outcomes) == ["None"] * 40
@@ -236,7 +234,7 @@ def test_so_many_run_at_a_time_and_those_that_wait_take_no_thread_and_no_place(
     end(workers)
 
 
-def test_a_turn_lasts_until_the_call_is_answered_whatever_its_function_is(real_workers: Workers) -> None:
+def test_a_call_ends_with_its_reply_for_every_kind_of_method(real_workers: Workers) -> None:
     workers = one, _two = real_workers.group(2)
     one.do(make, "w1", serial=True)
     for name in ("sleep", "promise", "add"):
@@ -244,7 +242,7 @@ def test_a_turn_lasts_until_the_call_is_answered_whatever_its_function_is(real_w
     one.do(begin, "fail")
     one.do(begin, "nothing_of_that_name")
     one.do(begin, "add", "last")
-    within(LIMIT_S, lambda: one.do(look, "seen") == ["sleep", "promise"], "it is the turn of the one that is promised")
+    within(LIMIT_S, lambda: one.do(look, "seen") == ["sleep", "promise"], "the promised one runs")
     one.do(keep_the_promise)
     assert one.do(outcomes) == ["slept", "kept", "3", "ArithmeticError", "AttributeError", "4"]
     assert one.do(call, "both") == (1, ["sleep", "promise", "add", "last"])
@@ -259,18 +257,18 @@ def set_promise(rref: Any) -> None:
     rref.local_value().promised.set_result("kept")
 
 
-def test_a_call_that_is_over_before_its_turn_does_not_run_and_gives_back_what_came_with_it(
+def test_a_call_that_times_out_in_the_queue_does_not_run_and_releases_its_references(
     real_workers: Workers,
 ) -> None:
     workers = one, two = real_workers.group(2)
     one.do(make, "w1", serial=True)
-    assert one.do(look, "now") == 0, "it is made"
-    before = two.do(num_came)
+    assert one.do(look, "now") == 0, "it was created"
+    before = two.do(num_received)
     one.do(begin, "wait", "first", timeout=0)
     one.do(begin, "add", "late", timeout=0.2)
     one.do(begin_with_references, 0.2)
     one.do(begin, "add", "last", timeout=0)
-    within(LIMIT_S, lambda: two.do(num_came) == before + 5, "all have come")
+    within(LIMIT_S, lambda: two.do(num_received) == before + 5, "all have arrived")
     assert one.do(outcome_of, 1) == one.do(outcome_of, 2) == "DeadlineExceeded"
     one.do(open_the_gate)
     assert one.do(outcome_of, -1) == "2"
@@ -280,14 +278,14 @@ def test_a_call_that_is_over_before_its_turn_does_not_run_and_gives_back_what_ca
     end(workers)
 
 
-def test_a_call_that_is_cancelled_before_its_turn_does_not_run_and_one_that_runs_ends_its_turn(
+def test_a_call_canceled_in_the_queue_does_not_run_and_a_running_one_ends(
     real_workers: Workers,
 ) -> None:
     workers = one, two = real_workers.group(2)
     one.do(make, "w1", serial=True)
     for name, what in (("wait", "first"), ("add", "second"), ("sleep_long", "third"), ("add", "last")):
         one.do(begin, name, what)
-    within(LIMIT_S, lambda: two.do(num_waiting) == 3, "all have come")
+    within(LIMIT_S, lambda: two.do(num_waiting) == 3, "all have arrived")
     assert one.do(cancel, 1)
     one.do(open_the_gate)
     within(LIMIT_S, lambda: one.do(look, "seen") == ["first", "third"], "the third runs")
@@ -312,7 +310,7 @@ def kept_reference() -> Any:
     return MADE.pop().to_here()
 
 
-def test_an_actor_that_waits_for_itself_is_told_so_and_one_that_does_not_wait_is_called(
+def test_a_serial_actor_that_waits_for_itself_gets_an_error(
     real_workers: Workers,
 ) -> None:
     workers = one, _two = real_workers.group(2)
@@ -334,7 +332,7 @@ def call_with_itself(name: str, *args: object) -> Any:
     return getattr(LOGS[0].rpc_sync(), name)(LOGS[0], *args)
 
 
-def test_methods_are_called_in_turn_through_every_way_to_call_them(real_workers: Workers) -> None:
+def test_every_kind_of_method_call_is_queued(real_workers: Workers) -> None:
     workers = one, two = real_workers.group(2)
     one.do(make, "w1", serial=True)
     assert one.do(in_every_way) == [1, 2, 3, 4]
@@ -362,9 +360,7 @@ def give_it_back() -> bool:
 
 
 @pytest.mark.parametrize("serial", [True, False])
-def test_what_is_told_of_a_call_of_a_method_names_that_method_and_its_arguments(
-    real_workers: Workers, serial: bool
-) -> None:
+def test_errors_of_method_calls_name_the_method_and_its_arguments(real_workers: Workers, serial: bool) -> None:
     workers = one, _two = real_workers.group(2)
     one.do(make, "w1", serial=serial)
     with pytest.raises(NotSendableError, match=r"what lock_of returned \(a _thread.lock\) cannot be sent"):
@@ -373,14 +369,14 @@ def test_what_is_told_of_a_call_of_a_method_names_that_method_and_its_arguments(
         one.do(call, "promise_nothing")
     for how in ("rpc_sync", "rpc_async", "remote"):
         with pytest.raises(NotSendableError, match=r"argument 0 \(a builtins.function\) of the call of add on w1"):
-            one.do(add_what_cannot_be_sent, how)
+            one.do(add_unsendable, how)
     if not serial:
         with pytest.raises(TypeError, match=r"^add was called as a stream but returned int, which"):
             one.do(read_as_stream, "add")
     end(workers)
 
 
-def add_what_cannot_be_sent(how: str) -> None:
+def add_unsendable(how: str) -> None:
     found = getattr(LOGS[0], how)().add(lambda: 1)
     if how == "rpc_async":
         found.wait()
@@ -402,14 +398,14 @@ class Slow:
         return 4
 
 
-def test_an_actor_lives_until_its_calls_are_answered_though_nobody_has_a_reference(real_workers: Workers) -> None:
+def test_an_actor_lives_until_its_calls_are_answered_without_references(real_workers: Workers) -> None:
     workers = one, two = real_workers.group(2)
-    one.do(call_and_let_go)
-    within(LIMIT_S, lambda: two.do(num_owned) == 1, "what was let go of later is gone")
+    one.do(call_and_drop)
+    within(LIMIT_S, lambda: two.do(num_owned) == 1, "the later value is freed")
     two.do(release)
     assert one.do(outcomes) == ["None", "4"]
     one.do(forget)
-    within(LIMIT_S, lambda: two.do(num_owned) == 0, "now it is gone")
+    within(LIMIT_S, lambda: two.do(num_owned) == 0, "it is freed")
     end(workers)
 
 
@@ -417,7 +413,7 @@ def release() -> None:
     released.set()
 
 
-def call_and_let_go() -> None:
+def call_and_drop() -> None:
     slow = rpc.remote("w1", Slow, serial=True)
     assert slow.rpc_sync().four() == 4
     CALLS_BEGUN.extend([slow.rpc_async().wait(), slow.rpc_async().four()])
@@ -427,30 +423,30 @@ def call_and_let_go() -> None:
     gc.collect()
 
 
-class Unmade:
+class CannotBeCreated:
     def __init__(self) -> None:
-        raise LookupError("cannot be made")
+        raise LookupError("cannot be created")
 
     def step(self) -> None: ...
 
 
-def test_of_an_actor_that_could_not_be_made_each_call_says_why(real_workers: Workers) -> None:
+def test_each_call_of_an_actor_that_could_not_be_created_raises_the_error(real_workers: Workers) -> None:
     workers = one, two = real_workers.group(2)
     for how in ("rpc_sync", "rpc_async", "remote"):
-        with pytest.raises(LookupError, match="cannot be made"):
-            one.do(call_unmade, how)
-    one.do(forget)  # the error, too, that it has kept
-    within(LIMIT_S, lambda: two.do(queues)[0] == 0, "nothing of it is left")
+        with pytest.raises(LookupError, match="cannot be created"):
+            one.do(call_failed_actor, how)
+    one.do(forget)  # with the error that it holds
+    within(LIMIT_S, lambda: two.do(queues)[0] == 0, "its queue is deleted")
     end(workers)
 
 
-def call_unmade(how: str) -> Any:
-    actor = rpc.remote("w1", Unmade, serial=True)
+def call_failed_actor(how: str) -> Any:
+    actor = rpc.remote("w1", CannotBeCreated, serial=True)
     found = getattr(actor, how)().step()
     return found.wait() if how == "rpc_async" else found.to_here() if how == "remote" else found
 
 
-def test_what_is_no_actor_is_refused(real_workers: Workers) -> None:
+def test_invalid_actors_are_refused(real_workers: Workers) -> None:
     one, *_ = workers = real_workers.group(1)
     for kwargs, error, text in (
         ({"func": operator.add, "serial": True}, TypeError, "an actor is an object of a class"),
@@ -467,20 +463,20 @@ def test_what_is_no_actor_is_refused(real_workers: Workers) -> None:
     end(workers)
 
 
-def test_calls_of_a_caller_that_is_killed_before_their_turn_do_not_run_and_others_go_on(
+def test_queued_calls_of_a_killed_caller_do_not_run_and_others_do(
     real_workers: Workers,
 ) -> None:
     one, two, three = real_workers.group(3)
     one.do(make, "w2", serial=True)
-    one.do(hand_to, "w1")
+    one.do(pass_to, "w1")
     one.do(begin, "wait", "first")
-    within(LIMIT_S, lambda: one.do(look, "seen") == ["first"], "it is the turn of the first")
+    within(LIMIT_S, lambda: one.do(look, "seen") == ["first"], "the first one runs")
     for i in range(20):
         two.do(begin, "add", i)
     one.do(begin, "add", "last")
-    within(LIMIT_S, lambda: three.do(num_waiting) == 21, "all have come")
+    within(LIMIT_S, lambda: three.do(num_waiting) == 21, "all have arrived")
     two.kill()
-    within(LIMIT_S, lambda: len(three.do(workers_there)) == 2, "its death is known")
+    within(LIMIT_S, lambda: len(three.do(workers_there)) == 2, "its loss is known")
     one.do(open_the_gate)
     assert one.do(outcomes) == ["None", "2"]
     assert one.do(call, "both") == (1, ["first", "last"])
@@ -491,14 +487,14 @@ def workers_there() -> list[str]:
     return [worker.name for worker in agents.current().workers()]
 
 
-def test_who_waits_for_an_actor_whose_worker_is_killed_is_told_and_so_is_who_calls_it_later(
+def test_calls_of_an_actor_whose_worker_is_killed_fail(
     real_workers: Workers,
 ) -> None:
     one, two = real_workers.group(2)
     one.do(make, "w1", serial=True)
     one.do(begin, "wait", "first")
     one.do(begin, "add", "second")
-    within(LIMIT_S, lambda: two.do(num_waiting) == 1, "both have come")
+    within(LIMIT_S, lambda: two.do(num_waiting) == 1, "both have arrived")
     two.kill()
     assert one.do(outcomes) == ["WorkerLostError"] * 2
     with pytest.raises((OwnerLostError, WorkerLostError)):

@@ -1,4 +1,4 @@
-"""Tier 1: a stream in any order of items, credit, ends, cancelling and the loss of its link."""
+"""Both sides of a stream, with items, acknowledgments, cancellation and loss of the link in any order."""
 
 from collections import deque
 from typing import Any
@@ -17,15 +17,15 @@ from hypothesis.stateful import (
 
 from fanwise.rpc.streams.window import ConsumerWindow, EndOfStream, Next, Position, ProducerWindow, Window
 
-Item = tuple[int, int]  # its number and what it costs
-# Ends are rare, or no stream would get anywhere.
+Item = tuple[int, int]  # number and cost
+# Ends are rare, so that streams become long.
 RARELY = st.integers(0, 9).map(lambda number: number == 9)
 
 
 class OneStream(RuleBasedStateMachine):
-    """Both sides of a stream, and what is on its way between them, in order each way.
+    """Both sides of a stream, and the messages on their way, in order in each direction.
 
-    The model: the items that were made, in a list, and how many of them were taken.
+    The model is the list of produced items, and how many of them were consumed.
     """
 
     producer: ProducerWindow
@@ -35,126 +35,126 @@ class OneStream(RuleBasedStateMachine):
     def begin(self, window: Window) -> None:
         self.window = window
         self.producer, self.consumer = ProducerWindow(window), ConsumerWindow(window)
-        self.there: deque[Any] = deque()  # on its way to the reader: items, then how it ends
-        self.back: deque[Any] = deque()  # on its way to the producer
-        self.made: list[Item] = []
-        self.got: list[Item] = []
-        self.came = 0
+        self.to_consumer: deque[Any] = deque()  # items, then the end
+        self.to_producer: deque[Any] = deque()  # acknowledgments and "cancel"
+        self.produced: list[Item] = []
+        self.consumed: list[Item] = []
+        self.num_arrived = 0
         self.error: Exception | None = None
         self.is_answered = self.is_closed = self.is_lost = False
-        self.ended_at: int | None = None  # how many items came before the end
+        self.ended_at: int | None = None  # number of items before the end
 
     # -- the producer
 
     @precondition(lambda self: not self.is_answered and self.producer.has_room() and not self.producer.is_cancelled)
     @rule(cost=st.integers(1, 40))
-    def yield_one(self, cost: int) -> None:
-        item = (len(self.made), cost)
-        self.made.append(item)
+    def produce(self, cost: int) -> None:
+        item = (len(self.produced), cost)
+        self.produced.append(item)
         self.producer.on_sent(cost)
-        self.there.append(item)
+        self.to_consumer.append(item)
 
     @precondition(lambda self: not self.is_answered)
-    @rule(error=st.sampled_from([None, KeyError("raised there")]), now=RARELY)
+    @rule(error=st.sampled_from([None, KeyError("of the producer")]), now=RARELY)
     def end(self, error: Exception | None, now: bool) -> None:
         if not now:
             return
         self.is_answered = True
-        self.there.append(EndOfStream(error))
+        self.to_consumer.append(EndOfStream(error))
 
-    @precondition(lambda self: self.back)
+    @precondition(lambda self: self.to_producer)
     @rule()
-    def hear(self) -> None:
-        said = self.back.popleft()
-        if said == "cancel":
+    def receive_acknowledgment(self) -> None:
+        message = self.to_producer.popleft()
+        if message == "cancel":
             self.producer.cancel()
         else:
-            self.producer.on_ack(*said)
+            self.producer.on_ack(*message)
 
-    @precondition(lambda self: self.made and not self.is_answered)
+    @precondition(lambda self: self.produced and not self.is_answered)
     @rule(late=st.integers(0, 10))
-    def hear_of_something_old(self, late: int) -> None:
+    def receive_old_acknowledgment(self, late: int) -> None:
         acknowledged = self.producer.acknowledged
         self.producer.on_ack(max(0, acknowledged.num_items - late), max(0, acknowledged.num_bytes - late))
         assert self.producer.acknowledged == acknowledged
 
-    # -- the reader
+    # -- the consumer
 
-    @precondition(lambda self: self.there and not self.is_lost)
+    @precondition(lambda self: self.to_consumer and not self.is_lost)
     @rule()
-    def arrive(self) -> None:
-        what = self.there.popleft()
-        if isinstance(what, EndOfStream):
-            self.consumer.on_end(what.error)
-            self.note_end(what.error)
+    def receive_item(self) -> None:
+        message = self.to_consumer.popleft()
+        if isinstance(message, EndOfStream):
+            self.consumer.on_end(message.error)
+            self.record_end(message.error)
         else:
-            assert self.consumer.on_item(what, what[1]) == (not self.is_closed)
-            self.came += 1
+            assert self.consumer.on_item(message, message[1]) == (not self.is_closed)
+            self.num_arrived += 1
 
     @rule()
-    def take(self) -> None:
-        found = self.consumer.next()
-        if self.is_closed or (len(self.got) == self.came and self.ended_at is not None):
-            assert found == EndOfStream(self.error)
-        elif len(self.got) == self.came:
-            assert found is None
+    def consume(self) -> None:
+        result = self.consumer.next()
+        if self.is_closed or (len(self.consumed) == self.num_arrived and self.ended_at is not None):
+            assert result == EndOfStream(self.error)
+        elif len(self.consumed) == self.num_arrived:
+            assert result is None
         else:
-            assert isinstance(found, Next) and found.item == self.made[len(self.got)], "in order, each once"
-            self.got.append(found.item)
-            if found.ack is not None:
-                assert found.ack == Position(len(self.got), sum(cost for _, cost in self.got))
-                self.back.append(found.ack)
+            assert isinstance(result, Next) and result.item == self.produced[len(self.consumed)], "in order, each once"
+            self.consumed.append(result.item)
+            if result.ack is not None:
+                assert result.ack == Position(len(self.consumed), sum(cost for _, cost in self.consumed))
+                self.to_producer.append(result.ack)
 
     @rule(error=st.sampled_from([None, ValueError("closed")]), now=RARELY)
     def close(self, error: Exception | None, now: bool) -> None:
         if not (now or self.is_closed):
             return
-        left, must_hear = self.consumer.close(error)
+        unread, must_notify = self.consumer.close(error)
         if self.is_closed:
-            assert (left, must_hear) == ([], False)
+            assert (unread, must_notify) == ([], False)
             return
-        assert left == self.made[len(self.got) : self.came]
-        assert must_hear == (self.ended_at is None)
-        if must_hear:
-            self.back.append("cancel")
-        self.is_closed, self.error, self.ended_at = True, error, self.came
+        assert unread == self.produced[len(self.consumed) : self.num_arrived]
+        assert must_notify == (self.ended_at is None)
+        if must_notify:
+            self.to_producer.append("cancel")
+        self.is_closed, self.error, self.ended_at = True, error, self.num_arrived
 
     @precondition(lambda self: not self.is_lost)
     @rule(now=RARELY)
     def lose(self, now: bool) -> None:
-        """The link ends: what is on its way is lost, and the call fails."""
+        """The link ends: messages on their way are lost, and the call fails."""
         if not now:
             return
         self.is_lost = True
-        self.there.clear()
-        self.back.clear()
+        self.to_consumer.clear()
+        self.to_producer.clear()
         lost = ConnectionError("lost")
         self.consumer.on_end(lost)
-        self.note_end(lost)
+        self.record_end(lost)
 
-    def note_end(self, error: Exception | None) -> None:
+    def record_end(self, error: Exception | None) -> None:
         if self.ended_at is None:
-            self.ended_at, self.error = self.came, error
+            self.ended_at, self.error = self.num_arrived, error
 
-    # -- always
+    # -- invariants
 
     @invariant()
-    def it_is_ahead_by_the_window_and_one_item(self) -> None:
-        ahead = self.made[len(self.got) :]
+    def the_producer_is_ahead_by_at_most_the_window_and_one_item(self) -> None:
+        ahead = self.produced[len(self.consumed) :]
         assert len(ahead) <= self.window.num_items
         assert sum(cost for _, cost in ahead[:-1]) < self.window.num_bytes
-        assert self.consumer.num_buffered == (0 if self.is_closed else self.came - len(self.got))
+        assert self.consumer.num_buffered == (0 if self.is_closed else self.num_arrived - len(self.consumed))
 
     @invariant()
-    def nobody_waits_for_nothing(self) -> None:
-        """When all that came was taken and nothing is on its way, the producer may go on."""
-        is_quiet = not self.there and not self.back and len(self.got) == len(self.made)
+    def the_producer_never_waits_for_ever(self) -> None:
+        """When everything was consumed and no message is on its way, the producer has room."""
+        is_quiet = not self.to_consumer and not self.to_producer and len(self.consumed) == len(self.produced)
         if is_quiet and not (self.is_closed or self.is_lost or self.is_answered):
             assert self.producer.has_room()
 
     @invariant()
-    def who_has_closed_is_heard(self) -> None:
-        if self.is_closed and not self.back and not self.is_lost and not self.is_answered:
+    def closing_cancels_the_producer(self) -> None:
+        if self.is_closed and not self.to_producer and not self.is_lost and not self.is_answered:
             assert self.producer.is_cancelled
 
 
@@ -162,7 +162,7 @@ TestOneStream = OneStream.TestCase
 TestOneStream.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
 
 
-class Impatient(ConsumerWindow[Item]):
+class AcknowledgesTooEarly(ConsumerWindow[Item]):
     """Acknowledges received items instead of consumed ones, so the window bounds nothing."""
 
     def _next_ack(self) -> Position | None:
@@ -170,7 +170,7 @@ class Impatient(ConsumerWindow[Item]):
         return self.received
 
 
-class Silent(ConsumerWindow[Item]):
+class AcknowledgesTooLate(ConsumerWindow[Item]):
     """Acknowledges a whole window of items only, so a producer ahead by bytes waits forever."""
 
     def _next_ack(self) -> Position | None:
@@ -180,22 +180,22 @@ class Silent(ConsumerWindow[Item]):
         return self.acknowledged
 
 
-class Hasty(ConsumerWindow[Item]):
+class RaisesTooEarly(ConsumerWindow[Item]):
     """Raises an error before the items received before it."""
 
     def next(self) -> Next[Item] | EndOfStream | None:
         return self.end if self.end is not None and self.end.error is not None else ConsumerWindow.next(self)
 
 
-class Greedy(ProducerWindow):
-    """Ignores the bytes."""
+class IgnoresBytes(ProducerWindow):
+    """Ignores the limit of bytes."""
 
     def has_room(self) -> bool:
         return self.sent.num_items - self.acknowledged.num_items < self.window.num_items
 
 
-@pytest.mark.parametrize("broken", [Impatient, Silent, Hasty, Greedy])
-def test_a_broken_one_is_caught(broken: type, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("broken", [AcknowledgesTooEarly, AcknowledgesTooLate, RaisesTooEarly, IgnoresBytes])
+def test_the_model_detects_broken_windows(broken: type, monkeypatch: pytest.MonkeyPatch) -> None:
     name = "ProducerWindow" if issubclass(broken, ProducerWindow) else "ConsumerWindow"
     monkeypatch.setitem(globals(), name, broken)
     few = settings(
@@ -206,12 +206,12 @@ def test_a_broken_one_is_caught(broken: type, monkeypatch: pytest.MonkeyPatch) -
         phases=[Phase.generate],
         derandomize=True,
     )
-    with pytest.raises(BaseException) as caught:  # a group of them, where they are several
+    with pytest.raises(BaseException) as caught:  # an exception group if there are several
         run_state_machine_as_test(OneStream, settings=few)
     assert not isinstance(caught.value, KeyboardInterrupt | SystemExit)
 
 
-def test_what_cannot_be_is_refused() -> None:
+def test_impossible_messages_are_refused() -> None:
     producer = ProducerWindow(Window(2, 100))
     producer.on_sent(10)
     for num_items, num_bytes in ((2, 10), (1, 11)):

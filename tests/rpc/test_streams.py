@@ -1,4 +1,4 @@
-"""Streams between real workers: order, ends from both sides, what is ahead, and what is left."""
+"""Streams between real workers: order, ends of both sides, the window, and cleanup."""
 
 import asyncio
 import gc
@@ -22,23 +22,21 @@ from fanwise.base.errors import (
 from fanwise.rpc import agent as agents
 from fanwise.testing import within
 
-# Any throughout: what users' functions take and return.
-
-said: list[Any] = []
+recorded: list[Any] = []
 kept: list[Any] = []
 free = threading.Event()
 
 
-def told() -> list[Any]:
-    return list(said)
+def events() -> list[Any]:
+    return list(recorded)
 
 
-def say(what: Any) -> None:
-    said.append(what)
+def record(what: Any) -> None:
+    recorded.append(what)
 
 
-def forget() -> None:
-    said.clear()
+def reset() -> None:
+    recorded.clear()
     free.clear()
 
 
@@ -50,20 +48,24 @@ def set_free() -> None:
     free.set()
 
 
-def hears(at: str, *what: Any) -> None:
-    """Soon this was said there, and nothing else."""
-    within(LIMIT_S, lambda: rpc.rpc_sync(at, told) == list(what), f"{what} was said; it was {rpc.rpc_sync(at, told)}")
+def expect_events(at: str, *what: Any) -> None:
+    """Wait until exactly these events were recorded there."""
+    within(
+        LIMIT_S,
+        lambda: rpc.rpc_sync(at, events) == list(what),
+        f"{what} was recorded; it was {rpc.rpc_sync(at, events)}",
+    )
 
 
 def count(up_to: int) -> Iterator[int]:
     try:
         yield from range(up_to)
     except GeneratorExit:
-        said.append("closed")
-        rpc.rpc_sync(rpc.get_worker_info(), say, ("cleaned up",))
+        recorded.append("closed")
+        rpc.rpc_sync(rpc.get_worker_info(), record, ("cleaned up",))
         raise
     finally:
-        said.append("over")
+        recorded.append("over")
 
 
 async def count_async(up_to: int) -> AsyncIterator[int]:
@@ -72,7 +74,7 @@ async def count_async(up_to: int) -> AsyncIterator[int]:
             await asyncio.sleep(0)
             yield number
     finally:
-        await rpc.rpc_async(rpc.get_worker_info(), say, ("over",))
+        await rpc.rpc_async(rpc.get_worker_info(), record, ("over",))
 
 
 async def busy_when_cancelled() -> AsyncIterator[int]:
@@ -83,7 +85,7 @@ async def busy_when_cancelled() -> AsyncIterator[int]:
                 pass  # the loop has no time for what comes
             yield 1
     finally:
-        await rpc.rpc_async(rpc.get_worker_info(), say, ("cleaned up",))
+        await rpc.rpc_async(rpc.get_worker_info(), record, ("cleaned up",))
 
 
 def fail_after(many: int) -> Iterator[int]:
@@ -112,7 +114,7 @@ def lock_after_one() -> Iterator[Any]:
     try:
         yield threading.Lock()
     finally:
-        said.append("over")
+        recorded.append("over")
 
 
 def no_iterator() -> int:
@@ -124,16 +126,16 @@ async def no_async_iterator() -> int:
 
 
 def until_it_fails(stream: Iterable[Any]) -> tuple[list[Any], Exception]:
-    """The items before the error, and that."""
+    """Return the items before the error, and the error."""
     got: list[Any] = []
     try:
         got.extend(stream)
     except Exception as error:
         return got, error
-    raise AssertionError(f"{stream} has not failed, but given {got}")
+    raise AssertionError(f"{stream} did not fail, and returned {got}")
 
 
-# -- what comes --------------------------------------------------------------------------------------------------------
+# -- items --------------------------------------------------------------------------------------------------------
 
 
 class Data:
@@ -146,11 +148,11 @@ class Data:
 
 def read(to: str) -> None:
     assert list(rpc.stream(to, count, args=(1000,))) == list(range(1000))
-    hears(to, "over")
-    rpc.rpc_sync(to, forget)
+    expect_events(to, "over")
+    rpc.rpc_sync(to, reset)
     assert list(rpc.stream(to, count_async, (100,), window_items=3)) == list(range(100))
-    hears(to, "over")
-    rpc.rpc_sync(to, forget)
+    expect_events(to, "over")
+    rpc.rpc_sync(to, reset)
     assert list(rpc.stream(to, range, (3,))) == [0, 1, 2]
     assert list(rpc.stream(to, count, kwargs={"up_to": 0})) == []
     assert list(rpc.stream(to, count, (5,), window_items=1, window_bytes=1)) == [0, 1, 2, 3, 4]
@@ -180,7 +182,7 @@ def read_tensors(to: str) -> None:
 def read_references(to: str) -> None:
     assert [rref.to_here() for rref in rpc.stream(to, with_references, (5,))] == list(range(5))
     with rpc.stream(to, with_references, (100,)) as stream:
-        next(stream)  # those that nobody takes are given back too
+        next(stream)  # unread references are released too
     del stream
     gc.collect()
     within(LIMIT_S, lambda: rpc.rpc_sync(to, num_owned) == 0, "no reference is left")
@@ -195,8 +197,8 @@ def read_failures(to: str) -> None:
     for _ in range(2):
         with pytest.raises(NotSendableError, match="an item that lock_after_one yielded"):
             next(stream)
-    hears(to, "over")
-    rpc.rpc_sync(to, forget)
+    expect_events(to, "over")
+    rpc.rpc_sync(to, reset)
     for function in (no_iterator, no_async_iterator):
         with pytest.raises(TypeError, match=f"{function.__name__} was called as a stream"):
             next(rpc.stream(to, function))
@@ -225,22 +227,22 @@ def in_asyncio(to: str) -> None:
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(anext(waits), 0.05)
         await rpc.rpc_async(to, set_free)
-        assert await anext(waits) == 2, "who stopped waiting has lost no item"
+        assert await anext(waits) == 2, "canceling the wait loses no item"
         with pytest.raises(StopAsyncIteration):
             await anext(waits)
         return list(both)
 
     assert asyncio.run(work()) == [list(range(200))] * 2
-    within(LIMIT_S, lambda: rpc.rpc_sync(to, told).count("over") == 3, "all generators have ended")
-    within(LIMIT_S, lambda: rpc.rpc_sync(to, told).count("cleaned up") == 3, "undisturbed")
-    rpc.rpc_sync(to, forget)
+    within(LIMIT_S, lambda: rpc.rpc_sync(to, events).count("over") == 3, "all generators have ended")
+    within(LIMIT_S, lambda: rpc.rpc_sync(to, events).count("cleaned up") == 3, "undisturbed")
+    rpc.rpc_sync(to, reset)
 
 
-def test_items_come_in_order_whatever_they_are_and_errors_after_them(real_workers: Workers) -> None:
+def test_items_of_every_kind_arrive_in_order_and_errors_after_them(real_workers: Workers) -> None:
     one, two = real_workers.group(2)
     for work in (read, read_tensors, read_references, read_failures, in_asyncio):
         one.do(work, "w1")
-        two.do(forget)
+        two.do(reset)
     two.do(read, "w1")  # of itself
     two.begin(leave)
     one.do(leave)
@@ -254,7 +256,7 @@ def scaled(weight: torch.Tensor, many: int) -> Iterator[torch.Tensor]:
 
 
 def read_with_gradients(to: str) -> list[float]:
-    """Of all items, and of those that were taken."""
+    """Return the gradients of all items, and of the consumed ones."""
     weight = torch.tensor([2.0], requires_grad=True)
     found = []
     for many in (5, 3):
@@ -266,7 +268,7 @@ def read_with_gradients(to: str) -> list[float]:
     return found
 
 
-def test_gradients_go_through_the_items_that_were_taken(real_workers: Workers) -> None:
+def test_gradients_flow_through_consumed_items(real_workers: Workers) -> None:
     one, _two = real_workers.group(2)
     assert one.do(read_with_gradients, "w1") == [15.0, 6.0]
 
@@ -279,41 +281,41 @@ def leave_loops_early(to: str) -> None:
     for item in rpc.stream(to, count, (10**9,)):
         if item == 5:
             break
-    hears(to, *ended)
+    expect_events(to, *ended)
     with rpc.stream(to, count, (10**9,)) as stream:
         assert next(stream) == 0
-    hears(to, *ended, *ended)
+    expect_events(to, *ended, *ended)
     with pytest.raises(StopIteration):
         next(stream)
     stream = rpc.stream(to, count, (10**9,))
     next(stream)
     del stream
-    hears(to, *ended * 3)
+    expect_events(to, *ended * 3)
     ring: list[Any] = [rpc.stream(to, count, (10**9,))]
     ring.append(ring)
     next(ring[0])
     del ring
     gc.collect()
-    within(LIMIT_S, lambda: rpc.rpc_sync(to, told).count("over") == 4, "a ring that was collected has ended its stream")
-    rpc.rpc_sync(to, forget)
+    within(LIMIT_S, lambda: rpc.rpc_sync(to, events).count("over") == 4, "a collected cycle has ended its stream")
+    rpc.rpc_sync(to, reset)
 
 
 def wait_too_long(to: str) -> None:
     stream = rpc.stream(to, slow, timeout=0.1)
     assert next(stream) == 1
-    for _ in range(2):  # who goes on does not take it for the end
+    for _ in range(2):  # not StopIteration
         with pytest.raises(DeadlineExceeded, match="worker w1 sent no item of slow within 0"):
             next(stream)
     rpc.rpc_sync(to, set_free)
 
 
-def only_there() -> None:
-    raise ValueError("it cannot be made again")
+def fail_to_unpickle() -> None:
+    raise ValueError("cannot be unpickled")
 
 
 class Unreadable:
     def __reduce__(self) -> tuple[Any, ...]:
-        return only_there, ()
+        return fail_to_unpickle, ()
 
 
 def with_one_unreadable() -> Iterator[Any]:
@@ -326,17 +328,17 @@ def read_the_unreadable(to: str) -> None:
     stream = rpc.stream(to, with_one_unreadable)
     assert next(stream) == 1
     for _ in range(2):
-        with pytest.raises(ValueError, match="it cannot be made again"):
+        with pytest.raises(ValueError, match="cannot be unpickled"):
             next(stream)
 
 
 def wait_and_yield(to: str) -> Iterator[int]:
     yield 1
-    said.append("waits")
+    recorded.append("waits")
     try:
         rpc.rpc_sync(to, wait_until_free, timeout=0)
     except CallCancelled:
-        said.append("heard")
+        recorded.append("heard")
         raise
     yield 2
 
@@ -344,10 +346,10 @@ def wait_and_yield(to: str) -> Iterator[int]:
 def end_one_that_waits(to: str, other: str) -> None:
     stream = rpc.stream(to, wait_and_yield, (other,))
     assert next(stream) == 1
-    hears(to, "waits")
+    expect_events(to, "waits")
     stream.close()
-    hears(to, "waits", "heard")
-    rpc.rpc_sync(to, forget)
+    expect_events(to, "waits", "heard")
+    rpc.rpc_sync(to, reset)
 
 
 def read_for_another(to: str) -> int:
@@ -355,7 +357,7 @@ def read_for_another(to: str) -> int:
 
 
 def cancel_one_that_reads(to: str, other: str) -> None:
-    """A stream is a wait, and it ends with the call that reads it."""
+    """A stream ends with the call that reads it."""
     call = rpc.rpc_async(to, read_for_another, (other,), timeout=0)
     within(LIMIT_S, lambda: rpc.rpc_sync(other, num_calls) > 1, "it reads")
     assert call.cancel()
@@ -366,45 +368,45 @@ def cancel_one_that_reads(to: str, other: str) -> None:
 
 
 def open_and_wait(to: str) -> None:
-    said.append(rpc.stream(to, count, (10**9,)))
-    assert next(said[0]) == 0
+    recorded.append(rpc.stream(to, count, (10**9,)))
+    assert next(recorded[0]) == 0
     with rpc.waiting():
         free.wait(LIMIT_S)
 
 
 def cancel_one_that_has_a_stream(to: str, other: str) -> None:
-    """Which somebody keeps: it ends with the call that opened it all the same."""
+    """A stream ends with the call that opened it, also if it is referenced elsewhere."""
     call = rpc.rpc_async(to, open_and_wait, (other,), timeout=0)
     within(LIMIT_S, lambda: rpc.rpc_sync(other, num_calls) > 1, "it has a stream")
-    within(LIMIT_S, lambda: rpc.rpc_sync(to, has_said), "it waits")
+    within(LIMIT_S, lambda: rpc.rpc_sync(to, has_recorded), "it waits")
     assert call.cancel()
-    within(LIMIT_S, lambda: rpc.rpc_sync(other, told)[-1:] == ["over"], "the generator has ended")
+    within(LIMIT_S, lambda: rpc.rpc_sync(other, events)[-1:] == ["over"], "the generator has ended")
 
 
-def has_said() -> bool:
-    return bool(said)
+def has_recorded() -> bool:
+    return bool(recorded)
 
 
 def num_calls() -> int:
-    """That run here, this one too."""
+    """Return the number of calls that run here, including this one."""
     return agents.current().server.num_open
 
 
-def test_who_reads_no_further_ends_the_function(real_workers: Workers) -> None:
+def test_a_consumer_that_stops_reading_ends_the_function(real_workers: Workers) -> None:
     one, two, three = real_workers.group(3, num_worker_threads=1)
     one.do(leave_loops_early, "w1")
     one.do(wait_too_long, "w1")
     one.do(read_the_unreadable, "w1")
-    two.do(forget)
+    two.do(reset)
     one.do(end_one_that_waits, "w1", "w2")
     three.do(set_free)
-    three.do(forget)
+    three.do(reset)
     one.do(cancel_one_that_reads, "w1", "w2")
     one.do(cancel_one_that_has_a_stream, "w1", "w2")
     assert two.do(read_to_the_end)[1] == "CancelledError"
     for worker in (two, three):
         worker.do(set_free)
-        worker.do(forget)
+        worker.do(reset)
     for worker in (one, two, three):
         worker.begin(leave)
     for worker in (one, two, three):
@@ -413,21 +415,23 @@ def test_who_reads_no_further_ends_the_function(real_workers: Workers) -> None:
 
 
 def begin_to_read(to: str) -> None:
-    said.append(rpc.stream(to, count, (10**9,), window_items=10))
-    assert next(said[0]) == 0
+    recorded.append(rpc.stream(to, count, (10**9,), window_items=10))
+    assert next(recorded[0]) == 0
 
 
 def read_to_the_end() -> tuple[int, str]:
-    got, error = until_it_fails(said.pop())
+    got, error = until_it_fails(recorded.pop())
     return len(got), type(error).__name__
 
 
-def test_a_lost_producer_is_an_error_after_what_came_and_a_lost_reader_ends_the_function(real_workers: Workers) -> None:
+def test_a_lost_producer_is_an_error_after_the_received_items_and_a_lost_consumer_ends_the_function(
+    real_workers: Workers,
+) -> None:
     one, two, three = real_workers.group(3)
     one.do(begin_to_read, "w1")
     three.do(begin_to_read, "w1")
     three.kill()
-    within(LIMIT_S, lambda: two.do(told) == ["closed", "cleaned up", "over"], "the generator has ended")
+    within(LIMIT_S, lambda: two.do(events) == ["closed", "cleaned up", "over"], "the generator has ended")
     two.kill()
     many, error = one.do(read_to_the_end)
     assert many <= 10 and error == "WorkerLostError"
@@ -440,7 +444,7 @@ def test_a_graceful_shutdown_ends_the_streams_of_the_program_and_their_functions
     two.begin(leave)
     one.do(leave)
     two.result()
-    assert two.do(told)[:1] == ["closed"] and two.do(told)[-1] == "over"
+    assert two.do(events)[:1] == ["closed"] and two.do(events)[-1] == "over"
     assert one.do(read_to_the_end) == (0, "ClosedError")
 
 
@@ -457,17 +461,17 @@ def have_a_stream_kept(at: str, by: str) -> None:
     assert kept[0].rpc_sync().begin(at) == 0
 
 
-def read_when_told(to: str, begun: Path, go_on: Path, got: Path) -> None:
-    """One item ahead at most, and the reader waits."""
+def read_on_signal(to: str, begun: Path, resume: Path, got: Path) -> None:
+    """Read with a window of one item, and wait before the second."""
     with rpc.stream(to, count, (20,), window_items=1) as items:
         first = next(items)
         begun.touch()
-        within(LIMIT_S, go_on.exists, "the others leave")
+        within(LIMIT_S, resume.exists, "the others leave")
         got.write_text(f"{[first, *items]}")
 
 
-def begin_to_read_when_told(to: str, *args: Any) -> None:
-    kept.append(rpc.rpc_async(to, read_when_told, (rpc.get_worker_info().name, *args), timeout=0))
+def begin_to_read_on_signal(to: str, *args: Any) -> None:
+    kept.append(rpc.rpc_async(to, read_on_signal, (rpc.get_worker_info().name, *args), timeout=0))
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
@@ -476,7 +480,7 @@ def test_a_graceful_shutdown_ends_streams_that_no_call_reads_any_more(
 ) -> None:
     one, two = real_workers.group(2, dynamic=dynamic)
     one.do(have_a_stream_kept, "w0", "w1")
-    one.do(begin_to_read_when_told, "w1", *(tmp_path / name for name in ("begun", "go on", "got")))
+    one.do(begin_to_read_on_signal, "w1", *(tmp_path / name for name in ("begun", "go on", "got")))
     within(LIMIT_S, (tmp_path / "begun").exists, "it reads")
     two.begin(leave)
     one.begin(leave)
@@ -484,25 +488,25 @@ def test_a_graceful_shutdown_ends_streams_that_no_call_reads_any_more(
     one.result()
     two.result()
     assert (tmp_path / "got").read_text() == str(list(range(20))), "a call that reads is waited for"
-    assert "closed" in one.do(told) and one.do(told)[-1] == "over"
+    assert "closed" in one.do(events) and one.do(events)[-1] == "over"
 
 
-def test_a_stopped_producer_is_waited_for_and_goes_on(real_workers: Workers) -> None:
+def test_a_stopped_producer_continues(real_workers: Workers) -> None:
     one, two = real_workers.group(2)
     one.do(begin_to_read, "w1")
     two.send(signal.SIGSTOP)
     one.begin(take, 1000)
     two.send(signal.SIGCONT)
     assert one.result() == 1000
-    one.do(said_is_empty)
+    one.do(recorded_is_empty)
 
 
 def take(many: int) -> Any:
-    return [next(said[0]) for _ in range(many)][-1]
+    return [next(recorded[0]) for _ in range(many)][-1]
 
 
-def said_is_empty() -> None:
-    said.clear()
+def recorded_is_empty() -> None:
+    recorded.clear()
 
 
 # -- memory and fairness -----------------------------------------------------------------------------------------------
@@ -517,17 +521,17 @@ def memory_mb(what: str = "VmHWM") -> float:
 
 def many_small(many: int) -> Iterator[bytes]:
     for number in range(many):
-        said[:] = [number]
+        recorded[:] = [number]
         yield bytes(1000)
 
 
 def read_slowly(to: str, many: int, ahead: int) -> int:
-    """The producer is never ahead by more than the window, as it says itself."""
+    """Return how many items the producer was ahead, at most."""
     most = 0
     stream = rpc.stream(to, many_small, (many,), window_items=ahead)
     for taken, _item in enumerate(stream):
         if taken % (many // 20) == 0:
-            most = max(most, rpc.rpc_sync(to, told)[0] - taken)
+            most = max(most, rpc.rpc_sync(to, events)[0] - taken)
     return most
 
 
@@ -537,7 +541,7 @@ def begin_peak() -> float:
 
 
 @pytest.mark.parametrize("many", [2_000, pytest.param(100_000, marks=pytest.mark.soak)])
-def test_a_slow_reader_makes_the_producer_wait(real_workers: Workers, many: int) -> None:
+def test_a_slow_consumer_blocks_the_producer(real_workers: Workers, many: int) -> None:
     workers = real_workers.group(2)
     before = [worker.do(begin_peak) for worker in workers]
     assert workers[0].do(read_slowly, "w1", many, 100) <= 100
@@ -546,14 +550,14 @@ def test_a_slow_reader_makes_the_producer_wait(real_workers: Workers, many: int)
 
 
 def call_beside_streams(to: str, many: int) -> Any:
-    """Calls go on while more streams are open than there are places."""
+    """Call while more streams are open than there are slots."""
     streams = [rpc.stream(to, count, (10**9,)) for _ in range(many)]
     first = [next(stream) for stream in streams]
     answers = [rpc.rpc_sync(to, max, (1, 2)) for _ in range(20)]
     return sum(first) + sum(answers)
 
 
-def test_streams_do_not_keep_calls_from_their_places(real_workers: Workers) -> None:
+def test_streams_use_no_slots_of_calls(real_workers: Workers) -> None:
     one, two = real_workers.group(2, num_worker_threads=2)
     assert one.do(call_beside_streams, "w1", 5) == 40
-    within(LIMIT_S, lambda: two.do(told).count("over") == 5, "all have ended")
+    within(LIMIT_S, lambda: two.do(events).count("over") == 5, "all have ended")

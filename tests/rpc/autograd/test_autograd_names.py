@@ -1,4 +1,4 @@
-"""The functions of fanwise.rpc.autograd: what they check, and the texts that programs written for torch know."""
+"""The public functions of fanwise.rpc.autograd: validation, and error texts that programs of torch match."""
 
 from collections.abc import Iterator
 from typing import cast
@@ -13,14 +13,14 @@ from fanwise.rpc import autograd
 @pytest.fixture
 def attached(world: World) -> Iterator[World]:
     """This process is worker 0."""
-    world[0].autograd = autograd.attach(world.agents[0])  # type: ignore[arg-type]  # played
+    world[0].autograd = autograd.attach(world.agents[0])  # type: ignore[arg-type]  # a fake
     try:
         yield world
     finally:
         autograd.detach()
 
 
-def test_gradients_of_a_context_are_had_by_its_id(attached: World) -> None:
+def test_gradients_of_a_context_are_found_by_its_id(attached: World) -> None:
     t = torch.ones(2, requires_grad=True)
     with autograd.context() as context_id:
         result = attached[0].call(1, torch.mul, t, t)
@@ -30,7 +30,7 @@ def test_gradients_of_a_context_are_had_by_its_id(attached: World) -> None:
         autograd.get_gradients(context_id)
 
 
-def test_a_context_that_was_released_inside_ends_in_peace(attached: World) -> None:
+def test_a_context_may_be_released_before_it_is_left(attached: World) -> None:
     with autograd.context() as context_id:
         autograd._release_context(context_id)
     with pytest.raises(RuntimeError, match="Could not find autograd context"):
@@ -50,14 +50,14 @@ def test_a_context_that_was_released_inside_ends_in_peace(attached: World) -> No
         ([torch.rand(1, requires_grad=True)], RuntimeError, "does not have a valid gradient function"),
     ],
 )
-def test_roots_are_checked_with_the_texts_of_torch(
+def test_invalid_roots_raise_errors_with_torchs_texts(
     attached: World, roots: object, kind: type[Exception], text: str
 ) -> None:
     with autograd.context() as context_id, pytest.raises(kind, match=text):
         autograd.backward(context_id, cast(list[torch.Tensor], roots))
 
 
-def test_without_a_group_there_is_no_context() -> None:
+def test_a_context_needs_a_group() -> None:
     with pytest.raises(RuntimeError, match="Need to initialize distributed autograd"), autograd.context():
         raise AssertionError("not reached")
 
@@ -93,7 +93,7 @@ def test_gradients_share_no_memory(attached: World) -> None:
         assert torch.equal(grads[b], torch.ones(2)) and grads[a].is_contiguous()
 
 
-def test_later_passes_leave_gradients_alone_that_were_handed_out(attached: World) -> None:
+def test_later_passes_do_not_modify_gradients_that_were_returned(attached: World) -> None:
     a = torch.ones(2, requires_grad=True)
     with autograd.context() as context_id:
         root = (a * 2).sum()

@@ -1,4 +1,4 @@
-"""Backward passes over simulated workers: each rule of the semantics by itself."""
+"""Backward passes over simulated workers, one rule at a time."""
 
 import os
 import threading
@@ -18,59 +18,59 @@ from fanwise.rpc.autograd.messages import Completed
 from fanwise.testing import within
 
 
-class Refuses(Function):
-    """Its backward raises what `error` says."""
+class Fails(Function):
+    """Raises `error` in its backward."""
 
     error: Exception = ValueError("no way back")
 
     @staticmethod
-    def forward(_ctx: Any, x: torch.Tensor) -> torch.Tensor:  # Any: torch's own
+    def forward(_ctx: Any, x: torch.Tensor) -> torch.Tensor:
         return x.clone()
 
     @staticmethod
-    def backward(_ctx: Any, *_grads: torch.Tensor) -> Any:  # Any: torch's own
-        raise Refuses.error
+    def backward(_ctx: Any, *_grads: torch.Tensor) -> Any:
+        raise Fails.error
 
 
-class Weighs(Function):
-    """Adds a weight; notes how many of the gradients that it gave to that are alive when it gives another."""
+class AddWeight(Function):
+    """Adds a weight. Counts how many of its earlier gradients of the weight are alive in each backward."""
 
     given: ClassVar[list["weakref.ref[torch.Tensor]"]]
     alive: ClassVar[list[int]]
 
     @staticmethod
-    def forward(_ctx: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:  # Any: torch's own
+    def forward(_ctx: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return x + weight
 
     @staticmethod
-    def backward(_ctx: Any, *grads: torch.Tensor) -> Any:  # Any: torch's own
+    def backward(_ctx: Any, *grads: torch.Tensor) -> Any:
         given = grads[0].clone()
-        Weighs.alive.append(sum(each() is not None for each in Weighs.given))
-        Weighs.given.append(weakref.ref(given))
+        AddWeight.alive.append(sum(each() is not None for each in AddWeight.given))
+        AddWeight.given.append(weakref.ref(given))
         return None, given
 
 
-class Meets(Function):
-    """Its backward waits for another one's."""
+class Meet(Function):
+    """Waits in its backward for the backward of another one."""
 
     barrier: ClassVar[threading.Barrier]
 
     @staticmethod
-    def forward(_ctx: Any, x: torch.Tensor) -> torch.Tensor:  # Any: torch's own
+    def forward(_ctx: Any, x: torch.Tensor) -> torch.Tensor:
         return x.clone()
 
     @staticmethod
-    def backward(_ctx: Any, *grads: torch.Tensor) -> Any:  # Any: torch's own
-        Meets.barrier.wait(30)
+    def backward(_ctx: Any, *grads: torch.Tensor) -> Any:
+        Meet.barrier.wait(30)
         return grads[0]
 
 
-def weighed(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    return cast(torch.Tensor, Weighs.apply(x, weight))  # type: ignore[no-untyped-call]  # torch's
+def add_weight(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return cast(torch.Tensor, AddWeight.apply(x, weight))  # type: ignore[no-untyped-call]  # torch's
 
 
-def refused(x: torch.Tensor) -> torch.Tensor:
-    return cast(torch.Tensor, Refuses.apply(x))  # type: ignore[no-untyped-call]  # torch's
+def fail(x: torch.Tensor) -> torch.Tensor:
+    return cast(torch.Tensor, Fails.apply(x))  # type: ignore[no-untyped-call]  # torch's
 
 
 def watch(tensor: torch.Tensor, hook: Callable[[torch.Tensor], object]) -> None:
@@ -90,14 +90,14 @@ def backward(world: World, context: Context, *roots: torch.Tensor, retain_graph:
     world[0].autograd.backward(context.id, roots, retain_graph)
 
 
-def test_what_was_sent_and_not_used_is_no_reason_to_wait(world: World, context: Context) -> None:
+def test_an_unused_sent_tensor_does_not_block_the_pass(world: World, context: Context) -> None:
     t = ones()
     world[0].call(1, torch.add, t, t)
     backward(world, context, (t * 3).sum())
     assert torch.equal(context.gradients()[t], torch.full((2, 2), 3.0))
 
 
-def test_a_backward_pass_of_torchs_own_does_not_lose_gradients_in_silence(world: World, context: Context) -> None:
+def test_torchs_own_backward_raises_instead_of_losing_gradients(world: World, context: Context) -> None:
     t, weight = ones(), ones()
     came = world[0].call(1, torch.add, t, t)
     loss = (came * weight).sum()
@@ -112,7 +112,7 @@ def test_a_backward_pass_of_torchs_own_does_not_lose_gradients_in_silence(world:
         world[0].call(1, lambda x: torch.autograd.backward((x * 2).sum()), t)
 
 
-def test_what_never_arrived_counts_as_zero(world: World, context: Context) -> None:
+def test_a_message_that_never_arrived_counts_as_zero(world: World, context: Context) -> None:
     t = ones()
     assert world[0].autograd.on_send(1, [t]) is not None
     used = world[0].call(1, torch.mul, t, t)
@@ -122,7 +122,7 @@ def test_what_never_arrived_counts_as_zero(world: World, context: Context) -> No
     assert torch.equal(context.gradients()[t], torch.full((2, 2), 2.0))
 
 
-def test_a_worker_that_is_through_tells_late_beginners_what_had_not_arrived(world: World, context: Context) -> None:
+def test_a_finished_worker_reports_messages_that_had_not_arrived(world: World, context: Context) -> None:
     t = ones()
     backward(world, context, world[0].call(1, torch.mul, t, t).sum())
     (arrived,) = world[1].autograd.contexts.get(context.id)._recv_functions()
@@ -131,14 +131,14 @@ def test_a_worker_that_is_through_tells_late_beginners_what_had_not_arrived(worl
     assert told.wait() == Completed((12345,))
 
 
-def test_a_leaf_that_no_gradient_reaches_is_not_in_the_answer(world: World, context: Context) -> None:
+def test_a_leaf_without_a_gradient_is_not_in_the_result(world: World, context: Context) -> None:
     used, unused = ones(), ones()
     result = world[0].call(1, lambda x, _y: x * 2, used, unused)
     backward(world, context, result.sum())
     assert list(context.gradients()) == [used]
 
 
-def test_grad_attributes_stay_as_they_are(world: World, context: Context) -> None:
+def test_grad_attributes_are_unchanged(world: World, context: Context) -> None:
     here, there = ones(), ones()
     here.grad = torch.full((2, 2), 7.0)
     result = world[0].call(1, lambda x: x * there, here)
@@ -163,21 +163,21 @@ def test_a_call_to_oneself_has_gradients(world: World, context: Context) -> None
     assert torch.equal(context.gradients()[t], torch.full((2, 2), 2.0))
 
 
-def test_of_many_micro_batches_a_weight_keeps_one_sum_and_not_all_gradients(world: World, context: Context) -> None:
-    Weighs.given, Weighs.alive = [], []
+def test_a_weight_keeps_one_sum_of_many_micro_batches(world: World, context: Context) -> None:
+    AddWeight.given, AddWeight.alive = [], []
     weight, micro_batches = ones(), [torch.full((2, 2), float(i)) for i in range(10)]
-    results = [world[0].call(1, torch.mul, weighed(each, weight), each) for each in micro_batches]
+    results = [world[0].call(1, torch.mul, add_weight(each, weight), each) for each in micro_batches]
     backward(world, context, torch.stack(results).sum())
     assert torch.equal(context.gradients()[weight], torch.full((2, 2), 45.0))
-    assert len(Weighs.alive) == 10 and max(Weighs.alive) <= 1 + max_running(), Weighs.alive
+    assert len(AddWeight.alive) == 10 and max(AddWeight.alive) <= 1 + max_running(), AddWeight.alive
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two processors")
-def test_micro_batches_run_at_the_same_time_where_each_computes_with_one_thread(world: World, context: Context) -> None:
-    Meets.barrier, weight, before = threading.Barrier(2), ones(), torch.get_num_threads()
+def test_micro_batches_run_concurrently_if_each_uses_one_thread(world: World, context: Context) -> None:
+    Meet.barrier, weight, before = threading.Barrier(2), ones(), torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        parts = [Meets.apply(weight * factor) for factor in (1.0, 2.0, 4.0, 8.0)]  # type: ignore[no-untyped-call]
+        parts = [Meet.apply(weight * factor) for factor in (1.0, 2.0, 4.0, 8.0)]  # type: ignore[no-untyped-call]
         results = [world[0].call(1, torch.mul, part, ones()) for part in parts]
         backward(world, context, torch.stack(results).sum())
     finally:
@@ -185,7 +185,7 @@ def test_micro_batches_run_at_the_same_time_where_each_computes_with_one_thread(
     assert torch.equal(context.gradients()[weight], torch.full((2, 2), 15.0))
 
 
-def test_what_a_hook_has_seen_is_not_added_to(world: World, context: Context) -> None:
+def test_a_gradient_that_a_hook_has_seen_is_not_modified(world: World, context: Context) -> None:
     leaf, seen, results = ones(), list[torch.Tensor](), []
     for factor in (1.0, 2.0, 4.0):
         part = leaf + 0  # its gradient goes on to the leaf in the same memory
@@ -211,7 +211,7 @@ def test_hooks_of_all_kinds_run_once_and_on_the_sum(world: World, context: Conte
         return grad * 2
 
     watch(t, doubled)
-    leaf.register_prehook(lambda grads: calls.append("before"))
+    leaf.register_prehook(lambda _grads: calls.append("before"))
     leaf.register_hook(lambda _given, _got: calls.append("after"))
     first, second = world[0].call(1, torch.mul, t, t), world[0].call(2, torch.add, t, t)
     backward(world, context, first.sum() + (second * t).sum())
@@ -220,7 +220,7 @@ def test_hooks_of_all_kinds_run_once_and_on_the_sum(world: World, context: Conte
     assert torch.equal(context.gradients()[t], torch.full((2, 2), 12.0))
 
 
-def test_a_post_accumulate_hook_sees_the_sum_and_grad_is_put_back(world: World, context: Context) -> None:
+def test_a_post_accumulate_hook_sees_the_sum_and_grad_is_restored(world: World, context: Context) -> None:
     t = ones()
     t.grad = torch.zeros(2, 2)
     seen: list[torch.Tensor] = []
@@ -294,7 +294,7 @@ def test_a_leaf_used_in_two_contexts_at_once_gets_each_its_own(world: World) -> 
         grads[number] = world[3].autograd.contexts.get(context.id).gradients()[weight]
         trainer.autograd.leave(context.id)
 
-    # Both are in the middle of the leaf's run at the same time.
+    # Both run the leaf at the same time.
     watch(weight, meet)
     threads = [threading.Thread(target=trained, args=(number,)) for number in (0, 1)]
     for thread in threads:
@@ -308,21 +308,18 @@ def test_a_leaf_used_in_two_contexts_at_once_gets_each_its_own(world: World) -> 
 
 
 @pytest.mark.parametrize("place", [0, 2])
-def test_an_error_in_backward_comes_back_in_its_type_and_with_its_worker(
-    world: World, context: Context, place: int
-) -> None:
+def test_an_error_in_backward_keeps_its_type_and_names_its_worker(world: World, context: Context, place: int) -> None:
     t = ones()
-    result = world[0].call(1, lambda x: world[1].call(place, refused, x) * x, t)
+    result = world[0].call(1, lambda x: world[1].call(place, fail, x) * x, t)
     with pytest.raises(ValueError, match=f"Error on Node {place}: no way back") as caught:
         backward(world, context, result.sum(), retain_graph=True)
     assert isinstance(caught.value, RuntimeError)
-    # The failed pass is forgotten on all workers, and another begins anew.
     within(30.0, lambda: all(one.autograd.num_passes() == 0 for one in world.workers), "no pass is left")
     backward(world, context, (t * 2).sum())
     assert torch.equal(context.gradients()[t], torch.full((2, 2), 2.0))
 
 
-def test_the_death_of_a_worker_on_the_way_names_it(world: World, context: Context) -> None:
+def test_a_worker_lost_before_the_pass_is_named(world: World, context: Context) -> None:
     t = ones()
     result = world[0].call(1, lambda x: world[1].call(2, torch.mul, x, x), t)
     world.kill(2)
@@ -330,7 +327,7 @@ def test_the_death_of_a_worker_on_the_way_names_it(world: World, context: Contex
         backward(world, context, result.sum())
 
 
-def test_a_worker_whose_link_ends_before_its_death_is_announced_is_named(world: World, context: Context) -> None:
+def test_a_worker_that_is_lost_before_this_is_announced_is_named(world: World, context: Context) -> None:
     t = ones()
     result = world[0].call(1, torch.mul, t, t)
     world.agents[1].dead = True
@@ -338,7 +335,7 @@ def test_a_worker_whose_link_ends_before_its_death_is_announced_is_named(world: 
         backward(world, context, result.sum())
 
 
-def test_the_death_of_a_worker_during_the_pass_ends_it(world: World, context: Context) -> None:
+def test_a_worker_lost_during_the_pass_ends_it(world: World, context: Context) -> None:
     t = ones()
 
     def dies(x: torch.Tensor) -> torch.Tensor:
@@ -351,7 +348,7 @@ def test_the_death_of_a_worker_during_the_pass_ends_it(world: World, context: Co
         backward(world, context, result.sum())
 
 
-def test_the_death_of_a_worker_without_gradients_does_not_matter(world: World, context: Context) -> None:
+def test_the_loss_of_a_worker_without_gradients_does_not_matter(world: World, context: Context) -> None:
     t = ones()
     world[0].call(3, lambda: 5)
     result = world[0].call(1, torch.mul, t, t)
@@ -380,53 +377,53 @@ def num_open(world: World) -> list[int]:
     return [len(worker.autograd.contexts.all()) for worker in world.workers]
 
 
-def test_leaving_releases_on_all_who_know_also_through_others(world: World, context: Context) -> None:
+def test_leaving_releases_the_context_on_all_workers_that_know_it(world: World, context: Context) -> None:
     world[0].call(1, lambda: world[1].call(2, lambda: None))
     assert num_open(world) == [1, 1, 1, 0]
     world[0].autograd.leave(context.id)
-    within(30.0, lambda: num_open(world) == [0, 0, 0, 0], "the context is gone everywhere")
+    within(30.0, lambda: num_open(world) == [0, 0, 0, 0], "the context is released everywhere")
 
 
-def test_a_release_that_was_not_answered_in_time_is_told_again(world: World, context: Context) -> None:
+def test_a_release_that_timed_out_is_sent_again(world: World, context: Context) -> None:
     world[0].call(1, lambda: None)
     world.refusal = DeadlineExceeded("no answer in 5 s.")
     world.agents[0].refuses["autograd.release"] = 2
     world[0].autograd.leave(context.id)
-    within(30.0, lambda: num_open(world) == [0, 0, 0, 0], "the context is gone everywhere")
+    within(30.0, lambda: num_open(world) == [0, 0, 0, 0], "the context is released everywhere")
     assert world.agents[0].told.count((1, "autograd.release")) == 3
 
 
-def test_a_late_message_does_not_bring_a_released_context_back(world: World, context: Context) -> None:
+def test_a_late_message_does_not_recreate_a_released_context(world: World, context: Context) -> None:
     header = world[0].autograd.on_send(1, [])
     assert header is not None
     world[0].call(1, lambda: None)
     world[0].autograd.leave(context.id)
-    within(30.0, lambda: num_open(world) == [0, 0, 0, 0], "the context is gone everywhere")
+    within(30.0, lambda: num_open(world) == [0, 0, 0, 0], "the context is released everywhere")
     t = ones()
     (same,) = world[1].autograd.on_receive(0, header, [t])
     assert same is t and num_open(world) == [0, 0, 0, 0]
 
 
-def test_the_contexts_of_a_dead_worker_are_cleaned_up(world: World, context: Context) -> None:
+def test_the_contexts_of_a_lost_worker_are_released(world: World, context: Context) -> None:
     world[0].call(1, lambda: world[1].call(2, lambda: None))
     world.kill(0)
-    within(30.0, lambda: num_open(world)[1:] == [0, 0, 0], "the context is gone where somebody lives")
+    within(30.0, lambda: num_open(world)[1:] == [0, 0, 0], "the context is released on the remaining workers")
 
 
-def test_workers_are_known_also_without_gradients(world: World, context: Context) -> None:
+def test_workers_are_known_without_gradients_too(world: World, context: Context) -> None:
     world[0].call(1, lambda: None)
     world[0].call(2, torch.add, ones(False), ones(False))
     assert context._known_worker_ids() == {1, 2}
     assert context._send_functions() == {} and context._recv_functions() == {}
 
 
-def test_outside_of_a_context_nothing_is_carried(world: World) -> None:
+def test_messages_outside_of_a_context_have_no_header(world: World) -> None:
     assert world[0].autograd.on_send(1, [ones()]) is None
     result = world[0].call(1, torch.mul, ones(), ones())
     assert result.grad_fn is None and num_open(world) == [0, 0, 0, 0]
 
 
-def test_a_thread_has_one_context(world: World, context: Context) -> None:
+def test_a_thread_has_at_most_one_context(world: World, context: Context) -> None:
     assert world[0].autograd.current_context() is context
     with pytest.raises(RuntimeError, match="Already have an autograd context id for this thread"):
         world[0].autograd.new_context()
@@ -435,7 +432,7 @@ def test_a_thread_has_one_context(world: World, context: Context) -> None:
         world[0].autograd.current_context()
 
 
-def test_ids_carry_the_worker_and_its_life(world: World) -> None:
+def test_ids_contain_the_worker_and_its_incarnation(world: World) -> None:
     first = world[3].autograd.new_context().id
     assert first >> 48 == 3 and first >> 32 & 0xFFFF == world.agents[3].incarnation
 

@@ -5,6 +5,7 @@ import gc
 import operator
 import re
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -269,7 +270,9 @@ def test_a_call_that_times_out_in_the_queue_does_not_run_and_releases_its_refere
     one.do(begin_with_references, 0.2)
     one.do(begin, "add", "last", timeout=0)
     within(LIMIT_S, lambda: two.do(num_received) == before + 5, "all have arrived")
+    deadline_s = two.do(time.monotonic) + 0.2  # the owner counts from arrival
     assert one.do(outcome_of, 1) == one.do(outcome_of, 2) == "DeadlineExceeded"
+    within(LIMIT_S, lambda: two.do(time.monotonic) > deadline_s, "they have timed out at the owner too")
     one.do(open_the_gate)
     assert one.do(outcome_of, -1) == "2"
     with pytest.raises(DeadlineExceeded, match=r"did not run|timed out"):

@@ -191,4 +191,4 @@ def test_all_brings_every_extra_but_other_engines(project: dict[str, Any]) -> No
         inner = {each for line in extras[name] for each in re.findall(r"fanwise\[(.*)\]", line)}
         return {name}.union(*(within(each) for line in inner for each in line.split(",")))
 
-    assert set(extras) - within("all") == {"jax", "tensorflow", "dev", "docs"}
+    assert set(extras) - within("all") == {"jax", "tensorflow", "examples", "dev", "docs"}

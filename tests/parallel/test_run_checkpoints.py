@@ -135,7 +135,7 @@ def test_a_checkpoint_keeps_how_gradients_are_added(tmp_path: Path) -> None:
     fanwise.run(lambda run: run.save(again), resume=path, reduce="fast")
     here = fanwise.here()  # nobody has given reduce=
     here.restore(again)
-    here.save(path, wait=True)
+    here.save(path)
     assert torch.load(path)["run"]["reduce"] == "fast"
 
 

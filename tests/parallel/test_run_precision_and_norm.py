@@ -110,7 +110,7 @@ def test_a_resumed_scheduler_continues_wherever_it_is_made(
                 step(batch)
                 scheduler.step()
             if epoch == 2:
-                run.save(tmp_path / "checkpoint.pt", wait=True)
+                run.save(tmp_path / "checkpoint.pt")
         return actual
 
     whole = train(fanwise.here())

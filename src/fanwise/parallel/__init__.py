@@ -8,7 +8,7 @@ comm               collective operations
 launch             starts the processes on this machine or a Ray cluster, or joins those of a launcher
 validation         checks of arguments, and whether all processes do the same
 optim, batch_norm  optimizers that are divided among processes; batch normalization over the whole batch
-checkpoint         writes one file or URL in the background
+checkpoint         one file, or one object at a URL
 progress           the line on standard error, and the status file for the board
 process_settings   threads, settings of torch, and memory during a run
 rng                random numbers of a shard

@@ -8,6 +8,7 @@ run.save, run.restore, run.keep           checkpoint/
 run.report                                the current job of a pool
 """
 
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
@@ -23,7 +24,6 @@ from ..pool.seeds import seed_everything
 from . import evaluation, user_collectives
 from .batch_norm import BatchNormMode, check_batch_norm, execute_globally
 from .checkpoint import file as checkpoint_file
-from .checkpoint.file import Writer
 from .checkpoint.location import Location, StrPath, is_in_process_memory, location_of
 from .checkpoint.state import RunState
 from .comm.team import Alone, Monitor, Stateful, Team, report_together
@@ -85,7 +85,6 @@ class Run:
         self._shard_loop_guard = ShardLoopGuard()
         self._replicas: list[Replica] = []  # by step
         self._step_optimizers = StepOptimizers()
-        self.writer = Writer(self._monitor.set_writing, self._monitor.checkpoint_written)
         self._progress_line = ProgressLine()
         self._verify = verify  # number of batches between full consistency checks; 0 = first batches only
         self._loaders = Loaders(self.device)
@@ -100,7 +99,7 @@ class Run:
             self.restore(resume)
         self._progress_line = ProgressLine(show, name=name, devices=self._device_names)
         watching = misuse.watch_updates(self._step_optimizers.__contains__)
-        with closing(self._progress_line), self.writer, closing(self._loaders), watching:
+        with closing(self._progress_line), closing(self._loaders), watching:
             result = train(self)
             for step in self._steps:
                 step.check_end()
@@ -522,24 +521,22 @@ class Run:
         for name, value in objects.items():
             self._state.keep(name, value)
 
-    def save(self, path: P, *, wait: bool = False) -> P:
-        """Write a checkpoint in the background, and return the path.
+    def save(self, path: P) -> P:
+        """Write a checkpoint, and return the path.
 
-        Blocks until all processes call it. Process 0 copies the state before this returns, and writes it. An existing
-        file is replaced atomically. `fanwise.run` returns after the checkpoint is written. A run that fails waits up to
-        30 s for it. An error is raised in process 0 by the next `save`, or at the end of the run.
+        Blocks until all processes call it and process 0 has written the file. An existing file is replaced atomically.
+        An error is raised in process 0.
 
         A run that is resumed from a checkpoint saved inside the loop over the batches continues with the next batch. If
         it was saved after that loop, the run continues with the next epoch.
 
         Args:
             path: a file, or a URL for fsspec such as "s3://bucket/run.pt".
-            wait: block until the checkpoint is written.
 
         Raises:
             ValueError, NotInstalled: fsspec does not have the file system, or the URL is memory:// and the run has
                 several processes.
-            OSError, CheckpointError: the previous checkpoint could not be written, or, with wait=True, this one.
+            OSError, CheckpointError: the checkpoint could not be written.
             Errors of torch and pickle: the state of an object cannot be serialized.
         """
         self._shard_loop_guard.check("run.save")
@@ -550,20 +547,18 @@ class Run:
                 f"Use a file or another URL. memory:// is for runs in the calling process."
             )
         errors: list[Exception] = []
-        self._team.together(lambda: self._start_checkpoint(location, wait, errors))
+        self._team.together(lambda: self._write_checkpoint(location, errors))
         if errors:
             raise errors[0]
         return path
 
-    def _start_checkpoint(self, location: Location, wait: bool, errors: list[Exception]) -> None:
+    def _write_checkpoint(self, location: Location, errors: list[Exception]) -> None:
         if self._team.index == 0:
             try:
-                self.writer.start(location, self._state.content())
-                if wait:
-                    self.writer.wait()
+                checkpoint_file.write_checkpoint(location, checkpoint_file.serialize(self._state.content()))
+                self._monitor.checkpoint_written(os.fspath(location))
             except Exception as error:
-                errors.append(error)  # raised after the others have been told, because the program may catch it
-        # Without this, another process could fail after `save` and end the run before process 0 has called it.
+                errors.append(error)  # raised after the collective operation, because the program may catch it
         self._team.gather("saves a checkpoint", None)
 
     def restore(self, path: StrPath, *, weights_only: bool = True) -> None:

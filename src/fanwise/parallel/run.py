@@ -92,10 +92,10 @@ def run(
             are left. Reports are not repeated. Not allowed under a launcher, which restarts processes itself.
         step_timeout_s: how many seconds the others wait for a process that does not reach the next operation. After
             that time it counts as lost, and an error or a warning shows its stack. Choose a time well above that of the
-            longest step, evaluation, or work between steps. Until the first step has ended, the limit is ten times as
-            long, at least a minute. Time in which a tuner decides on a report does not count. By default the others
-            wait forever, and a warning shows the stack after a minute. On a cluster and under a launcher, the default
-            is that of torch's process groups. Without effect if the run has one process.
+            longest step, evaluation, checkpoint, or work between steps. Until the first step has ended, the limit is
+            ten times as long, at least a minute. Time in which a tuner decides on a report does not count. By default
+            the others wait forever, and a warning shows the stack after a minute. On a cluster and under a launcher,
+            the default is that of torch's process groups. Without effect if the run has one process.
         pool: pool whose jobs the processes are. By default it belongs to this library, or to the job in which this is
             called. With `Pool(ray=...)` the processes run on as few nodes of that cluster as have room.
         verify: number of batches between two consistency checks of a step. A check compares batch, optimizer settings,

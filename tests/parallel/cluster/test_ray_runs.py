@@ -21,7 +21,6 @@ from torch.nn.functional import cross_entropy
 import fanwise
 from fanwise.base.errors import ClusterError, LeaseError, TrialStopped, WorkerLostError
 from fanwise.parallel import Run
-from fanwise.parallel.checkpoint import file as checkpoint_file
 from fanwise.parallel.devices import devices_on_hosts
 from fanwise.parallel.launch import supervisor
 from fanwise.parallel.launch.ray import RaySupervisor
@@ -61,7 +60,7 @@ def training(
             during(run, step.batches)
             step(batch)
             if folder is not None:
-                run.save(folder / f"{step.batches}.pt", wait=True)
+                run.save(folder / f"{step.batches}.pt")
     accuracy = run.mean(lambda model, x, y: model(x).argmax(1) == y, model, (X, Y), batch_size=7)
     bits = hashlib.sha256(b"".join(tensor.numpy().tobytes() for tensor in model.state_dict().values())).hexdigest()
     return bits, accuracy, len(run.gather(None))
@@ -185,25 +184,6 @@ def test_the_first_prints_reports_and_returns_for_all(
     assert over(hosts, train).tolist() == [0, 0, 0]
     assert capsys.readouterr().out == "I am 0\nall of us\n"
     assert caplog.text.count("report outside a tuner: {'loss': 0.5}") == 1
-
-
-def test_a_checkpoint_is_written_before_the_error_of_another_rank_is_raised(hosts: MemoryHosts, tmp_path: Path) -> None:
-    def train(run: Run) -> None:
-        write = checkpoint_file.write_checkpoint
-
-        def slow(location: Any, data: memoryview) -> None:
-            threading.Event().wait(0.5)
-            write(location, data)
-
-        checkpoint_file.write_checkpoint = slow
-        run.save(tmp_path / "run.pt")
-        if run.rank == 1:
-            raise KeyError("poison")
-        run.barrier()
-
-    with pytest.raises(KeyError, match="poison"):
-        over(hosts, train, 2)
-    assert (tmp_path / "run.pt").exists()
 
 
 @pytest.mark.parametrize("decision", [Reply(), Reply("STOP"), ValueError("no such metric")], ids=str)

@@ -293,7 +293,7 @@ def train(
 def in_this_process(training: Callable[[Run], Any], shards: int = SHARDS, resume: Path | None = None) -> Any:
     register()
     made = Run(Plan(shards, 1, DataPosition(0)), torch.device("far:0"))
-    with run_environment(1, made.device), made.writer:
+    with run_environment(1, made.device):
         torch.manual_seed(0)
         if resume is not None:
             made.restore(resume)

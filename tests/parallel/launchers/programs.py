@@ -5,7 +5,6 @@ import hashlib
 import os
 import signal
 import sys
-import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -18,7 +17,6 @@ from torch.nn.functional import cross_entropy
 import fanwise
 from fanwise.base.errors import TrialStopped, WorkerLostError
 from fanwise.parallel import Run
-from fanwise.parallel.checkpoint import file as checkpoint_file
 from fanwise.parallel.comm.team import Monitor, report_together
 from fanwise.parallel.comm.torch_group import TorchGroup
 from fanwise.parallel.comm.torch_team import TorchTeam, join_team
@@ -194,41 +192,6 @@ def busy_while_the_last_fails(rank: int) -> None:
             within(30.0, lambda: len(list(OUT.glob("heard*"))) == own.size - 1, "the others have heard of it")
         else:
             (OUT / f"heard{rank}").touch()
-
-
-def slow_writes() -> None:
-    """Let this process write checkpoints only some time after the first process has been told that the run fails."""
-    write = checkpoint_file.write_checkpoint
-
-    def slow(location: Any, data: memoryview) -> None:  # Any: a path
-        within(20, (OUT / "told").exists, "the first process has been told that the run fails")
-        threading.Event().wait(0.3)
-        write(location, data)
-
-    checkpoint_file.write_checkpoint = slow
-
-
-def saved_before_the_last_fails(rank: int) -> bool:
-    """Whether the checkpoint is on the disk when the error is raised here."""
-
-    def train(run: Run) -> None:
-        step = run.step(model := Net(), optimizer_of("momentum", model), losses)
-        slow_writes()
-        step((X, Y))
-        run.save(OUT / "last")
-        try:
-            if run.rank == run.world_size - 1:
-                raise KeyError("poison")
-            step((X, Y))
-        finally:
-            if run.rank == 0:
-                (OUT / "told").touch()
-
-    try:
-        fanwise.run(train)
-    except KeyError:
-        return (OUT / "last").exists()
-    raise AssertionError("nothing was raised")
 
 
 class Job(CurrentJob):

@@ -16,7 +16,6 @@ import fanwise
 from fanwise.base.errors import CheckpointError
 from fanwise.parallel import Run
 from fanwise.parallel.checkpoint import file as checkpoint_file
-from fanwise.parallel.checkpoint.file import Writer
 from fanwise.pool import Pool
 
 X = torch.randn(24, 3, generator=torch.Generator().manual_seed(1))
@@ -94,20 +93,15 @@ def test_a_run_resumes_from_a_url_with_the_same_bits(memory: MemoryFileSystem) -
 
 def test_a_broken_upload_leaves_the_older_checkpoint(breaks_off: type[BreaksOff]) -> None:
     url = "breaks-off://bucket/run.pt"
-    with Writer() as writer:
-        writer.start(url, content(1))
-        writer.wait()
-        breaks_off.left = 1000
-        writer.start(url, content(2))
-        with pytest.raises(
-            CheckpointError, match=r"breaks-off://bucket/run.pt cannot be written on .*TimeoutError"
-        ) as caught:
-            writer.wait()
-        assert "The previous content of the URL is unchanged." in str(caught.value)
-        assert number_at(url) == 1
-        breaks_off.left = None
-        writer.start(url, content(3))
-        writer.wait()
+    checkpoint_file.write_checkpoint(url, checkpoint_file.serialize(content(1)))
+    breaks_off.left = 1000
+    message = r"breaks-off://bucket/run.pt cannot be written on .*TimeoutError"
+    with pytest.raises(CheckpointError, match=message) as caught:
+        checkpoint_file.write_checkpoint(url, checkpoint_file.serialize(content(2)))
+    assert "The previous content of the URL is unchanged." in str(caught.value)
+    assert number_at(url) == 1
+    breaks_off.left = None
+    checkpoint_file.write_checkpoint(url, checkpoint_file.serialize(content(3)))
     assert number_at(url) == 3
 
 

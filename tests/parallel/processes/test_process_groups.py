@@ -63,7 +63,7 @@ def train(run: Run, during: During = nothing, **options: Any) -> tuple[list[Tens
             during(run, step.batches)
             run.report(loss=float(step(batch)), step=step.batches)
             if folder is not None:
-                run.save(folder / f"{step.batches}.pt", wait=True)
+                run.save(folder / f"{step.batches}.pt")
     return [tensor.detach() for tensor in model.state_dict().values()], len(run.gather(None))
 
 

@@ -97,21 +97,17 @@ class Team(Protocol):
         """Tell the supervisor that a step has ended. The first step has a longer time limit."""
 
 
-def _ignore(argument: object) -> None: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Monitor:
     """Functions with which a process tells its supervisor what happens. The defaults are for runs without one.
 
     Attributes:
         report: makes the report of this number, from 1. Returns after the decision. Raises TrialStopped.
-        set_writing, checkpoint_written: see `Writer`.
+        checkpoint_written: called with the path or URL of a checkpoint that is written.
     """
 
     report: Callable[[int, Mapping[str, Any]], object] = lambda number, values: report(**values)
-    set_writing: Callable[[bool], None] = _ignore
-    checkpoint_written: Callable[[str], None] = _ignore
+    checkpoint_written: Callable[[str], object] = lambda path: None
 
 
 def report_together(team: Team, monitor: Monitor, number: int, values: Mapping[str, Any]) -> None:

@@ -26,12 +26,11 @@ from .torch_group import TorchBackend, TorchGroup, World
 
 T = TypeVar("T")
 
-# Time to wait for the other processes to learn of an error, and again to write their checkpoints.
+# Time in which the other processes must receive an error.
 _LEAVING_S = 10.0
 
 _FAILS = "has failed"
 _RETURNS = "has returned"
-_LEAVES = "leaves the run"
 
 
 class TorchTeam:
@@ -129,12 +128,6 @@ class TorchTeam:
             with suppress(WorkerLostError):
                 self._group.gather((_FAILS, pack_error(error)), within_s)
 
-    def leave(self, within_s: float) -> None:
-        """Block until all processes have written their checkpoints and call this, for `within_s` seconds at most."""
-        if not self._group.is_broken:
-            with suppress(WorkerLostError):
-                self._group.gather((_LEAVES, None), within_s)
-
 
 @contextmanager
 def open_team(
@@ -170,8 +163,8 @@ def join_team(
 ) -> Iterator[TorchTeam]:
     """Connect processes that a launcher has started. If the block raises in one process, it raises in all.
 
-    A launcher ends all processes as soon as one has failed. So the processes wait for each other before they raise, for
-    at most `leaving_s` until all have received the error, and again for their checkpoints.
+    A launcher ends all processes as soon as one has failed. So the process that has failed waits until all others have
+    received its error, for at most `leaving_s`, before it raises.
     """
     with open_team(world, device, reduce=reduce, step_timeout_s=step_timeout_s) as team:
         try:
@@ -181,5 +174,4 @@ def join_team(
             raise
         except BaseException as error:  # also SystemExit and KeyboardInterrupt
             team.send_error(error, leaving_s)
-            team.leave(leaving_s)
             raise

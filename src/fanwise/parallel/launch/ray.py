@@ -196,7 +196,7 @@ def main(train: Callable[[Run], Any], task: RankTask, towards: str) -> Any:
 
     def send(name: str, *content: Any) -> None:
         # The supervisor must know of a checkpoint before another rank can fail after it.
-        (job.report if name == "writing" else job.begin_report)((name, *content))
+        (job.report if name == "checkpoint" else job.begin_report)((name, *content))
 
     def ask(name: str, *content: Any) -> Any:
         """Return the answer of the launcher."""

@@ -35,8 +35,6 @@ _ERRORS_S = 0.1
 _CAUSE_S = 10.0
 # Time for `finally` blocks of the training function after the run was stopped.
 _GRACE_S = 2.0
-# Time for writing checkpoints after the run has failed.
-_SAVING_S = 30.0
 # Time for killed processes to end.
 DYING_S = 10.0
 # Time until a warning that processes wait for CPUs or GPUs.
@@ -59,7 +57,6 @@ class Rank(ABC):
     is_over: bool = False  # its end was handled
     has_stepped: bool = False
     hung: str = ""  # message about the hang for which it was killed
-    is_writing: bool = False  # it has checkpoints to write
     returned: bool | None = None  # True once its training function has returned the result of the run; False: another
     is_stopped: bool = False
     failure: tuple[bool, float, bytes] | None = None  # has only lost a connection, time, packed error
@@ -219,8 +216,6 @@ class Supervisor(ABC, Generic[R]):
                     self._display.show(content[0])
                 case "report":
                     self._on_report(rank, *content)
-                case "writing":
-                    rank.is_writing = content[0]
                 case "checkpoint":
                     self.checkpoint = content[0]
                 case "stepped":
@@ -351,7 +346,6 @@ class Supervisor(ABC, Generic[R]):
         self._end(FAILED)
         try:
             self._wait_for_ends(grace_s)
-            self._wait_for_checkpoints()
         finally:
             for rank in self._living():
                 rank.kill()
@@ -359,21 +353,6 @@ class Supervisor(ABC, Generic[R]):
             for rank in self._living():
                 rank.close()
             self._close()
-
-    def _wait_for_checkpoints(self) -> None:
-        self._receive(0)
-        until_s = time.monotonic() + _SAVING_S
-        while writing := [rank for rank in self._living() if rank.is_writing and not rank.hung]:
-            if time.monotonic() > until_s:
-                for rank in writing:
-                    _log.warning(
-                        "%s has not written its last checkpoint within %g s after the run had failed, and is killed. "
-                        "The file stays as it was before.",
-                        rank,
-                        _SAVING_S,
-                    )
-                return
-            self._wait_for_ends(_POLL_S)
 
     # -- display ---------------------------------------------------------------------------------------------------
 

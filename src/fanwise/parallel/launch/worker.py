@@ -118,7 +118,7 @@ def make_monitor(send: Send, ask: Callable[[int, dict[str, Any]], Any]) -> Monit
         if answer != "CONTINUE":
             raise TrialStopped("the run was stopped")
 
-    return Monitor(report, partial(send, "writing"), partial(send, "checkpoint"))
+    return Monitor(report, partial(send, "checkpoint"))
 
 
 def run_rank(

@@ -12,8 +12,8 @@ checkpoint         one file, or one object at a URL
 progress           the line on standard error, and the status file for the board
 process_settings   threads, settings of torch, and memory during a run
 rng                random numbers of a shard
-evaluation         run.mean and run.sum
-user_collectives   run.gather, run.all_reduce and run.barrier
+evaluation         run.mean
+user_collectives   run.gather and run.barrier
 primitives         replicate, split_batch and allreduce for lists of tensors
 """
 

@@ -2,8 +2,8 @@
 
 run.step                                  step/
 run.epochs, run.batches                   data/
-run.mean, run.sum                         evaluation.py
-run.gather, run.all_reduce, run.barrier   user_collectives.py
+run.mean                                  evaluation.py
+run.gather, run.barrier                   user_collectives.py
 run.save, run.restore, run.keep           checkpoint/
 run.report                                the current job of a pool
 """
@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, TypeVar, Unpack, overload
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.data import IterableDataset, default_collate
 
 from ..pool.reporting import plain_metrics
@@ -407,39 +407,19 @@ class Run:
         >>> x, y = torch.eye(2), torch.tensor([0, 1])
         >>> accuracy = run.mean(lambda m, x, y: m(x).argmax(1) == y, model, (x, y))
         """
-        total, count = self._sums(fn, model, data, batch_size, LoaderOptions(**loader))
-        if not count > 0:
-            raise ValueError(f"the counts returned by fn sum to {count}, so the mean is undefined")
-        return total / count
-
-    def sum(
-        self,
-        fn: evaluation.Metric,
-        model: nn.Module,
-        data: Data,
-        *,
-        batch_size: int = 1024,
-        **loader: Unpack[LoaderArguments],
-    ) -> float:
-        """Return the sum of a metric over a data set, see `mean`. The sum of integers is an int."""
-        return self._sums(fn, model, data, batch_size, LoaderOptions(**loader))[0]
-
-    def _sums(
-        self, fn: evaluation.Metric, model: nn.Module, data: Data, batch_size: int, options: LoaderOptions
-    ) -> tuple[float, float]:
-        self._shard_loop_guard.check("run.mean or run.sum")
+        self._shard_loop_guard.check("run.mean")
+        options = LoaderOptions(**loader)
         size = check_whole_number("batch_size", batch_size, least=1)
         check_model(model, self.device)
         reader = reader_of(data, options.collate_fn)
         key, length = self._plan.key("mean"), len(reader)
         chunks = [range(start, min(start + size, length)) for start in range(0, length, size)]
-
         source = PassReader(reader, length, key, None)
 
         def fetch(own: range) -> Fetch:
             return self._loaders.fetch(source, data, [{0: chunks[index]} for index in own], options)
 
-        return evaluation.sum_and_count(
+        return evaluation.mean(
             fn,
             model,
             chunks,
@@ -464,25 +444,6 @@ class Run:
         """
         self._shard_loop_guard.check("run.gather")
         return user_collectives.gather(self._team, "gathers", value)
-
-    def all_reduce(self, tensor: Tensor | Callable[[], Tensor]) -> Tensor:
-        """Return a new tensor with the elementwise sum over all processes. Blocks until all processes call it.
-
-        Tensors are pickled, so use this for metrics, not for gradients. The bits depend on the number of processes. For
-        other reductions use `gather`.
-
-        Args:
-            tensor: has the same type and shape in all processes. Or a function that returns the tensor, see `gather`.
-
-        Raises:
-            TypeError: `tensor` is not a tensor. ValueError: types or shapes differ.
-
-        >>> import fanwise
-        >>> fanwise.here().all_reduce(torch.tensor([1, 2]))
-        tensor([1, 2])
-        """
-        self._shard_loop_guard.check("run.all_reduce")
-        return user_collectives.all_reduce(self._team, tensor)
 
     def barrier(self) -> None:
         """Block until all processes call it."""

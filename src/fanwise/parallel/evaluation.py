@@ -1,4 +1,4 @@
-"""`run.mean` and `run.sum`: the mean and sum of a metric over a data set. Every sample is counted once.
+"""`run.mean`: the mean of a metric over a data set. Every sample is counted once.
 
     data set -> chunks of `batch_size`, in order -> fn(model, *chunk) -> sums and counts -> one division
 
@@ -26,7 +26,7 @@ from .step.tree import assign
 Metric = Callable[..., Any]  # called as fn(model, *batch); returns one value per sample, or (values, counts)
 
 
-def sum_and_count(
+def mean(
     fn: Metric,
     model: nn.Module,
     chunks: Sequence[range],
@@ -37,8 +37,8 @@ def sum_and_count(
     team: Team,
     generators: Sequence[torch.Generator],
     on_progress: Callable[[float], None],
-) -> tuple[float, float]:
-    """Return the sum of the values and the sum of the counts. Without counts, each value counts 1.
+) -> float:
+    """Return the sum of the values over the sum of the counts. Without counts, each value counts 1.
 
     Each process evaluates consecutive chunks. The sums of all chunks are added in the order of the data. Blocks until
     all processes call it.
@@ -67,7 +67,11 @@ def sum_and_count(
         return [result for peer_results in team.gather("evaluates", results) for result in peer_results]
 
     values, counts = zip(*team.together(evaluate_chunks), strict=True)
-    return sum(values), sum(counts)
+    count = sum(counts)
+    if not count > 0:
+        raise ValueError(f"the counts returned by fn sum to {count}, so the mean is undefined")
+    mean: float = sum(values) / count
+    return mean
 
 
 def _sum_and_count_of_chunk(result: Any, samples: int) -> tuple[float, float]:  # Any: returned by the user's function

@@ -17,8 +17,8 @@ from fanwise.pool.current import current, in_job
 from fanwise.testing import within
 
 
-def summed(run: Run) -> float:
-    return run.sum(values, nn.Identity(), torch.arange(10))
+def averaged(run: Run) -> float:
+    return run.mean(values, nn.Identity(), torch.arange(10))
 
 
 def values(model: nn.Module, x: Tensor) -> Tensor:
@@ -34,7 +34,7 @@ def test_runs_at_once_come_one_after_another_where_there_is_room_for_one(cpus: i
 
     def work() -> None:
         begin.wait()
-        found.extend(fanwise.run(summed, devices=2, pool=small) for _ in range(2))
+        found.extend(fanwise.run(averaged, devices=2, pool=small) for _ in range(2))
 
     with Pool(seed=0, cpus=cpus) as small:
         threads = [threading.Thread(target=work) for _ in range(4)]
@@ -42,7 +42,7 @@ def test_runs_at_once_come_one_after_another_where_there_is_room_for_one(cpus: i
             thread.start()
         for thread in threads:
             thread.join()
-    assert found == [45] * 8
+    assert found == [4.5] * 8
 
 
 def waits_for(path: Path, run: Run) -> int:
@@ -79,4 +79,4 @@ def test_a_pool_is_used_for_one_device_too() -> None:
         assert fanwise.run(lambda run: (in_job(), current().cpus), devices="cpu", threads=2, pool=pool) == (True, 2)
         assert pool.stats().jobs_finished == 1
         with pytest.raises(LeaseError, match=r"1 processes with threads=3 .* room for 0: the pool has 2 CPUs"):
-            fanwise.run(summed, devices="cpu", threads=3, pool=pool)
+            fanwise.run(averaged, devices="cpu", threads=3, pool=pool)

@@ -538,7 +538,7 @@ BODIES: dict[str, Callable[[Run, ManualStep, nn.Module, Any], object]] = {
     "an_update_in_the_body": in_the_body(lambda run, step, model, batch: step.update()),
     "a_loop_in_the_body": in_the_body(lambda run, step, model, batch: backward(step, model, batch)),
     "a_mean_in_the_body": in_the_body(lambda run, step, model, batch: run.mean(accuracy, model, (X, Y))),
-    "a_collective_operation_in_the_body": in_the_body(lambda run, step, model, batch: run.all_reduce(torch.ones(1))),
+    "a_collective_operation_in_the_body": in_the_body(lambda run, step, model, batch: run.gather(1)),
 }
 for name, body in BODIES.items():
     REFUSED[name] = functools.partial(in_each_batch, body=body)

@@ -1,7 +1,6 @@
 """Every way to add gradients over shared memory keeps the contract."""
 
 import threading
-from typing import cast
 
 import pytest
 import torch
@@ -16,18 +15,9 @@ from all_reduce_contract import (
     params_of,
 )
 from memory_teams import play
-from torch import Tensor, nn
 
-from fanwise.base.errors import WorkerLostError
 from fanwise.parallel.comm.all_reduce import AllReducePlan, Grads
-from fanwise.parallel.comm.group_reduce import FastAllReduce
 from fanwise.parallel.comm.shared_memory import AllReduceKind
-from fanwise.parallel.comm.sums import TeamSums
-from fanwise.parallel.comm.team import Alone
-from fanwise.parallel.comm.torch_group import TorchGroup
-from fanwise.parallel.optim.sharded import StepOptimizer
-from fanwise.parallel.step.gradients import Partial
-from fanwise.parallel.step.tree import Node
 
 KINDS: tuple[AllReduceKind, ...] = ("one-shot", "two-shot")
 
@@ -73,18 +63,3 @@ def test_a_late_process_adds_the_old_nodes_when_another_has_sent_those_of_the_ne
         check_sum(peer, sums, case)
 
     play(2, "one-shot", check)
-
-
-def test_a_sum_that_fails_is_released() -> None:
-    class Fails:
-        def all_reduce(self, tensors: list[Tensor]) -> None:
-            raise WorkerLostError("it is gone")
-
-    params, cpu, calls = [nn.Parameter(torch.zeros(1))], torch.device("cpu"), list[str]()
-    step_optimizer = StepOptimizer(params, torch.optim.SGD(params), allow_slices=False)
-    failing = FastAllReduce(cast(TorchGroup, Fails()), params, cpu)
-    failing.release = lambda: calls.append("release")  # type: ignore[method-assign]
-    sums = TeamSums(Alone(), failing, step_optimizer, cpu, is_fast=True)
-    with pytest.raises(WorkerLostError):
-        sums.reduce("adds", [Node(0, 1, Partial([torch.ones(1)], torch.tensor(1.0), 2, 2, {}))], 1, mean=True)
-    assert calls == ["release"]

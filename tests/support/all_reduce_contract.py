@@ -139,7 +139,7 @@ def _sum(peer: Peer, made: AllReduce, case: Case, make_plan: Callable[[], AllRed
         made.reduce_scatter(nodes_of(peer, case), make_plan)
         return list(made.all_gather())
     except BaseException:
-        made.release()
+        made.release(is_aborted=True)
         raise
 
 
@@ -263,7 +263,7 @@ def a_sparse_gradient_is_refused_and_the_next_sum_is_right(peer: Peer) -> None:
     sparse: Grads = [torch.zeros_like(params[0]).detach().to_sparse(), None]
     refused = _raised(lambda: made.reduce_scatter([sparse], _no_plan))
     assert refused is not None and issubclass(refused[0], TypeError) and "sparse" in refused[1], refused
-    made.release()
+    made.release(is_aborted=True)
     case = Case(params)
     check_sum(peer, summed(peer, made, case), case)
 
@@ -319,7 +319,11 @@ def _check_leaving(peer: Peer, *, has_met: bool) -> None:
         return
     sums: list[Grads] = []
     raised = _raised(lambda: sums.append(summed(peer, made, case)))
-    assert (raised is None) if peer.goes_on else raised is not None and issubclass(raised[0], peer.lost), raised
+    if raised is None:
+        # A fast sum may be complete, because a process sends its gradients before it exchanges the plan.
+        assert peer.goes_on or (has_met and not peer.is_exact)
+    else:
+        assert not peer.goes_on and issubclass(raised[0], peer.lost), raised
     if peer.goes_on:
         check_sum(peer, sums[0], case)
         assert peer.team.size == size - 1

@@ -39,7 +39,7 @@ from .step.batch_execution import BatchExecution, ShardLoopGuard, TrainStages
 from .step.cuda_graph import GRAPHS, StepGraphs, check_capturable
 from .step.loss_scale import LossScale
 from .step.manual_step import ManualStep
-from .step.replicas import LossFn, Replica
+from .step.replicas import Execute, LossFn, Replica
 from .step.train_step import Step
 from .step.tree import assign
 from .validation import misuse
@@ -264,12 +264,13 @@ class Run:
         step_optimizers = [
             self._step_optimizers.add(replica.params, opt, allow_slices=allow_slices) for opt in optimizers
         ]
+        sums = self._team.sums(replica.params, step_optimizers[0])
         execution = BatchExecution(
             self._plan,
             replica,
             optimizers,
             self._team,
-            self._team.sums(replica.params, step_optimizers[0]),
+            sums,
             number=number,
             progress_line=self._progress_line,
             verifier=Verifier(
@@ -282,7 +283,11 @@ class Run:
         if loss_fn is None:
             step = ManualStep(execution, step_optimizers)
         else:
-            execute = partial(execute_globally, replica, self._team) if batch_norm == "global" else replica.execute
+            execute: Execute = replica.execute
+            if batch_norm == "global":
+                execute = partial(execute_globally, replica, self._team)
+            elif sums.overlap is not None:
+                execute = partial(replica.execute_overlapping, sums.overlap)
             stages = TrainStages(execution, step_optimizers[0], execute, clip_norm=clip_norm)
             step = Step(stages, StepGraphs(stages, optimizers[0]) if captures else stages)
         self._steps.append(step)

@@ -5,10 +5,12 @@ import hashlib
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, distributed, nn
@@ -17,12 +19,15 @@ from torch.nn.functional import cross_entropy
 import fanwise
 from fanwise.base.errors import TrialStopped, WorkerLostError
 from fanwise.parallel import Run
+from fanwise.parallel.comm import group_reduce
+from fanwise.parallel.comm.group_reduce import FastAllReduce
 from fanwise.parallel.comm.team import Monitor, report_together
 from fanwise.parallel.comm.torch_group import TorchGroup
 from fanwise.parallel.comm.torch_team import TorchTeam, join_team
 from fanwise.parallel.config import Plan
 from fanwise.parallel.data.position import DataPosition
 from fanwise.parallel.launch.external import launched
+from fanwise.parallel.step.tree import cut
 from fanwise.pool.contract import Decision, Reply
 from fanwise.pool.current import CurrentJob, enter, leave
 from fanwise.testing.within import within
@@ -101,6 +106,109 @@ def place(rank: int) -> tuple[int, int, int, str]:
 
 def fast_and_partly_unreached(rank: int) -> Any:  # Any: as `training` returns
     return fanwise.run(training, shards=2, reduce="fast")
+
+
+class Branches(nn.Module):
+    """Adds its branches in any order, so that ranks compute their gradients in different orders."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.branches = nn.ModuleList(nn.Linear(36, 3) for _ in range(5))
+        self.rare = nn.Parameter(torch.zeros(3))
+        self.unused = nn.Linear(36, 3)
+        self.late = nn.Linear(36, 3)
+
+    def forward(self, x: Tensor, rank: int, *, with_late: bool) -> Tensor:
+        flat, order = x.flatten(1), list(self.branches)
+        out: Tensor = sum(branch(flat) for branch in order[rank:] + order[:rank])  # type: ignore[assignment]  # not 0
+        out = out + self.rare if x.sum() > 0 else out
+        return out + self.late(flat) if with_late else out
+
+
+def fast_overlaps(rank: int) -> tuple[str, bool, list[int]]:
+    """Bits of a model after some steps, one of which fails; whether a plain loop agrees; buckets started early."""
+    batches, failing = [range(start, start + 12) for start in range(0, 48, 12)], 2
+    started: list[int] = []
+    original = FastAllReduce.overlap
+
+    @contextmanager
+    def overlap(all_reduce: FastAllReduce) -> Iterator[None]:
+        with original(all_reduce):
+            yield
+        started.append(all_reduce._num_started)
+
+    def train(run: Run) -> tuple[str, bool]:
+        torch.manual_seed(0)
+        model, number, steps, shard = Branches(), 0, len(batches), 0
+
+        def loss(m: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+            nonlocal shard
+            if number == failing:
+                shard += 1
+                if run.rank == 0:
+                    raise KeyError("in the first forward pass")
+                if shard == 6 // run.world_size:
+                    x = x.clone().requires_grad_()
+                    x.register_hook(_fail)  # called after most buckets have started
+            return cross_entropy(m(x, run.rank, with_late=number > 2), y, reduction="none")
+
+        step = run.step(model, torch.optim.SGD(model.parameters(), 0.1, momentum=0.9), loss)
+        while number < steps:
+            rows = slice(batches[number].start, batches[number].stop)
+            with suppress(KeyError):
+                step((X[rows], Y[rows]))
+            number += 1
+        params = list(model.parameters())
+        bits = hashlib.sha256(b"".join(param.detach().numpy().tobytes() for param in params)).hexdigest()
+        expected = [param.detach() for param in _plain_loop(batches, failing)]
+        return bits, all(torch.allclose(one, other, atol=1e-6) for one, other in zip(params, expected, strict=True))
+
+    with patch.object(FastAllReduce, "overlap", overlap), patch.object(group_reduce, "_BUCKET_BYTES", 512):
+        return *fanwise.run(train, shards=6, reduce="fast"), started
+
+
+def _fail(grad: Tensor) -> None:
+    raise KeyError("in the last backward pass")
+
+
+def _plain_loop(batches: list[range], failing: int) -> list[nn.Parameter]:
+    torch.manual_seed(0)
+    model = Branches()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+    for number, batch in enumerate(batches):
+        if number != failing:
+            losses = []
+            for part in cut(len(batch), 6):  # `rare` depends on the shard
+                rows = slice(batch[part.start], batch[part.stop - 1] + 1)
+                losses.append(cross_entropy(model(X[rows], 0, with_late=number > 2), Y[rows], reduction="none"))
+            optimizer.zero_grad()
+            torch.cat(losses).mean().backward()
+            optimizer.step()
+    return list(model.parameters())
+
+
+def fast_retry_in_one(rank: int) -> None:
+    """The first process repeats a step that has failed in this process only."""
+
+    def train(run: Run) -> None:
+        model, is_failing = Net(), False
+
+        def loss(m: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+            if is_failing:
+                raise KeyError("only here")
+            return losses(m, x, y)
+
+        step = run.step(model, optimizer_of("momentum", model), loss)
+        for _ in range(3):  # processes compare these batches before they execute them
+            step((X, Y))
+        if run.rank == 0:
+            is_failing = True
+            with suppress(KeyError):
+                step((X, Y))
+            is_failing = False
+        step((X, Y))
+
+    fanwise.run(train, shards=4, reduce="fast")
 
 
 def prints(rank: int) -> None:

@@ -62,7 +62,7 @@ def _said(path: Path) -> dict[str, Any]:  # Any: as above
 @pytest.fixture(scope="module")
 def three(start: Start, tmp_path_factory: pytest.TempPathFactory) -> Said:
     """Of three processes of a launcher, and of one process alone."""
-    programs = ("bits", "place", "fast_and_partly_unreached", "prints", *ERRORS)
+    programs = ("bits", "place", "fast_and_partly_unreached", "fast_overlaps", "prints", "fast_retry_in_one", *ERRORS)
     after = (
         "group_of_the_program",
         "contract_exact",
@@ -76,7 +76,7 @@ def three(start: Start, tmp_path_factory: pytest.TempPathFactory) -> Said:
 @pytest.fixture(scope="module")
 def two(start: Start, tmp_path_factory: pytest.TempPathFactory) -> Said:
     """Of two processes that had initialised torch.distributed; the second one dies in the end."""
-    programs = ("bits", "reports", "group_of_the_program", "place", "death_of_the_last")
+    programs = ("bits", "reports", "fast_overlaps", "group_of_the_program", "place", "death_of_the_last")
     return start(tmp_path_factory.mktemp("two"), 2, *programs, joined=True)
 
 
@@ -98,6 +98,21 @@ def test_fast_is_the_same_everywhere(three: Said) -> None:
     results = three.all("fast_and_partly_unreached")
     assert results == [results[0]] * 3
     assert isinstance(results[0][0], str), results
+
+
+def test_fast_adds_during_backward_although_ranks_compute_gradients_in_different_orders(two: Said, three: Said) -> None:
+    for results in two.all("fast_overlaps"), three.all("fast_overlaps"):
+        assert len({bits for bits, _, _ in results}) == 1
+        assert all(is_equal for _, is_equal, _ in results)
+        for _, _, (first, second, last) in results:
+            assert first == 0, "the first step shows which parameters have gradients"
+            assert second > 3 < last
+
+
+def test_a_step_that_is_repeated_in_one_process_only_is_refused(three: Said) -> None:
+    for kind, text, _ in three.all("fast_retry_in_one"):
+        assert kind == "RuntimeError"
+        assert "makes step 0 of batch 3 after 1 failed attempts" in text
 
 
 @pytest.mark.parametrize("program", ["contract_exact", "contract_fast"])

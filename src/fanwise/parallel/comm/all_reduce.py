@@ -63,8 +63,8 @@ class AllReduce(Protocol):
         this process makes to it are not seen by the others.
         """
 
-    def release(self) -> None:
-        """Drop references to gradients. Called after each step, and after an error."""
+    def release(self, *, is_aborted: bool = False) -> None:
+        """Drop references to gradients. Called after each step. `is_aborted`: the step has raised before its sum."""
 
 
 class Transport(Protocol):
@@ -138,7 +138,7 @@ class ExactAllReduce:
         update(self._has_grad, self._buckets, self._transport.sum)
         self._transport.barrier()
 
-    def release(self) -> None:
+    def release(self, *, is_aborted: bool = False) -> None:
         self._transport.release()
 
     def _operands(self, rank_node: RankNode, buckets: Sequence[Bucket]) -> list[Tensor | None] | None:

@@ -8,8 +8,8 @@ and so the last bits of the result, then depends on the number of processes.
 """
 
 import functools
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from ..optim.sharded import StepOptimizer
 from ..step.gradients import Partial, add
 from ..step.tree import Node, tree_reduce
 from .all_reduce import AllReduce, AllReducePlan, ExactAllReduce, RankNode
+from .group_reduce import FastAllReduce
 from .node_info import infos_of, to_device
 from .team import Team, check_total
 
@@ -33,6 +34,10 @@ class TeamSums:
         self._step_optimizer = step_optimizer
         self._device = device
         self._is_fast = is_fast
+        self._fast_reduce = all_reduce if isinstance(all_reduce, FastAllReduce) else None
+        self.overlap: Callable[[], AbstractContextManager[None]] | None = nullcontext if is_fast else None
+        if self._fast_reduce is not None:
+            self.overlap = self._fast_reduce.overlap
         self._mean = False
         self._has_grad: Sequence[bool] = ()
 
@@ -50,38 +55,30 @@ class TeamSums:
 
         self._mean = mean
         grads = [None if node.value is None else node.value.grads for node in nodes]
-        with self._releasing_on_error():
-            self._all_reduce.reduce_scatter(grads, make_plan)
+        self._all_reduce.reduce_scatter(grads, make_plan)
         return to_device(result[0], self._device)
 
     def gather_grads(self) -> list[Tensor | None]:
-        with self._releasing_on_error():
-            grads = self._all_reduce.all_gather()
+        grads = self._all_reduce.all_gather()
         return list(grads) if self._mean else [None if grad is None else grad.clone() for grad in grads]
 
-    def release(self) -> None:
-        self._all_reduce.release()
+    def release(self, *, is_aborted: bool = False) -> None:
+        self._all_reduce.release(is_aborted=is_aborted)
 
     def update_slices(self) -> None:
         sharded = self._step_optimizer.sharded
         assert isinstance(self._all_reduce, ExactAllReduce) and sharded is not None, "the update is divided"
-        with self._releasing_on_error():
-            self._all_reduce.update_slices(sharded.update)
-            sharded.commit(self._has_grad)
-
-    @contextmanager
-    def _releasing_on_error(self) -> Iterator[None]:
-        try:
-            yield
-        except BaseException:
-            self._all_reduce.release()
-            raise
+        self._all_reduce.update_slices(sharded.update)
+        sharded.commit(self._has_grad)
 
     def _exchange_infos(
         self, operation: str, nodes: Sequence[Node[Partial]], num_leaves: int, *, mean: bool
     ) -> tuple[AllReducePlan, Partial]:
         """Exchange all values but the gradients. Return the plan for the gradients, and the sum of the other values."""
         step_optimizer = self._step_optimizer
+        if self._fast_reduce is not None and self._fast_reduce.num_aborted:
+            # If only some processes have aborted a step, their buckets were added to those of another attempt.
+            operation += f" after {self._fast_reduce.num_aborted} failed attempts"
         messages = self._team.gather(operation, (step_optimizer.can_update_slices, infos_of(nodes)))
         rank_nodes = [
             RankNode(index, node_index, node)

@@ -40,6 +40,10 @@ class Stateful(Protocol):
 class Sums(Protocol):
     """Adds the shards of one step over all processes. All methods but `release` are called inside `together`."""
 
+    @property
+    def overlap(self) -> Callable[[], AbstractContextManager[None]] | None:
+        """A block in which the last backward pass of a step begins to add gradients. None: not supported."""
+
     def reduce(self, operation: str, nodes: Sequence[Node[Partial]], shards: int, *, mean: bool) -> Partial:
         """Add the nodes of all processes. Blocks until this process has its slice of the summed gradients.
 
@@ -61,8 +65,8 @@ class Sums(Protocol):
     def update_slices(self) -> None:
         """Update this process's slice of the parameters, instead of `gather_grads`. Blocks until all processes have."""
 
-    def release(self) -> None:
-        """Drop references to the gradients of the last `reduce`."""
+    def release(self, *, is_aborted: bool = False) -> None:
+        """Drop references to gradients. Called after each step. `is_aborted`: the step has raised before its sum."""
 
 
 class Team(Protocol):
@@ -159,6 +163,8 @@ class Alone:
 class LocalSums:
     """The `Sums` of a single process."""
 
+    overlap = None
+
     def __init__(self) -> None:
         self._grads: list[Tensor | None] = []
 
@@ -176,7 +182,7 @@ class LocalSums:
     def update_slices(self) -> None:
         raise AssertionError("the optimizer of a single process is not divided")
 
-    def release(self) -> None:
+    def release(self, *, is_aborted: bool = False) -> None:
         self._grads = []
 
 

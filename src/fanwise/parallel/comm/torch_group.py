@@ -1,7 +1,9 @@
 """`TorchGroup`: process groups of torch.distributed for one run, on GPUs and under launchers.
 
     control group   Gloo, for bytes in main memory
-    data group      for gradients: NCCL on GPUs, where calls return when they are queued on the stream; else `control`
+    data group      for gradients: NCCL on GPUs, where calls return when they are queued on the stream; else Gloo
+
+They are separate, because an error is sent by the control group while exchanges of gradients may be in progress.
 
 The groups belong to the run, so the program can also use torch.distributed itself. If the program has not initialized
 torch.distributed, the run does, and destroys it at the end.
@@ -79,10 +81,11 @@ class TorchGroup:
         self._late_finder: LateProcessFinder | None = None
         self._on_operation = on_operation
         self._seq = 0
+        self._started: list[distributed.Work | None] = []  # all-reduces
         self._must_leak = False
         self._is_initialized_here = world.make_store is not None
         self._timeout = _SUPERVISED_LIMIT if world.has_supervisor else None
-        use_nccl = device.type == "cuda" and backend != "gloo"
+        self._uses_nccl = use_nccl = device.type == "cuda" and backend != "gloo"
         with self._exchanging("meets the others"):
             if world.make_store is not None:
                 backends = "cpu:gloo,cuda:nccl" if use_nccl else "gloo"
@@ -91,11 +94,15 @@ class TorchGroup:
                 )
                 TorchGroup.is_open = True
             try:
-                self._control = distributed.new_group(backend="gloo", timeout=self._timeout)
-                self._data = self._nccl_group(device) if use_nccl else self._control
+                self._control = self._gloo_group()
+                self._data = self._nccl_group(device) if use_nccl else self._gloo_group()
             except BaseException:
                 self._destroy_own_initialization()
                 raise
+
+    def _gloo_group(self) -> distributed.ProcessGroup:
+        group: distributed.ProcessGroup = distributed.new_group(backend="gloo", timeout=self._timeout)
+        return group
 
     def _nccl_group(self, device: torch.device) -> distributed.ProcessGroup:
         # NCCL itself reports only after a while that two processes use the same GPU.
@@ -113,7 +120,8 @@ class TorchGroup:
             for group in (self._data, self._control):
                 ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
             return
-        for group in {id(group): group for group in (self._data, self._control)}.values():
+        self._started.clear()  # they keep connections open
+        for group in (self._data, self._control):
             distributed.destroy_process_group(group)
         del self._data, self._control, group  # the last reference closes the connections
         self._destroy_own_initialization()
@@ -186,7 +194,7 @@ class TorchGroup:
             parts = memory.view(self.size, -1)
             if not parts.numel():
                 return
-            if self._data is self._control:
+            if not self._uses_nccl:
                 # Gloo's all_gather copies: it takes 100 ms for 45 MB between two processes, broadcasts take 19 ms.
                 works = [
                     distributed.broadcast(part, index, group=self._data, async_op=True)
@@ -196,19 +204,24 @@ class TorchGroup:
                 works = [_all_gather(memory, parts[self.index], group=self._data, async_op=True)]
             self._finish(works)
 
-    def all_reduce(self, tensors: Sequence[Tensor]) -> None:
-        """Replace each tensor by its sum over all processes."""
+    def start_all_reduce(self, tensor: Tensor) -> None:
+        """Start to replace a tensor by its sum over all processes, which start theirs in the same order."""
+        self._started.append(distributed.all_reduce(tensor, group=self._data, async_op=True))
+
+    def finish_all_reduce(self) -> None:
+        """Block until all tensors are replaced."""
         with self._exchanging("exchanges gradients"):
-            self._finish([distributed.all_reduce(tensor, group=self._data, async_op=True) for tensor in tensors])
+            self._finish(self._started)
+        self._started.clear()
 
     def _finish(self, works: Sequence[distributed.Work | None]) -> None:
         # Over NCCL only the stream waits, so a process that hangs is noticed at the next exchange of bytes.
         for work in works:
-            if self._data is self._control:
-                self._wait(work)
-            else:
+            if self._uses_nccl:
                 assert work is not None, "this process is in the group"
                 work.wait()
+            else:
+                self._wait(work)
 
     @contextmanager
     def _exchanging(self, operation: str) -> Iterator[None]:

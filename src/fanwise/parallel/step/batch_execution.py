@@ -87,6 +87,7 @@ class BatchExecution:
         self._optimized = self._optimized_params()
         self._progress_line = progress_line
         self._is_first_batch = True
+        self._is_reduced = False  # the gradients of the current attempt have been added over all processes
         self._is_compiled_per_shape = any(map(is_compiled_per_shape, replica.modules.values()))
 
     # -- before the shards -----------------------------------------------------------------------------------------
@@ -129,11 +130,13 @@ class BatchExecution:
         buffers = self.replica.buffers
         self.replica.clear_grads()
         buffers.save()
+        self._is_reduced = False
         try:
             yield
         except BaseException as error:
             buffers.restore()
             self.replica.clear_grads()
+            self.sums.release(is_aborted=not self._is_reduced)
             if isinstance(error, NotSame):
                 raise ValueError(buffers.explain_difference(error.index)) from None
             raise
@@ -187,6 +190,7 @@ class BatchExecution:
         """
         operation = f"makes step {self.number} of batch {self.batches}"
         total = self.sums.reduce(operation, nodes, len(batch.sizes), mean=mean)
+        self._is_reduced = True
         self.replica.buffers.commit(total.buffers, total.samples)
         return total
 

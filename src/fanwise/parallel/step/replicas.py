@@ -6,8 +6,9 @@ Each shard starts without gradients, with the buffers from before the step, and 
 for the shard. Operations of a GPU are only queued: a step of a single process does not wait for them.
 """
 
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,6 +89,27 @@ class Replica:
                 value = self.differentiate(shard, key) if shard.samples else None
             tree.put(Node(shard.index, shard.index + 1, value))
         return tree.nodes
+
+    def execute_overlapping(
+        self, overlap: Callable[[], AbstractContextManager[None]], work: Sequence[ShardWork], key: Key, shards: int
+    ) -> list[Node[Partial]]:
+        """Execute shards like `execute`, the last backward pass in a block of `overlap`. Return one node.
+
+        The last backward pass adds to the gradients of the other shards, so its gradients are those of all shards.
+        """
+        nonempty = [shard for shard in work if shard.samples]
+        if not nonempty:
+            return self.execute(work, key, shards)
+        *others, last = nonempty
+        values = [node.value for node in self.execute(others, key, shards) if node.value is not None]
+        sums = functools.reduce(add, values) if values else None
+        if sums is not None:
+            for param, grad in zip(self.params, sums.grads, strict=True):
+                param.grad = grad
+            sums.grads = [None] * len(self.params)
+        with add_shard_note(last, shards), overlap():
+            result = self.differentiate(last, key)
+        return [Node(work[0].index, work[-1].index + 1, result if sums is None else add(sums, result))]
 
     def differentiate(self, work: ShardWork, key: Key) -> Partial:
         """Execute forward and backward of a shard. The parameters have no gradients afterwards."""

@@ -13,7 +13,6 @@ progress           the line on standard error, and the status file for the board
 process_settings   threads, settings of torch, and memory during a run
 rng                random numbers of a shard
 evaluation         run.mean
-user_collectives   run.gather and run.barrier
 primitives         replicate, split_batch and allreduce for lists of tensors
 """
 

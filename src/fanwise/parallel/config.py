@@ -18,8 +18,6 @@ DEFAULT_SHARDS = 4
 
 @dataclass(slots=True)
 class Plan:
-    """See the module."""
-
     shards: int  # of each global batch
     threads: int  # of each device
     position: DataPosition  # with the seed

@@ -3,11 +3,11 @@
 run.step                                  step/
 run.epochs, run.batches                   data/
 run.mean                                  evaluation.py
-run.gather, run.barrier                   user_collectives.py
 run.save, run.restore, run.keep           checkpoint/
 run.report                                the current job of a pool
 """
 
+import inspect
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -19,9 +19,11 @@ import torch
 from torch import nn
 from torch.utils.data import IterableDataset, default_collate
 
+from ..base.errors import NotSendableError
+from ..links.codec import dumps_in_band, loads
 from ..pool.reporting import plain_metrics
 from ..pool.seeds import seed_everything
-from . import evaluation, user_collectives
+from . import evaluation
 from .batch_norm import BatchNormMode, check_batch_norm, execute_globally
 from .checkpoint import file as checkpoint_file
 from .checkpoint.location import Location, StrPath, is_in_process_memory, location_of
@@ -372,7 +374,7 @@ class Run:
             raise ValueError(
                 "an IterableDataset has its own order, is read by at most one worker, and starts in a new worker in "
                 "each pass: shuffle, persistent_workers and num_workers above 1 are not supported.\n"
-                "To shuffle, use the global generators of torch, numpy or random in its __iter__: they are seeded from "
+                "Its __iter__ can shuffle with the global generators of torch, numpy or random, which are seeded from "
                 "(seed, epoch)."
             )
         data_pass = self._plan.position.begin_pass(None)
@@ -448,18 +450,25 @@ class Run:
         [7]
         """
         self._shard_loop_guard.check("run.gather")
-        return user_collectives.gather(self._team, "gathers", value)
+        return self._gather("gathers", value)
 
     def barrier(self) -> None:
         """Block until all processes call it."""
         self._shard_loop_guard.check("run.barrier")
-        user_collectives.gather(self._team, "waits at a barrier", None)
+        self._gather("waits at a barrier", None)
+
+    def _gather(self, operation: str, value: Any) -> list[Any]:
+        # Not `callable`: modules and metrics are values, although they can be called.
+        pickles = self._team.together(
+            lambda: self._team.gather(operation, _pickle(value() if inspect.isroutine(value) else value))
+        )
+        return [loads(pickled) for pickled in pickles]
 
     def report(self, **metrics: Any) -> None:
         """Append values to `run.rows`.
 
-        In a trial, also report them to the tuner, once for all processes. Blocks until the tuner decides whether the
-        trial continues.
+        A trial also reports them to the tuner, once for all processes. Blocks until the tuner decides whether the trial
+        continues.
 
         Raises:
             TrialStopped: the tuner stops the trial.
@@ -550,3 +559,13 @@ class Run:
 
 def _as_list(value: Any) -> list[Any]:
     return list(value) if isinstance(value, Sequence) else [value]
+
+
+def _pickle(value: Any) -> bytes:
+    try:
+        return dumps_in_band(value)
+    except Exception as error:
+        raise NotSendableError(
+            f"run.gather cannot send a {type(value).__name__} to the other processes, because it cannot be pickled: "
+            f"{error}.\nUse numbers, tensors, lists and dicts."
+        ) from error

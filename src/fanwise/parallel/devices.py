@@ -67,7 +67,7 @@ def devices_of(wanted: Devices, num_gpus: int | None = None) -> tuple[torch.devi
         if device.type == "cuda" and devices.count(device) > 1:
             raise ValueError(
                 f"devices={list(map(str, names))!r} names {device} twice; a GPU is one device of a run.\n"
-                f"To cut batches into more parts, set shards=."
+                f"Set shards= to cut batches into more parts."
             )
     return devices
 

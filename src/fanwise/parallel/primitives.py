@@ -43,7 +43,7 @@ def split_batch(*arguments: Any) -> tuple[list[Tensor], ...]:
 
         X_parts, y_parts = split_batch(X, y, ["cuda:0", "cuda:1"])
 
-    With n rows and k devices, the first n % k parts have one row more than the others. If there are fewer rows than
+    The first n % k parts of n rows for k devices have one row more than the others. If there are fewer rows than
     devices, the last parts are empty. A part is a view if it stays on the tensor's device. All parts are
     differentiable. A pinned tensor is copied to a GPU asynchronously: do not overwrite it before the GPU has read it.
 
@@ -119,7 +119,7 @@ def _by_tree(tensors: Sequence[Tensor]) -> None:
 
 def _by_owner(tensors: Sequence[Tensor]) -> None:
     slices, count = _slices(tensors), len(tensors)
-    # For each shift every device receives one slice and sends one, so that all links are busy.
+    # Every device receives one slice and sends one per shift, so that all links are busy.
     pairs = [(owner, (owner + shift) % count) for shift in range(count) for owner in range(count)]
     gathered: list[list[Tensor]] = [[tensors[0]] * count for _ in range(count)]
     for owner, source in pairs:

@@ -5,8 +5,9 @@ settings of torch that the program has made         applied in every process of 
 CUDA                                                cuBLAS workspace, precision, current device, random states
 freed memory                                        stays with the process
 
-With reduce="exact" torch uses deterministic operators, and an operator that has none raises. With reduce="fast" the
-program chooses. torch's option to fill the memory of `torch.empty` is off, because it slows down every operator.
+A run with reduce="exact" uses deterministic operators, and an operator without a deterministic implementation raises. A
+run with reduce="fast" leaves the choice to the program. torch's option to fill the memory of `torch.empty` is off,
+because it slows down every operator.
 """
 
 import ctypes
@@ -150,7 +151,7 @@ _num_runs = 0
 
 @contextmanager
 def keep_freed_memory() -> Iterator[None]:
-    """In this block, keep freed blocks up to 1 GiB. After the last such block of the process, return them.
+    """Keep freed memory up to 1 GiB for later allocations in this block. Return it after the last run of the process.
 
     Does nothing if the environment sets these limits, or without glibc.
     """

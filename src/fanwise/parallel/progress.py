@@ -201,7 +201,7 @@ class RankStatus:
 class Display:
     """Shows snapshots on standard error if `is_wanted`, and writes them to the status file.
 
-    In a job of a pool, and while another run of the process is shown, standard error is not used.
+    Nothing is shown in a job of a pool, or while another run of the process is shown.
     """
 
     def __init__(self, is_wanted: bool) -> None:

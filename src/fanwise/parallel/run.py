@@ -91,11 +91,11 @@ def run(
             checkpoint, or from the beginning if there is none, with the same bits. On a cluster it uses the hosts that
             are left. Reports are not repeated. Not allowed under a launcher, which restarts processes itself.
         step_timeout_s: how many seconds the others wait for a process that does not reach the next operation. After
-            that time it counts as lost, and an error or a warning shows its stack. Choose a time well above that of the
-            longest step, evaluation, checkpoint, or work between steps. Until the first step has ended, the limit is
-            ten times as long, at least a minute. Time in which a tuner decides on a report does not count. By default
-            the others wait forever, and a warning shows the stack after a minute. On a cluster and under a launcher,
-            the default is that of torch's process groups. Without effect if the run has one process.
+            that time it counts as lost. On one machine, the error or a warning shows its stack. Choose a time well
+            above that of the longest step, evaluation, checkpoint, or work between steps. Until the first step has
+            ended, the limit is ten times as long, at least a minute. Time in which a tuner decides on a report does not
+            count. By default the others wait forever, and a warning shows the stack after a minute. On a cluster and
+            under a launcher, the default is that of torch's process groups. Without effect if the run has one process.
         pool: pool whose jobs the processes are. By default it belongs to this library, or to the job in which this is
             called. With `Pool(ray=...)` the processes run on as few nodes of that cluster as have room.
         verify: number of batches between two consistency checks of a step. A check compares batch, optimizer settings,
@@ -216,8 +216,6 @@ def run_attempts(start: Callable[[Settings], Supervisor[Any]], settings: Setting
 def _train_here(
     train: Callable[[Run], R], run: Run, resume: StrPath | None, display: Display | None, is_exact: bool
 ) -> R:
-    """Call the training function in this process, and close the display."""
-
     def rank_statuses() -> list[RankStatus]:
         return [  # the pids of other processes are unknown
             RankStatus(rank, os.getpid() if rank == run.rank else 0, (str(run.device),), "running")

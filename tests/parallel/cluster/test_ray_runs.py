@@ -149,14 +149,12 @@ def test_a_killed_process_ends_the_run_and_is_named(hosts: MemoryHosts) -> None:
         over(hosts, lambda run: training(run, during=dies))
 
 
-def test_a_hanging_process_is_named(hosts: MemoryHosts) -> None:
+def test_a_hanging_process_ends_the_run(hosts: MemoryHosts) -> None:
     def stops(run: Run, step: int) -> None:
         if run.rank == 1 and step == 3:
             os.kill(os.getpid(), signal.SIGSTOP)
 
-    with pytest.raises(
-        WorkerLostError, match=r"(?s)process 1 of 2 \(pid \d+ on .*has not reached this operation.*stopped by a signal"
-    ):
+    with pytest.raises(WorkerLostError, match=r"process 0 of 2 .* has waited for .*step_timeout_s=1"):
         over(hosts, lambda run: training(run, during=stops), 2, step_timeout_s=1.0)
 
 

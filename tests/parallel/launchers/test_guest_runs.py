@@ -183,17 +183,14 @@ def test_a_death_is_an_error_in_those_that_are_left(two: Said) -> None:
 
 
 @pytest.mark.parametrize("joined", [False, True])
-def test_who_hangs_is_named_by_those_that_wait_and_keeps_none_from_ending(
+def test_processes_that_wait_for_a_hanging_one_raise_an_error_and_end(
     start: Start, tmp_path: Path, joined: bool
 ) -> None:
     first, last = start(tmp_path, 2, "hang_of_the_last", joined=joined).by_rank
     text = first["hang_of_the_last"]
     assert last == {}
     assert text.startswith("process 0 of 2 waits for the others, and has waited for ")
-    assert (
-        "(step_timeout_s=1).\nprocess 1 of 2 (pid " in text
-        and "has not reached this operation.\nIt is stopped by a signal" in text
-    )
+    assert "(step_timeout_s=1)" in text
 
 
 def test_torchrun_is_a_launcher(three: Said, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from fanwise.testing import within
 
 @pytest.fixture
 def stacks() -> Iterator[StackFile]:
-    file = StackFile.create()
+    file = StackFile()
     yield file
     file.close()
 

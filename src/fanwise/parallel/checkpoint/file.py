@@ -74,7 +74,6 @@ def write_checkpoint(location: Location, data: memoryview) -> None:
 
 
 def read_checkpoint(path: StrPath, weights_only: bool) -> dict[str, Any]:
-    """Return the content of a checkpoint."""
     location = location_of(path)
     try:
         with location.open("rb") if isinstance(location, Path) else io.BytesIO(download(location)) as file:

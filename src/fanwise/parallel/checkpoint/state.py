@@ -103,7 +103,7 @@ class RunState:
             raise ValueError(
                 f"the run has reduce={plan.reduce!r}, but its checkpoint {os.fspath(source)} has "
                 f"reduce={stored['reduce']!r}. Pass reduce={stored['reduce']!r}.\n"
-                f"To change it, start a new run with the model and optimizer that torch.load reads from the file."
+                f"A new run may have another reduce=: load the model and optimizer from the file with torch.load."
             )
         plan.shards = stored["shards"]
         plan.position.seed = stored["seed"]

@@ -136,7 +136,6 @@ def flat_gradient(param: nn.Parameter, grad: Tensor) -> Tensor:
 
 
 def check_strided(grad: Tensor) -> None:
-    """Raise TypeError for a sparse gradient."""
     if grad.layout is not torch.strided:
         raise TypeError(
             f"a parameter of shape {tuple(grad.shape)} got a {grad.layout} gradient, which cannot be summed across "

@@ -103,9 +103,10 @@ _BUCKET_BYTES = 25 << 20  # as in DistributedDataParallel
 class FastAllReduce:
     """The fast `AllReduce`. Each process has one node. Buckets start during the backward pass in a block of `overlap`.
 
-    In each step all processes start the same buckets in the same order, last parameters first, before they exchange the
-    plan, although they may compute gradients in different orders, or of different parameters. If a step is aborted,
-    `release` starts its remaining buckets, so that they are not added to those of the next step.
+    All processes start the same buckets in the same order, last parameters first, in every step. They may compute the
+    gradients in different orders, and some processes may have no gradient of a parameter. All buckets of a step start
+    before the processes exchange the plan. If a step is aborted, `release` starts the remaining buckets, so that they
+    are not added to those of the next step.
 
     The buckets contain the parameters that had a gradient in any process in an earlier step. If the plan has others,
     the buckets are enlarged and the sum is repeated.

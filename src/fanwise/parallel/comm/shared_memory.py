@@ -25,8 +25,6 @@ AllReduceKind = Literal["auto", "one-shot", "two-shot"]
 
 
 class SharedMemory:
-    """See the module."""
-
     def __init__(self, fd: int, path: str, all_reduce: AllReduceKind = "auto") -> None:
         self.path = path
         self.all_reduce = all_reduce

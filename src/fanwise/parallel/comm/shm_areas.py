@@ -64,8 +64,6 @@ class Areas:
             if index != self.team.index:
                 yield from self.layout.buckets_of(index, size)
 
-    # -- buckets of areas ------------------------------------------------------------------------------------------
-
     def sum_view(self, bucket: Bucket) -> Tensor:
         return self._view(_SUM_AREA, bucket)
 
@@ -95,8 +93,6 @@ class Areas:
             mapping = self.team.memory.map(self._offset + area * self.area_bytes, self.area_bytes)
             self._areas[area] = mapping, bytes_of(mapping)
         return self._areas[area]
-
-    # -- whole areas -----------------------------------------------------------------------------------------------
 
     def node_bytes(self, rank: int, node_index: int, version: int) -> Tensor:
         return self._area(self._node_area(rank, node_index, version))[1]

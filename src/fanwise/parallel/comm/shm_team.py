@@ -3,7 +3,7 @@
 All ranks number their collective operations alike. In an operation each rank writes into its mailbox, marks that it has
 arrived at the sequence number, and waits until all members have arrived.
 
-When a rank dies, the supervisor makes the view odd. The other ranks acknowledge the odd view when they see it, and
+The supervisor makes the view odd when a rank dies. The other ranks acknowledge the odd view when they see it, and
 arrive at no operation from then on. After all have acknowledged, the supervisor commits the last operation at which all
 members, also the dead ones, had arrived, and begins the next view. Ranks that had not yet noticed the change complete
 the committed operation, because the mailboxes of the dead ranks are still readable. The ranks that are left repeat
@@ -110,8 +110,6 @@ class SharedMemoryTeam:
         """Sequence number of the next operation. Memory that alternates like the mailboxes may be written before it."""
         return self._seq + 1
 
-    # -- operations -------------------------------------------------------------------------------------------------
-
     def together(self, body: Callable[[], T]) -> T:
         while True:
             with self.attempt() as attempt:
@@ -146,7 +144,7 @@ class SharedMemoryTeam:
         return [content for _, content in contents]
 
     def barrier(self) -> None:
-        """Block until all members call it. Afterwards, each can read what the others wrote to shared memory before."""
+        """Block until all members call it. Earlier writes to shared memory are then visible to all members."""
         self.check_members()
         self._seq += 1
         self._control.arrive(self.rank, self._view, self._seq)
@@ -197,8 +195,6 @@ class SharedMemoryTeam:
         if self._next is not None or self._control.view != self._view:
             self._leave_view()
             raise MembershipChanged
-
-    # -- steps -----------------------------------------------------------------------------------------------------
 
     def sums(self, params: Sequence[nn.Parameter], step_optimizer: StepOptimizer) -> Sums:
         if self.initial_size == 1:

@@ -3,8 +3,8 @@
 two-shot    owners read the slices of the nodes in shared memory, and write their slice of the sum there
 one-shot    for small models: every rank adds all nodes, and none sends a sum
 
-With k ranks, one-shot needs k times the additions and k/2 times the bytes, but one collective operation per step
-instead of two. So it pays if an addition takes less time than an operation. The bits are the same.
+One-shot needs k times the additions and k/2 times the bytes of two-shot with k ranks, but one collective operation per
+step instead of two. It is faster if an addition takes less time than an operation. The bits are the same.
 """
 
 import mmap

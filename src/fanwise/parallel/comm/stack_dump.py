@@ -8,7 +8,6 @@ The signal handler is that of faulthandler, in C, so it also works while native 
 
 import faulthandler
 import os
-import secrets
 import signal
 import time
 from collections.abc import Callable
@@ -18,7 +17,6 @@ STACK_SIGNAL = signal.SIGRTMAX - 5  # reserved for stack dumps
 _TIMEOUT_S = 0.5
 _SETTLE_S = 0.03  # a dump is complete if the file has not grown for this time
 _MAX_LINES = 80
-_PROGRESS_BYTES = 8
 
 _STATES = {
     "R": "It is computing",
@@ -31,43 +29,11 @@ _STATES = {
 
 
 class StackFile:
-    """A file in memory, into which one process writes its stacks and its progress.
+    """A file in memory, into which one process writes its stacks. `path`: path with which other processes open it."""
 
-    Progress is the sequence number of the last collective operation that the process entered.
-
-    Attributes:
-        path: path with which other processes open the file.
-        name: unique name. If a later process reuses the pid, its file has the same path but another name.
-    """
-
-    def __init__(self, fd: int, path: str, name: str) -> None:
-        self._fd = fd
-        self.path = path
-        self.name = name
-
-    @classmethod
-    def create(cls) -> "StackFile":
-        name = f"fanwise-stacks-{os.getpid()}-{secrets.token_hex(8)}"
-        fd = os.memfd_create(name, os.MFD_CLOEXEC)
-        return cls(fd, f"/proc/{os.getpid()}/fd/{fd}", name)
-
-    @classmethod
-    def open(cls, path: str, name: str) -> "StackFile | None":
-        """Open the file of another process. Return None if the process has ended, or is on another machine."""
-        try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            return None
-        if os.readlink(f"/proc/self/fd/{fd}") != f"/memfd:{name} (deleted)":
-            os.close(fd)
-            return None
-        return cls(fd, path, name)
-
-    def write_progress(self, seq: int) -> None:
-        os.pwrite(self._fd, seq.to_bytes(_PROGRESS_BYTES, "little"), 0)
-
-    def read_progress(self) -> int:
-        return int.from_bytes(os.pread(self._fd, _PROGRESS_BYTES, 0), "little")
+    def __init__(self) -> None:
+        self._fd = os.memfd_create("fanwise-stacks", os.MFD_CLOEXEC)
+        self.path = f"/proc/{os.getpid()}/fd/{self._fd}"
 
     def request_dump(self, send: Callable[[int], None]) -> str:
         """Send the signal and return the stacks. Return "" if there are none after half a second."""

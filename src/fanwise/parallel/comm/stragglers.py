@@ -23,8 +23,6 @@ _MAX_UPDATE_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Stragglers:
-    """The stragglers at one time."""
-
     ranks: tuple[int, ...]
     late_s: float = 0.0  # time since the last of them reached its number
     num_waiting: int = 0  # number of processes that wait for them

@@ -3,7 +3,7 @@
     exact   shards 0 1 2 | 3 4 5   nodes (0+1) (2) | (3) (4+5)   four operands, in the order of the tree over 6 shards
     fast    shards 0 1 2 | 3 4 5   0+1+2           | 3+4+5       two operands, in the order of the processes
 
-With reduce="fast" a process sends one node even if its shards are several nodes of the tree. The order of additions,
+A process sends one node with reduce="fast", even if its shards are several nodes of the tree. The order of additions,
 and so the last bits of the result, then depends on the number of processes.
 """
 

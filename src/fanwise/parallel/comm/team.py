@@ -70,8 +70,6 @@ class Sums(Protocol):
 
 
 class Team(Protocol):
-    """See the module."""
-
     @property
     def index(self) -> int:
         """Index of this process among the members. It decreases when an earlier member is lost."""

@@ -27,7 +27,6 @@ from torch import Tensor, distributed
 from torch.distributed.distributed_c10d import Store
 
 from ...base.errors import WorkerLostError
-from .late_processes import LateProcessFinder
 from .stragglers import limit_s
 
 TorchBackend = Literal["gloo", "nccl"]
@@ -78,7 +77,6 @@ class TorchGroup:
         self.is_broken = False  # an exchange has failed, so no other exchange can follow
         self.has_stepped = False  # the first step is done, which has a longer time limit than others
         self._limit_s: float | None = None
-        self._late_finder: LateProcessFinder | None = None
         self._on_operation = on_operation
         self._seq = 0
         self._started: list[distributed.Work | None] = []  # all-reduces
@@ -131,14 +129,12 @@ class TorchGroup:
             TorchGroup.is_open = False
             distributed.destroy_process_group()
 
-    def limit_operations(self, finder: LateProcessFinder, limit_s: float) -> None:
-        """From now on, exchanges that take longer than `limit_s` seconds fail. The error names the late processes."""
-        self._late_finder, self._limit_s = finder, limit_s
+    def limit_operations(self, limit_s: float) -> None:
+        """Make later exchanges fail that take longer than this time."""
+        self._limit_s = limit_s
 
     def _limit(self) -> float | None:
         return None if self._limit_s is None else limit_s(self._limit_s, has_stepped=self.has_stepped)
-
-    # -- bytes -----------------------------------------------------------------------------------------------------
 
     def gather(self, content: Any, within_s: float | None = None) -> list[Any]:
         """Return the contents of all processes, by index. Blocks until all processes call it.
@@ -173,8 +169,6 @@ class TorchGroup:
             work.wait()
         else:
             work.wait(datetime.timedelta(seconds=limit))
-
-    # -- gradients -------------------------------------------------------------------------------------------------
 
     def all_to_all(
         self, send: Tensor, receive: Tensor, send_bytes: Sequence[int], receive_bytes: Sequence[int]
@@ -229,8 +223,6 @@ class TorchGroup:
         self._seq += 1
         if self._on_operation is not None:
             self._on_operation(self._seq)
-        if self._late_finder is not None:
-            self._late_finder.arrive(self._seq)
         began_s, limit = time.monotonic(), self._limit()
         try:
             yield
@@ -240,24 +232,17 @@ class TorchGroup:
             waited_s = time.monotonic() - began_s
             if limit is not None and waited_s >= _TIMEOUT_FRACTION * limit:
                 self._must_leak = True
-                raise WorkerLostError(self._describe_late(operation, waited_s)) from error
+                raise WorkerLostError(
+                    f"process {self.index} of {self.size} {operation}, and has waited for {waited_s:.1f} s "
+                    f"(step_timeout_s={self._limit_s:g}). The process that hangs raises no such error. "
+                    f"`py-spy dump --pid PID` prints its stack."
+                ) from error
             raise WorkerLostError(
                 f"process {self.index} of {self.size} {operation}, and torch.distributed says: {error}\n"
                 f"Usually another process has ended: look at the end of its output. If all processes are alive, one "
                 f"did not come within the timeout of the process group."
             ) from error
         self.is_broken = before
-
-    def _describe_late(self, operation: str, waited_s: float) -> str:
-        assert self._late_finder is not None and self._limit_s is not None, "there is a limit"
-        late, unknown = self._late_finder.describe_late(self._seq)
-        text = "\n".join(late) or "No process of this machine is late."
-        if unknown:
-            text += f"\nThese are gone or on another machine, so their state is unknown: {', '.join(unknown)}."
-        return (
-            f"process {self.index} of {self.size} {operation}, and has waited for {waited_s:.1f} s "
-            f"(step_timeout_s={self._limit_s:g}).\n{text}"
-        )
 
 
 def is_connection_error(error: RuntimeError) -> bool:

@@ -19,7 +19,6 @@ from ..process_settings import comparable_settings
 from ..validation.fingerprints import first_difference
 from .all_reduce import AllReduce, ExactAllReduce
 from .group_reduce import FastAllReduce, GroupTransport
-from .late_processes import LateProcessFinder, process_info
 from .sums import TeamSums
 from .team import Attempt, Sums, check_same_operation
 from .torch_group import TorchBackend, TorchGroup, World
@@ -92,8 +91,6 @@ class TorchTeam:
             if self._on_first_step is not None:
                 self._on_first_step()
 
-    # -- beginning and end -----------------------------------------------------------------------------------------
-
     def agree_on(self, plan: Plan, explicit_settings: frozenset[str]) -> None:
         """Check that all processes have the same plan and settings of torch. Use the seed of process 0.
 
@@ -112,10 +109,9 @@ class TorchTeam:
         self.limit_operations()
 
     def limit_operations(self) -> None:
-        """From now on, let exchanges that take longer than `step_timeout_s` fail, and name the late processes."""
+        """Make later exchanges fail that take longer than `step_timeout_s`."""
         if self._step_timeout_s is not None:
-            processes = self.gather("says where it is", process_info())
-            self._group.limit_operations(LateProcessFinder(self.index, processes), self._step_timeout_s)
+            self._group.limit_operations(self._step_timeout_s)
 
     def finish(self) -> bool:
         """Block until the training function has returned in all processes. Return True in process 0."""

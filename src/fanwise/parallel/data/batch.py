@@ -133,8 +133,6 @@ def _lengths(content: Content, path: str) -> Iterator[tuple[str, int]]:
 
 
 def select(content: Content, samples: range) -> Content:
-    """Return consecutive samples."""
-
     def select_rows(tensor: Tensor) -> Tensor:
         rows = tensor[samples.start : samples.stop]
         # Kernels may choose the order of additions by the address, so it must not depend on the offset in the batch.
@@ -252,7 +250,6 @@ def join(contents: Sequence[Content]) -> Content:
 
 
 def tensors_in(content: Content) -> Iterator[Tensor]:
-    """Yield all tensors of nested content."""
     if isinstance(content, Tensor):
         yield content
     elif isinstance(content, Mapping | list | tuple):

@@ -27,8 +27,6 @@ _runs = 0
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """This process among those that a launcher has started."""
-
     rank: int
     size: int
     local_rank: int | None  # rank among the processes of this machine. None: unknown
@@ -48,7 +46,6 @@ class Launched:
 
 
 def launched() -> Launched | None:
-    """See the module."""
     is_own_rank = in_job() and TorchGroup.is_open  # a rank of a run, which itself calls fanwise.run
     if distributed.is_available() and distributed.is_initialized() and not is_own_rank:
         rank, size = distributed.get_rank(), distributed.get_world_size()
@@ -60,7 +57,7 @@ def launched() -> Launched | None:
 def launched_as(process: LaunchedProcess) -> Launched | None:
     if process.world_size == 1:
         return None
-    # With torchrun, torch reads from other variables whether torchrun itself serves the address.
+    # torch reads from other variables of torchrun whether torchrun itself serves the address.
     method = "env://" if process.launcher == "torchrun" else process.init_method
     return Launched(process.rank, process.world_size, process.local_rank, is_joined=False, init_method=method)
 

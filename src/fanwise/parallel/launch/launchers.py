@@ -55,8 +55,6 @@ class LaunchedProcess:
 
 @dataclass(frozen=True, slots=True)
 class _Variables:
-    """The variables of a launcher."""
-
     launcher: str
     rank: str
     world_size: tuple[str, ...]
@@ -123,14 +121,11 @@ def launched_by(environment: Mapping[str, str], host: str) -> LaunchedProcess:
         size_name = next((name for name in variables.world_size if name in environment), "")
         if variables.rank not in environment or not size_name:
             continue  # one of the two alone may be of another program
-        if variables.launcher == "SLURM" and not _is_in_a_step(environment):
+        is_in_step = "SLURM_STEP_ID" in environment or "SLURM_STEP_NUM_TASKS" in environment
+        if variables.launcher == "SLURM" and not is_in_step:
             continue
         return _read(variables, size_name, environment, host)
     return LaunchedProcess("", 0, 1, 0, 1, host)
-
-
-def _is_in_a_step(environment: Mapping[str, str]) -> bool:
-    return "SLURM_STEP_ID" in environment or "SLURM_STEP_NUM_TASKS" in environment
 
 
 def _read(variables: _Variables, size_name: str, environment: Mapping[str, str], host: str) -> LaunchedProcess:

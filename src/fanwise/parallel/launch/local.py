@@ -52,8 +52,6 @@ _submitting = threading.Lock()
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class LocalRank(Rank):
-    """See `Rank`."""
-
     handle: JobHandle | NestedHandle  # a job in a pool of this process or, inside a job, in the pool of that job
     receiver: MessageReceiver
     stacks: StackFile
@@ -113,8 +111,6 @@ class LocalRank(Rank):
 
 
 class LocalSupervisor(Supervisor[LocalRank]):
-    """See the module and `Supervisor`."""
-
     def __init__(self, pool: Pool, train: Callable[[Run], Any], settings: Settings, display: Display) -> None:
         self._pool = pool
         super().__init__(train, settings, display)
@@ -140,7 +136,7 @@ class LocalSupervisor(Supervisor[LocalRank]):
                 self._start_rank(number)
 
     def _start_rank(self, number: int) -> None:
-        settings, receiver, stacks = self._settings, MessageReceiver(), StackFile.create()
+        settings, receiver, stacks = self._settings, MessageReceiver(), StackFile()
         paths = self._memory.path, receiver.path, stacks.path
         try:
             needs = self._pool.needs(cpus=settings.threads, gpus=settings.gpus)
@@ -152,8 +148,6 @@ class LocalSupervisor(Supervisor[LocalRank]):
         rank = LocalRank(number=number, count=self._count, handle=handle, receiver=receiver, stacks=stacks)
         rank.gpu = settings.devices[number] if settings.gpus else ""
         self._ranks.append(rank)
-
-    # -- messages --------------------------------------------------------------------------------------------------
 
     def _messages(self, within_s: float) -> list[tuple[LocalRank, Message]]:
         poll, living = select.poll(), [rank for rank in self._ranks if not rank.is_over]
@@ -195,8 +189,6 @@ class LocalSupervisor(Supervisor[LocalRank]):
         self._memory.close()
         self._store = None
 
-    # -- losses ----------------------------------------------------------------------------------------------------
-
     def _on_loss(self, rank: LocalRank, text: str) -> None:
         if not self._settings.survives_losses:
             raise RunLost(f"{text}\n{self._why_it_ends()}")
@@ -228,8 +220,6 @@ class LocalSupervisor(Supervisor[LocalRank]):
             if view.members:
                 self._control.decide(view.number, view.members, view.committed)
             self._control.set_view(view.number)
-
-    # -- hangs -----------------------------------------------------------------------------------------------------
 
     def _check_hangs(self) -> None:
         stragglers = self._stragglers.update(time.monotonic(), *self._progress())

@@ -27,8 +27,6 @@ class View:
 
 @dataclass(slots=True)
 class Membership:
-    """See the module."""
-
     members: tuple[int, ...]  # of the current or last even view
     arrived: Callable[[int], tuple[int, int]]  # view and sequence number of the last operation of a rank
     view: int = 2

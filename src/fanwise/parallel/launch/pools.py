@@ -79,7 +79,7 @@ def pool_for(
 def check_leasable(named: Sequence[int] | None, count: int, available: int) -> None:
     """Check that a pool or job with `available` GPUs can lease `count`. `named`: GPUs that the user has named.
 
-    With fewer GPUs, ranks that got one would wait forever for the others. The pool chooses which ones it leases.
+    Ranks with a GPU would wait forever for ranks without one. The pool chooses which GPUs it leases.
     """
     if count > available:
         raise LeaseError(f"{count} GPUs are needed at once, one for each process, and the pool has {available}")

@@ -184,9 +184,6 @@ class RaySupervisor(Supervisor[RayRank]):
                 rank.end("terminate", _STOPPING_S)
 
 
-# -- in a rank ------------------------------------------------------------------------------------------------------
-
-
 def main(train: Callable[[Run], Any], task: RankTask, towards: str) -> Any:
     """Run a rank. Return the result of the run, in main memory, in process 0, else None.
 

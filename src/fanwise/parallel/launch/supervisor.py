@@ -45,8 +45,6 @@ Message = tuple[Any, ...]  # name and content
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Rank(ABC):
-    """A rank, which is a job of a pool."""
-
     number: int
     count: int
     value: Any = None  # result of its job
@@ -202,8 +200,6 @@ class Supervisor(ABC, Generic[R]):
                 self._warn_of_queue()
             self._check_hangs()
 
-    # -- messages --------------------------------------------------------------------------------------------------
-
     def _receive(self, within_s: float) -> None:
         """Handle all messages that have arrived. Wait for the first one for `within_s` seconds at most."""
         for rank, (name, *content) in self._messages(within_s):
@@ -266,8 +262,6 @@ class Supervisor(ABC, Generic[R]):
         self._asked = self._reported = None
         self._answered = request
         self._send_answer(rank, request, answer)
-
-    # -- ends ------------------------------------------------------------------------------------------------------
 
     def _living(self) -> list[R]:
         return [rank for rank in self._ranks if not rank.is_over]
@@ -353,8 +347,6 @@ class Supervisor(ABC, Generic[R]):
             for rank in self._living():
                 rank.close()
             self._close()
-
-    # -- display ---------------------------------------------------------------------------------------------------
 
     def _warn_of_queue(self) -> None:
         if queued := sum(rank.is_queued() for rank in self._living()):

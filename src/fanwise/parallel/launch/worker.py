@@ -48,8 +48,6 @@ with torch.autograd.profiler.record_function("load"):
 
 @dataclass(frozen=True, slots=True)
 class RankTask:
-    """The task of a rank."""
-
     settings: Settings
     rank: int
     name: str  # of the training function

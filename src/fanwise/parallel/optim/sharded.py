@@ -264,8 +264,6 @@ class StepOptimizer:
 
 
 class StepOptimizers:
-    """The optimizers of all steps of a run."""
-
     def __init__(self) -> None:
         self._by_optimizer: dict[int, list[StepOptimizer]] = {}
 

@@ -1,4 +1,4 @@
-"""What `step(batch)` and `step.shards(batch)` have in common: one batch, executed by all processes or by none.
+"""The part that `step(batch)` and `step.shards(batch)` have in common. All processes execute a batch, or none.
 
     prepare(batch)         checks the step; cuts the batch into shards
     transaction()          restores buffers and gradients if the block raises
@@ -7,8 +7,8 @@
       gather(total)        gives every process the whole gradients
     record(), finish()     count the batch and report its loss
 
-When a process is lost, the others repeat everything from `transaction` to `gather`. They then execute the shards of the
-lost process as well.
+The remaining processes repeat everything from `transaction` to `gather` when one is lost. They then execute its shards
+as well.
 """
 
 import math
@@ -82,7 +82,7 @@ class BatchExecution:
         self.verifier = verifier
         self.loss_scale = loss_scale
         self.guard = guard
-        self._plan = plan
+        self.plan = plan
         self._optimizers = optimizers
         self._optimized = self._optimized_params()
         self._progress_line = progress_line
@@ -90,13 +90,11 @@ class BatchExecution:
         self._is_reduced = False  # the gradients of the current attempt have been added over all processes
         self._is_compiled_per_shape = any(map(is_compiled_per_shape, replica.modules.values()))
 
-    # -- before the shards -----------------------------------------------------------------------------------------
-
     def prepare(self, content: Any) -> Batch:
         """Check the step and return the batch, cut into shards. Raises errors as documented at `Step.__call__`."""
         self.guard.check("a step of the run")
         self._check_optimizers()
-        batch = as_batch(content, self._plan.shards, self.replica.device)
+        batch = as_batch(content, self.plan.shards, self.replica.device)
         if self._is_compiled_per_shape:
             check_equal_shard_sizes(batch.sizes)
         if self.verifier.is_due(self.batches):
@@ -121,8 +119,6 @@ class BatchExecution:
         """Return True if this process executes a shard of this batch twice as a check. Called once per batch."""
         is_first_batch, self._is_first_batch = self._is_first_batch, False
         return self.verifier.is_repeat_due(self.batches, is_first_batch=is_first_batch)
-
-    # -- the shards ------------------------------------------------------------------------------------------------
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
@@ -173,15 +169,9 @@ class BatchExecution:
         return 1.0 if self.loss_scale is None else self.loss_scale.factor(len(batch))
 
     @property
-    def num_shards(self) -> int:
-        return self._plan.shards
-
-    @property
     def key(self) -> Key:
         """The random key of this batch, from which its shards derive theirs."""
-        return self._plan.key("step").fold_in(self.number).fold_in(self.batches)
-
-    # -- reduction -------------------------------------------------------------------------------------------------
+        return self.plan.key("step").fold_in(self.number).fold_in(self.batches)
 
     def reduce(self, nodes: Sequence[Node[Partial]], batch: Batch, *, mean: bool) -> Partial:
         """Add the shards of all processes and store the combined buffers. Call this inside `transaction`.
@@ -206,8 +196,6 @@ class BatchExecution:
         with library_update():
             self.sums.update_slices()
 
-    # -- after the shards ------------------------------------------------------------------------------------------
-
     def record(self, batch: Batch, total: Partial) -> None:
         """Count the batch, and divide the gradients by the factor of the losses."""
         if self.loss_scale is not None:
@@ -218,7 +206,7 @@ class BatchExecution:
     def finish(self, batch: Batch, total: Partial) -> Tensor:
         """Release the gradients and return the mean loss of the batch."""
         self.sums.release()
-        self._plan.position.mark_used()
+        self.plan.position.mark_used()
         loss = divided(total.loss, total.count)
         self._progress_line.record_step(self.number, len(batch), loss)
         return loss

@@ -12,7 +12,7 @@ each batch is copied. The shards run on streams of their own.
 Python code of the model and of the optimizer runs only while a step is captured. If a later step would take another
 branch, or draw numbers from Python or NumPy, the graph repeats the captured step instead. The comparisons detect that.
 
-With several processes, or with a scaled loss, a step is two graphs. Between them the processes exchange gradients, or
+A step of several processes, or with a scaled loss, is two graphs. Between them the processes exchange gradients, or
 check whether the scaled gradients are finite.
 """
 
@@ -61,7 +61,7 @@ class CudaGraph:
 
     def capture(self, body: Callable[[], T]) -> T:
         """Capture the operations that `body` launches. Nothing is executed. Return its result."""
-        # Other threads, such as those of a DataLoader, may use the device meanwhile.
+        # Other threads, for example of a DataLoader, may use the device during the capture.
         with (
             torch.cuda.device(self._main.device),
             torch.cuda.graph(self._graph, stream=self._main, capture_error_mode="thread_local"),
@@ -115,8 +115,6 @@ class _Snapshot:
 
 
 class StepGraphs:
-    """See the module."""
-
     def __init__(self, stages: TrainStages, optimizer: Optimizer) -> None:
         self._stages = stages
         self._execution = stages.execution
@@ -130,7 +128,6 @@ class StepGraphs:
         optimizer.register_load_state_dict_post_hook(lambda _: self._kinds.clear())
 
     def train(self, batch: Batch) -> Partial:
-        """Execute a step. Return the sums over all shards."""
         inputs = _Inputs(batch, self._execution.own_shards(batch))
         key = (inputs.kind, self._settings())
         kind = self._kinds[key] = self._kinds.pop(key, _Kind())
@@ -296,7 +293,6 @@ class _CapturedStep:
         return GRAPHS[self._replica.device.type](self._replica.device, branches)
 
     def train(self, batch: Batch, inputs: _Inputs) -> Partial:
-        """Replay the step for another batch of its kind. Return the sums over all shards."""
         if self._is_one_graph:
             self._replay(batch, inputs)
             assert self._total is not None, "the step was captured"
@@ -347,8 +343,6 @@ class _CapturedStep:
                 self._update_graph.capture(self._clip_and_step)
         torch._foreach_copy_([grad for grad in self._grads if grad is not None], present)
         self._update_graph.replay()
-
-    # -- the captured part ------------------------------------------------------------------------------------------
 
     def _capture(self, batch: Batch) -> None:
         with _explain_errors(), isolated_generators():

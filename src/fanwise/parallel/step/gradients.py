@@ -14,7 +14,7 @@ from torch import Tensor
 from ..validation.fingerprints import have_same_bits
 from .tree import Node, tree_reduce
 
-# How the values of a buffer in all shards are combined: mean over the samples; value of the first shard; all are equal.
+# Rule for combining the values of a buffer: mean over the samples, value of the first shard, or all must be equal.
 Rule = Literal["mean", "first", "same"]
 
 

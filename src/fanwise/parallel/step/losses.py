@@ -73,7 +73,7 @@ class LossReader:
             raise TypeError(
                 f"{got} two tensors, losses of shape {tuple(losses.shape)} and {counts.dtype} of shape "
                 f"{tuple(counts.shape)}{' with a gradient' if counts.requires_grad else ''}. The second one must be "
-                f"the counts by which the sum of the losses is divided.\n"
+                f"the counts. The sum of the losses is divided by their sum.\n"
                 f"  wrong:  {line.format('loss, logits')}\n"
                 f"  right:  {line.format('losses, number_of_tokens')}\n"
                 f"  right:  {line.format('losses')}\n"

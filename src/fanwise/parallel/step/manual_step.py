@@ -82,8 +82,6 @@ class ManualStep:
     def _has_gradients(self) -> bool:
         return any(param.grad is not None for param in self._replica.params)
 
-    # -- a loop ----------------------------------------------------------------------------------------------------
-
     def shards(self, batch: Any) -> Iterator[Any]:
         """Yield the shards of this process, then exchange gradients. Blocks after the last shard.
 
@@ -208,7 +206,7 @@ class ManualStep:
                 "  right:  for x, y in step.shards(batch): losses = ...; step.backward(losses)"
             )
         work = current.work
-        with add_shard_note(work, self._execution.num_shards):
+        with add_shard_note(work, self._execution.plan.shards):
             loss, count = self._replica.reader.read(losses if counts is None else (losses, counts), work.samples)
             if current.loss is not None and count != current.count:
                 different = ValueError(
@@ -223,12 +221,10 @@ class ManualStep:
         current.loss = loss.detach() if current.loss is None else current.loss + loss.detach()
         current.count = count
 
-    # -- updates ---------------------------------------------------------------------------------------------------
-
     def update(self, closure: Callable[[], Any] | None = None) -> None:
         """Call the optimizer with the gradients in `.grad`, then set them to None.
 
-        With a `loss_scale`, the update is skipped if a gradient since the last update was not finite.
+        The update is skipped if there is a `loss_scale` and a gradient since the last update was not finite.
 
         Args:
             closure: for optimizers such as LBFGS, which ask for the loss several times. The function sets the gradients

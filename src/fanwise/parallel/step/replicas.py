@@ -105,7 +105,8 @@ class Replica:
         sums = functools.reduce(add, values) if values else None
         if sums is not None:
             for param, grad in zip(self.params, sums.grads, strict=True):
-                param.grad = grad
+                # A CUDA graph of the model may write the next gradient to the memory of this one.
+                param.grad = grad if grad is None or len(values) > 1 else grad.clone()
             sums.grads = [None] * len(self.params)
         with add_shard_note(last, shards), overlap():
             result = self.differentiate(last, key)
@@ -143,16 +144,13 @@ class Replica:
         for param in self.params:
             grads.append(param.grad)
             param.grad = None
-        self.clear_other_grads()
+        for param in self.other_params:
+            param.grad = None
         changed = {} if work.is_only_shard else self.buffers.collect_and_restore(work.samples)
         return _partial(grads, loss, count, work.samples, changed)
 
     def clear_grads(self) -> None:
         for param in self.params:
-            param.grad = None
-
-    def clear_other_grads(self) -> None:
-        for param in self.other_params:
             param.grad = None
 
     def loss(self, work: ShardWork) -> tuple[Tensor, float | Tensor]:

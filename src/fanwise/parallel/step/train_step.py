@@ -95,7 +95,7 @@ class Step:
             self._replica.clear_grads()
 
     def check_end(self) -> None:
-        """With `verify=`, raise ValueError if the processes differ. Called after the training."""
+        """Raise ValueError if `verify=` is set and the processes differ. Called after the training."""
         self._execution.verifier.check_end(self.batches)
 
     def state_dict(self) -> dict[str, Any]:

@@ -115,7 +115,6 @@ def check_precision(autocast: object, loss_scale: object, model: nn.Module) -> N
 
 
 def check_manual_step(models: Sequence[object], optimizers: Sequence[object], options: Mapping[str, object]) -> None:
-    """Check the arguments of a step without `loss_fn`."""
     if not models or not optimizers:
         counts = f"{len(models)} models and {len(optimizers)} optimizers"
         raise ValueError(f"run.step got {counts}; it needs at least one of each")
@@ -137,7 +136,6 @@ def check_one_of(setting: str, value: object, known: Sequence[str]) -> None:
 
 
 def check_whole_number(name: str, value: SupportsIndex, *, least: int) -> int:
-    """Return the value as an int."""
     try:
         number = operator.index(value)
     except TypeError:

@@ -33,8 +33,6 @@ _BATCH_FACTS = _SIZE, _BATCH, _SHARD = "the number of samples", "the batch", "th
 
 @dataclass(slots=True)
 class Verifier:
-    """The consistency checks of one step."""
-
     team: Team
     replica: Replica
     optimizers: Sequence[torch.optim.Optimizer]
@@ -65,7 +63,7 @@ class Verifier:
         self._compare(facts, batch_number)
 
     def check_end(self, batch_number: int) -> None:
-        """With `verify=`, raise ValueError if models or optimizer settings differ between processes at the end."""
+        """Raise ValueError if `verify=` is set and models or optimizer settings differ between processes."""
         if self.every:
             self._compare(self._state(), batch_number)
 

@@ -115,18 +115,22 @@ def test_what_is_no_group_of_processes_is_alone(variables: dict[str, str]) -> No
 @pytest.mark.parametrize(
     ("variables", "changes", "text"),
     [
-        (TORCHRUN, {"MASTER_PORT": None}, "RANK=5 and a world of several processes are set, as torchrun sets them"),
-        (TORCHRUN, {"MASTER_PORT": None}, "and MASTER_PORT not: the processes cannot find each other.\nSet MASTER_A"),
-        (TORCHRUN, {"MASTER_ADDR": None, "MASTER_PORT": None}, "and MASTER_ADDR and MASTER_PORT not:"),
+        (TORCHRUN, {"MASTER_PORT": None}, "RANK=5 says that torchrun has started several processes"),
+        (TORCHRUN, {"MASTER_PORT": None}, "cannot find each other without MASTER_PORT.\nSet MASTER_A"),
+        (TORCHRUN, {"MASTER_ADDR": None, "MASTER_PORT": None}, "without MASTER_ADDR and MASTER_PORT."),
         (TORCHRUN, {"MASTER_PORT": "70000"}, "MASTER_PORT=70000 must be a port: 1 to 65535"),
-        (TORCHRUN, {"RANK": "8"}, "RANK=8 is not the number of one of WORLD_SIZE=8 processes, which are 0 to 7"),
+        (TORCHRUN, {"RANK": "8"}, "RANK=8 must be from 0 to 7, because WORLD_SIZE=8"),
         (TORCHRUN, {"WORLD_SIZE": "many"}, "WORLD_SIZE='many', which a launcher sets for each process, must be a who"),
-        (TORCHRUN, {"LOCAL_RANK": "4"}, "LOCAL_RANK=4 is not the number of one of LOCAL_WORLD_SIZE=4 processes of t"),
-        (TORCHRUN, {"LOCAL_WORLD_SIZE": "9"}, "LOCAL_WORLD_SIZE=9 processes of this host are more than WORLD_SIZE=8"),
-        (SLURM, {"SLURM_PROCID": "4"}, "SLURM_PROCID=4 is not the number of one of SLURM_STEP_NUM_TASKS=4 processes"),
-        (OPEN_MPI, {"OMPI_COMM_WORLD_LOCAL_SIZE": "1", "OMPI_COMM_WORLD_LOCAL_RANK": "0"}, "and MASTER_ADDR not:"),
+        (TORCHRUN, {"LOCAL_RANK": "4"}, "LOCAL_RANK=4 must be from 0 to 3, because LOCAL_WORLD_SIZE=4"),
+        (TORCHRUN, {"LOCAL_WORLD_SIZE": "9"}, "LOCAL_WORLD_SIZE=9 must not exceed WORLD_SIZE=8"),
+        (SLURM, {"SLURM_PROCID": "4"}, "SLURM_PROCID=4 must be from 0 to 3, because SLURM_STEP_NUM_TASKS=4"),
+        (OPEN_MPI, {"OMPI_COMM_WORLD_LOCAL_SIZE": "1", "OMPI_COMM_WORLD_LOCAL_RANK": "0"}, "without MASTER_ADDR."),
         (OPEN_MPI, {"OMPI_COMM_WORLD_LOCAL_SIZE": None}, "mpirun -x MASTER_ADDR=$(hostname) -x MASTER_PORT=29500"),
-        (HYDRA, {}, "PMI_RANK=2 and a world of several processes are set, as MPI sets them for each process, and MAST"),
+        (
+            HYDRA,
+            {},
+            "PMI_RANK=2 says that MPI has started several processes",
+        ),
     ],
 )
 def test_variables_that_make_no_sense_are_refused(

@@ -30,11 +30,11 @@ class LaunchedProcess:
     """This process among those that a launcher has started together.
 
     Attributes:
-        launcher: "torchrun", "Open MPI", "MPI" or "SLURM"; empty: none, and this is the only process.
-        rank, world_size: its number, and the number of processes.
-        local_rank, local_world_size: the same among those of its host; None if unknown.
-        host: the name of its host.
-        address, port: where rank 0 may listen; empty and 0 for a single process.
+        launcher: "torchrun", "Open MPI", "MPI" or "SLURM". Empty for a single process without a launcher.
+        rank, world_size: rank of this process, and number of processes.
+        local_rank, local_world_size: the same among the processes of this host. None if unknown.
+        host: name of this host.
+        address, port: address at which rank 0 may listen. Empty and 0 for a single process.
     """
 
     launcher: str
@@ -133,20 +133,20 @@ def _read(variables: _Variables, size_name: str, environment: Mapping[str, str],
     assert rank is not None and size is not None, "both are set"
     if not 0 <= rank < size:
         raise ValueError(
-            f"{variables.rank}={rank} is not the number of one of {size_name}={size} processes, which are 0 to "
-            f"{size - 1}.\nSet both as {variables.launcher} does, or unset both for a process that is alone."
+            f"{variables.rank}={rank} must be from 0 to {size - 1}, because {size_name}={size}.\n"
+            f"Set both as {variables.launcher} does, or unset both to run a single process."
         )
     local_rank = _number(variables.local_rank, environment)
     local_size = _number(variables.local_world_size, environment)
     if local_rank is not None and local_size is not None and not 0 <= local_rank < local_size:
         raise ValueError(
-            f"{variables.local_rank}={local_rank} is not the number of one of {variables.local_world_size}="
-            f"{local_size} processes of this host.\nStart the program with {variables.launcher}, which sets both."
+            f"{variables.local_rank}={local_rank} must be from 0 to {local_size - 1}, because "
+            f"{variables.local_world_size}={local_size}.\nStart the program with {variables.launcher}, which sets both."
         )
     if local_size is not None and local_size > size:
         raise ValueError(
-            f"{variables.local_world_size}={local_size} processes of this host are more than {size_name}={size} in "
-            f"all.\nStart the program with {variables.launcher}, which sets both."
+            f"{variables.local_world_size}={local_size} must not exceed {size_name}={size}.\n"
+            f"Start the program with {variables.launcher}, which sets both."
         )
     if size == 1:
         return LaunchedProcess(variables.launcher, 0, 1, local_rank, local_size, host)
@@ -173,9 +173,8 @@ def _address_of_rank_0(variables: _Variables, environment: Mapping[str, str], *,
     missing = [name for name, value in (("MASTER_ADDR", address), ("MASTER_PORT", port)) if not value]
     if missing:
         raise ValueError(
-            f"{variables.rank}={environment[variables.rank]} and a world of several processes are set, as "
-            f"{variables.launcher} sets them for each process, and {' and '.join(missing)} not: the processes cannot "
-            f"find each other.\n{_remedy(variables)}"
+            f"{variables.rank}={environment[variables.rank]} says that {variables.launcher} has started several "
+            f"processes, but they cannot find each other without {' and '.join(missing)}.\n{_remedy(variables)}"
         )
     assert port is not None, "otherwise it is missing"
     return address, port
@@ -188,7 +187,7 @@ def _remedy(variables: _Variables) -> str:
             "or unset WORLD_SIZE to train in this process alone."
         )
     return (
-        "Set both for all processes: MASTER_ADDR, the host of rank 0, and MASTER_PORT, a free port of it, as by\n"
+        "Set MASTER_ADDR to the host of rank 0 and MASTER_PORT to a free port of it, in all processes:\n"
         "  mpirun -x MASTER_ADDR=$(hostname) -x MASTER_PORT=29500 ...       (Open MPI)\n"
         "  mpiexec -genv MASTER_ADDR $(hostname) -genv MASTER_PORT 29500 ...   (MPICH, Intel MPI)"
     )

@@ -68,5 +68,5 @@ def test_errors_say_which_gpu() -> None:
     with pytest.raises(KeyError) as raised:
         run(fails_on_the_second, ("GPU-a", "GPU-c"))
     assert any("in rank 1 of 2 (pid " in note and ") on cuda:2" in note for note in raised.value.__notes__)
-    with pytest.raises(WorkerLostError, match=r"rank 1 of 2 \(pid \d+\) on cuda:2 "):
+    with pytest.raises(WorkerLostError, match=r"rank 1 of 2 \(pid \d+\) on cuda:2: "):
         run(dies_on_the_second, ("GPU-a", "GPU-c"), on_loss="stop")

@@ -214,7 +214,7 @@ def test_one_death_of_any_kind_is_survived_or_stops_the_run_if_so_wished(end: st
     dies = functools.partial(ends_by_itself, how, 1, tmp_path)
     assert fanwise.run(dies, devices=3, pool=pool) == "trained"
     (tmp_path / "once").unlink()
-    with pytest.raises(WorkerLostError, match=r"rank 1 of 3 \(pid \d+\) (.|\n)*on_loss='stop' ends the run") as raised:
+    with pytest.raises(WorkerLostError, match=r"rank 1 of 3 \(pid \d+\): (.|\n)*on_loss='stop' ends the run") as raised:
         fanwise.run(dies, devices=3, on_loss="stop", pool=pool)
     assert said in str(raised.value)
 

@@ -93,8 +93,8 @@ def words(chance: random.Random, incarnation: int, *, with_pickles: bool, canary
         ("devices", ()),
         ("devices.uuids", ()),
         ("pending", ()),
-        ("action", (SendUpdate(incarnation, Update(9, 0, 0, (member,))),)),
-        ("action", (SendUpdate(incarnation, Update(11, 9, 0, (Departure(1, "lost"), member))),)),
+        ("action", (SendUpdate(incarnation, Update(9, (member,))),)),
+        ("action", (SendUpdate(incarnation, Update(11, (Departure(1, "lost"), member))),)),
     ]
     tensors = [
         torch.ones(5, 3).t(),

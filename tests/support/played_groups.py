@@ -126,7 +126,7 @@ class PlayedWorker:
         incarnation = next((known for known, other in self.links.items() if other is link), None)
         if self.alive and self.machine is not None and incarnation is not None:
             del self.links[incarnation]
-            self.execute(self.machine.disconnect(incarnation) if clean else self.machine.lose(incarnation, "dead"))
+            self.execute(self.machine.leave(incarnation) if clean else self.machine.lose(incarnation, "dead"))
 
     def execute(self, actions: list[Action]) -> None:
         self._actions.extend(actions)
@@ -316,7 +316,7 @@ class PlayedGroup:
         name, *rest = message
         action = rest[0] if rest else None
         update = action.update if isinstance(action, SendUpdate) else None
-        key = message if update is None else (name, update.number, update.since, self.holder)
+        key = message if update is None else (name, update.number, len(update.changes), self.holder)
         if key not in self._sizes:
             head, buffers = control_codec.dumps((name, tuple(rest)))
             self._sizes[key] = len(head) + sum(buffer.nbytes for buffer in buffers)

@@ -51,11 +51,11 @@ from .worker_info import WorkerInfo as WorkerInfo
 if TYPE_CHECKING:
     from . import autograd as autograd
     from .membership.worker_events import Subscription as Subscription
-    from .metrics_report import metrics as metrics
     from .spawning import spawn as spawn
     from .starting import init_rpc as init_rpc
     from .starting import shutdown as shutdown
     from .streams.stream import Stream as Stream
+    from .traffic import metrics as metrics
     from .worker_callbacks import Worker as Worker
     from .worker_callbacks import on_worker_joined as on_worker_joined
     from .worker_callbacks import on_worker_left as on_worker_left

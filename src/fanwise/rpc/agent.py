@@ -31,7 +31,7 @@ from .calling.queued_request import QueuedRequest
 from .calling.sender import Sender
 from .calling.serializer import Serializer
 from .calling.server import Server
-from .connections.connections import Connections
+from .connections import Connections
 from .devices.cuda_ipc import CudaIpc
 from .devices.device_maps import DeviceMaps, describe_devices
 from .hub_thread import run_on_hub
@@ -114,8 +114,8 @@ class Agent:
         self.incarnation = group.me.incarnation
         group.on_event.append(self._on_event)
         self.serializer.plain_peers.update(id for id, member in group.members().items() if member.has_allow_list)
-        group.on_fenced.append(self.connections.fenced)
-        group.on_dial_request.append(lambda member: self.outside(partial(self.connections.dial_back, member)))
+        group.on_fenced = self.connections.fenced
+        group.on_dial_request = lambda member: self.outside(partial(self.connections.dial_back, member))
         self.connections.joined(group)
         self.worker_events = WorkerEvents(self._hub, group)
         self._group = group

@@ -253,7 +253,9 @@ def _shut_down(agent: _agent.Agent, graceful: bool, timeout: float) -> None:
 def _log_open_calls(agent: _agent.Agent, is_finished: threading.Event) -> None:
     """Log the calls of this worker that a graceful shutdown waits for."""
     calls = [
-        f"{name} on {agent.worker(id).name}" for id, names in agent.connections.open_calls().items() for name in names
+        f"{name} on {agent.worker(id).name}"
+        for id, names in agent.connections.routes.open_calls().items()
+        for name in names
     ]
     if calls and not is_finished.is_set():
         _log.warning(

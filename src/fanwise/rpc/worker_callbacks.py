@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from . import agent as _agent
-from .membership.members import Joined, Left, Lost
+from .membership.members import COORDINATOR, Joined, Left, Lost
 from .membership.worker_events import Subscription
 from .worker_info import WorkerInfo
 
@@ -37,14 +37,13 @@ def workers() -> tuple[Worker, ...]:
     ['worker0', 'worker1']
     """
     agent = _agent.current()
-    coordinator = agent.group.coordinator
     return tuple(
         Worker(
             member.name,
             member.id,
             member.host.partition("/")[0],
             member.pid,
-            member.id == coordinator,
+            member.id == COORDINATOR,
         )
         for member in agent.worker_events.members()
     )

@@ -1,6 +1,6 @@
 """The server of the coordinator: executes the actions of `coordinator.py`, in the process that opened the group.
 
-    members' links --join, confirm, arrive, counted, leave, lose--> Coordinator --actions--> links, or `on_action`
+    members' links --join, then `_EVENTS`--> Coordinator --actions--> links, or `on_action`
 
 A member is lost when its link ends without a goodbye, when its process was stopped for 5 s, or when it answers nothing
 for `heartbeat_s` (between hosts). Everything runs on the hub's thread and does not block. The member in this process
@@ -25,9 +25,9 @@ from .coordinator import Action, Coordinator, Evict, Refuse, StartTimer
 from .link_watch import LinkWatch
 from .members import Member
 
-PROTOCOL = 5
+PROTOCOL = 6
 _PAUSE_S = 0.01
-_EVENTS = {"confirm", "arrive", "counted", "leave", "lose"}
+_EVENTS = {"confirm", "arrive", "counted", "leave", "lose", "suspect", "request_dial"}
 
 
 class CoordinatorServer:
@@ -35,7 +35,6 @@ class CoordinatorServer:
 
     Args:
         on_action: receives the actions for the member in this process.
-        on_dial_request: called with the incarnation of a member that cannot dial this one and asks to be dialed.
         heartbeat_s: a worker of another host that answers nothing for so long is lost.
     """
 
@@ -45,14 +44,12 @@ class CoordinatorServer:
         machine: Coordinator,
         *,
         on_action: Callable[[Action], None],
-        on_dial_request: Callable[[int], None],
         heartbeat_s: float,
     ) -> None:
         self.machine = machine
         self._hub = hub
         self._me = machine.me
         self._on_action = on_action
-        self._on_dial_request = on_dial_request
         self._listener: JoinListener | None = None
         self._links: dict[int, Link] = {}
         self._actions: deque[Action] = deque()
@@ -142,25 +139,9 @@ class CoordinatorServer:
             self.on_event(sender, request.method, *request.args)
 
     def on_event(self, sender: int, method: str, *args: Any) -> None:
-        """Handle an event of a member: a method of `Coordinator`, "suspect" or "dial_back"."""
+        """Handle an event of a member: a method of `Coordinator`."""
         if method in _EVENTS:
             self.execute(getattr(self.machine, method)(sender, *args))
-        elif method == "dial_back":
-            self._request_dial(sender, *args)
-        elif method == "suspect":
-            self._suspect(sender, *args)
-
-    def _suspect(self, sender: int, incarnation: int, why: str) -> None:
-        """The link between two members has ended, so one of them is lost. This worker stays."""
-        self._lose(sender if incarnation == self._me.incarnation else incarnation, why)
-
-    def _request_dial(self, sender: int, to: int) -> None:
-        """Ask the member `to` to dial `sender`, which cannot reach it."""
-        if to == self._me.incarnation:
-            self._on_dial_request(sender)
-        elif to in self._links:
-            with contextlib.suppress(FanwiseError):
-                self._links[to].notify("dial_back", sender)
 
     def pending_summary(self) -> str:
         """As `Coordinator.pending_summary`, and why connections were refused."""
@@ -175,8 +156,7 @@ class CoordinatorServer:
         if self._links.get(member) is not link or self._is_closed:
             return
         del self._links[member]
-        machine = self.machine
-        self.execute(machine.disconnect(member) if ending.clean else machine.lose(member, ending.reason))
+        self.execute(self.machine.leave(member) if ending.clean else self.machine.lose(member, ending.reason))
 
     def _lose(self, member: int, why: str) -> None:
         self.execute(self.machine.lose(member, why))

@@ -29,17 +29,15 @@ from ..hub_thread import OneShot, run_on_hub
 from ..messages.messages import install_codec
 from ..rendezvous import Rendezvous
 from ..worker_info import name_error
-from .coordinator import Action, Coordinator, Evict, FinishShutdown, Refuse, RequestCounts, SendUpdate
+from .coordinator import Action, Coordinator, Evict, FinishShutdown, Refuse, RequestCounts, RequestDial, SendUpdate
 from .coordinator_server import PROTOCOL, CoordinatorServer
 from .link_watch import LinkWatch
-from .members import Event, Hello, Left, Lost, Member, MemberState, Update
+from .members import COORDINATOR, Event, Hello, Left, Lost, Member, MemberState, Update
 
 _log = logging.getLogger("fanwise.rpc")
 
 _DIAL_S = 5.0
 _MIN_PAUSE_S, _MAX_PAUSE_S = 0.002, 0.05
-# At an address without a host, another rank opens a dynamic group when rank 0 has not done so in this time.
-_ALONE_S = 1.0
 _ASK_S = 1.0
 _GOODBYE_S = 5.0
 
@@ -66,15 +64,15 @@ class Group:
         self.fenced: str | None = None
         self.ending = OneShot()
         self.on_event: list[Callable[[Event], None]] = []
-        self.on_fenced: list[Callable[[str], None]] = []
-        self.on_dial_request: list[Callable[[Member], None]] = []
+        self.on_fenced: Callable[[str], None] = lambda why: None
+        self.on_dial_request: Callable[[Member], None] = lambda member: None
         self._hub = hub
         self._rendezvous = rendezvous
         self._state = MemberState()
         self._server: CoordinatorServer | None = None
         self._link: Link | None = None
         self._answer = OneShot()  # to the request to join
-        self._left = OneShot()
+        self._left = threading.Event()
         self._is_member = False
         self._is_error = False  # `fenced` is an error, not the departure of the coordinator
         self._open_calls: Callable[[], tuple[int, int]] = lambda: (0, 0)
@@ -100,7 +98,7 @@ class Group:
 
         `address` is that of the listener of this worker, from `rendezvous.listen`. A static group, with a `world_size`,
         is complete when this returns. Raises JoinError (a RuntimeError) if this worker does not fit, and
-        DeadlineExceeded if nobody opened the group or workers are missing, which it names.
+        DeadlineExceeded, with the missing workers, if rank 0 or others have not joined in time.
         """
         problem = name_error(name)
         if problem is not None:
@@ -116,12 +114,11 @@ class Group:
         return group
 
     def _join(self, within_s: float) -> None:
-        """Try until this worker is admitted. Raises like `join`."""
         now_s, url = self._hub.clock.now_s, self._rendezvous.address.url
-        start_s, pause_s, reason = now_s(), _MIN_PAUSE_S, ""
-        deadline_s = start_s + within_s
+        pause_s, reason = _MIN_PAUSE_S, ""
+        deadline_s = now_s() + within_s
         while True:
-            if self._connect(now_s() - start_s, deadline_s):
+            if self._connect(deadline_s):
                 answer = self._answer.wait(deadline_s - now_s())
                 if answer is None:
                     pending = self._pending_summary()
@@ -142,14 +139,12 @@ class Group:
             self._closed.wait(pause_s)
             pause_s = min(2 * pause_s, _MAX_PAUSE_S)
 
-    def _connect(self, waited_s: float, deadline_s: float) -> bool:
+    def _connect(self, deadline_s: float) -> bool:
         """Open the group or connect to its coordinator, and ask to join. Return False if neither is possible now."""
         self._answer, self._state = OneShot(), MemberState()
         # A worker that asks again is another incarnation: the group may have declared the one before lost.
         self.me = replace(self.me, incarnation=secrets.randbits(62))
-        has_host = bool(self._rendezvous.address.port)
-        may_open = self.me.id == 0 or (self.world_size is None and not has_host and waited_s >= _ALONE_S)
-        if may_open and run_on_hub(self._hub, self._open):
+        if self.me.id == COORDINATOR and run_on_hub(self._hub, self._open):
             return True
         left_s = min(_DIAL_S, max(0.001, deadline_s - self._hub.clock.now_s()))
         try:
@@ -163,13 +158,7 @@ class Group:
     def _open(self) -> bool:
         """Become the coordinator. Return False if the address is in use."""
         machine = Coordinator(self.me, world_size=self.world_size)
-        server = CoordinatorServer(
-            self._hub,
-            machine,
-            on_action=self._on_action,
-            on_dial_request=self._on_dial_request,
-            heartbeat_s=self.heartbeat_s,
-        )
+        server = CoordinatorServer(self._hub, machine, on_action=self._on_action, heartbeat_s=self.heartbeat_s)
         if not server.open(self._rendezvous):
             return False
         self._server = server
@@ -194,7 +183,7 @@ class Group:
 
     def _coordinator_pid(self) -> int:
         """Return the process ID of the coordinator, or 0 if it is unknown or of another host."""
-        coordinator = self._state.members.get(self._state.coordinator)
+        coordinator = self._state.members.get(COORDINATOR)
         return coordinator.pid if coordinator is not None and coordinator.host == self.me.host else 0
 
     def _on_reply(self, reply: Reply) -> None:
@@ -210,11 +199,11 @@ class Group:
         """Ask the coordinator why the join or shutdown is not complete. Blocks; not on the hub's thread."""
         if self._server is not None:
             return run_on_hub(self._hub, self._server.pending_summary)
-        link, summary = self._link, OneShot()
-        if link is not None:
-            with contextlib.suppress(FanwiseError):
-                link.call("pending").add_done_callback(lambda reply: summary.set(*_text_of(reply)))
-        return (summary.wait(_ASK_S) or ("", "the coordinator does not answer"))[1]
+        link = self._link
+        with contextlib.suppress(FanwiseError):
+            if link is not None:
+                return str(link.ask("pending", within_s=_ASK_S))
+        return "the coordinator does not answer"
 
     # -- members ---------------------------------------------------------------------------------------------------
 
@@ -237,15 +226,6 @@ class Group:
         raise RuntimeError(f"could not find destination {to!r}: the workers of this group are {known}.")
 
     @property
-    def coordinator(self) -> int:
-        """The rank of the coordinator."""
-        return self._state.coordinator
-
-    @property
-    def has_left(self) -> bool:
-        return self._closed.is_set()
-
-    @property
     def knows(self) -> int:
         """The number of the view of this worker."""
         return self._state.number
@@ -256,8 +236,7 @@ class Group:
             return f"{self.me} is another incarnation of the worker that was to be called; the one before is gone"
         if self.fenced is not None:
             return self.fenced
-        why = self._state.refusal(member.incarnation, knows)
-        return None if why is None else f"{member} was declared lost: {why}"
+        return f"{member} was declared lost, or has left" if self._state.refuses(member, knows) else None
 
     def dial(self, member: Member, *, within_s: float) -> Link:
         """Open a link to the listener of `member`. Blocks; raises like `links.dial`."""
@@ -265,17 +244,11 @@ class Group:
 
     def request_dial(self, member: Member) -> None:
         """Ask `member`, which this worker cannot reach, to dial this worker. Does not block; from any thread."""
-        self._hub.call_soon(lambda: self._notify("dial_back", member.incarnation))
+        self._hub.call_soon(lambda: self._notify("request_dial", member.incarnation))
 
     def suspect(self, member: Member, why: str) -> None:
         """Report that the link to `member` has ended, so one of the two is lost. Does not block; from any thread."""
         self._hub.call_soon(lambda: self._notify("suspect", member.incarnation, why))
-
-    def _on_dial_request(self, incarnation: int) -> None:
-        for member in self._state.members.values():
-            if member.incarnation == incarnation:
-                for callback in list(self.on_dial_request):
-                    callback(member)
 
     # -- messages of the coordinator -------------------------------------------------------------------------------
 
@@ -284,8 +257,6 @@ class Group:
             return
         if request.method == "action":
             self._on_action(*request.args)
-        elif request.method == "dial_back":
-            self._on_dial_request(*request.args)
         elif request.method == "beat":
             request.answer()
 
@@ -301,8 +272,12 @@ class Group:
             self._evict(action.why)
         elif isinstance(action, Refuse):
             self._answer.set(action.kind, action.text)
+        elif isinstance(action, RequestDial):
+            for member in self._state.members.values():
+                if member.incarnation == action.incarnation:
+                    self.on_dial_request(member)
         elif self._is_member:
-            self._left.set("done")
+            self._left.set()
         else:
             self._is_member = True
             self._answer.set("done")
@@ -352,7 +327,7 @@ class Group:
         if not self._is_member:
             self._answer.set("again", why or "the coordinator has left")
             return
-        coordinator = self._state.members[self._state.coordinator]
+        coordinator = self._state.members[COORDINATOR]
         event = Left(coordinator) if why is None else Lost(coordinator, why)
         fate = "has left" if why is None else f"was lost: {why.rstrip('.')}"
         self._end(
@@ -375,7 +350,7 @@ class Group:
         """Stop being a member. Report the others as lost, unless this worker has left or the shutdown is complete."""
         is_silent = self._closed.is_set() or self.ending.is_set or self.fenced is not None
         self._is_member = False
-        self._left.set("done")
+        self._left.set()
         self._close_connections("declared lost")
         if is_silent:
             return
@@ -383,11 +358,7 @@ class Group:
         self.ending.set("fenced")
         _log.log(logging.WARNING if self._is_error else logging.INFO, "%s", fenced)
         lost_members = self._state.clear(self.me)
-        for callback in list(self.on_fenced):
-            try:
-                callback(fenced)
-            except Exception:
-                _log.exception("a callback failed")
+        self.on_fenced(fenced)
         for member in lost_members:  # they cannot be reached without the group
             is_coordinator = coordinator_event is not None and member == coordinator_event.member
             self._report(coordinator_event if coordinator_event and is_coordinator else Lost(member, fenced))
@@ -467,10 +438,3 @@ class Group:
         link, self._link = self._link, None
         if link is not None:
             link.close(reason)
-
-
-def _text_of(reply: Reply) -> tuple[str, str]:
-    try:
-        return "", str(reply.result())
-    except Exception:
-        return "", "the coordinator is gone"

@@ -15,10 +15,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from ...base.errors import ClosedError, DeadlineExceeded, FanwiseError
-from ...links.flow_control.credits import OVERDRAFT
-from ...links.hub import Alarm, Hub
-from ...links.link import Link
+from ..base.errors import ClosedError, DeadlineExceeded, FanwiseError
+from ..links.flow_control.credits import OVERDRAFT
+from ..links.hub import Alarm, Hub
+from ..links.link import Link
 
 # Calls with similar deadlines fail together.
 _SLACK_S = 0.01

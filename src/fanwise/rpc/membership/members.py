@@ -156,7 +156,8 @@ class MemberState:
             else:
                 member = former[change.id] = members.pop(change.id)
                 events.append(Left(member) if change.why is None else Lost(member, change.why))
-        self.number, self.members, self.former = update.number, dict(sorted(members.items(), key=_RANK)), former
+        self.former = former  # first, so that other threads find a former member in one of the two
+        self.number, self.members = update.number, dict(sorted(members.items(), key=_RANK))
         return [] if is_first else events
 
     def clear(self, me: Member) -> list[Member]:

@@ -17,9 +17,9 @@ import pytest
 
 from fanwise.base.errors import DeadlineExceeded, JoinError, WorkerLostError
 from fanwise.links.hub import Hub
+from fanwise.rendezvous.addresses import Address
+from fanwise.rendezvous.unix import UnixRendezvous
 from fanwise.rpc.membership.group import Group
-from fanwise.rpc.rendezvous.addresses import Address
-from fanwise.rpc.rendezvous.unix import UnixRendezvous
 from fanwise.testing import within
 
 LIMIT_S = 20.0

@@ -20,9 +20,9 @@ from ..pool import Pool
 from ..pool.current import current, in_job
 from ..pool.handles import JobHandle
 from ..pool.leases import Resources
+from ..rendezvous import addresses
 from . import starting
 from .options import TensorPipeRpcBackendOptions
-from .rendezvous import addresses
 
 # Time for the other workers to report their errors when one has failed.
 _GRACE_S = 10.0
@@ -167,7 +167,7 @@ class _Jobs:
 
 def _run_worker(group: _Group, rank: int, address: _Address) -> Any:
     """Run one worker. `address` is that of rank 0; for rank 0 itself, of a host that must be able to reach it."""
-    from .rendezvous.tls import TlsRendezvous
+    from ..rendezvous.tls import TlsRendezvous
 
     host, port = (addresses.address_towards(address.host), 0) if rank == 0 else address
     is_here = addresses.is_address_of_this_host(host)

@@ -22,6 +22,8 @@ from ..base.errors import WorkerLostError
 from ..base.text import counted
 from ..links.hub import Hub
 from ..links.runner_threads import RunnerThreads
+from ..rendezvous.addresses import parse
+from ..rendezvous.rendezvous import Rendezvous, open_rendezvous
 from . import agent as _agent
 from . import autograd, backend_registry, constants
 from . import current as _process
@@ -30,8 +32,6 @@ from .calling import coroutines, server, torch_futures
 from .devices.device_maps import check_local, check_targets
 from .membership.group import Group
 from .options import RpcBackendOptions, TensorPipeRpcBackendOptions
-from .rendezvous import Rendezvous, open_rendezvous
-from .rendezvous.addresses import parse
 from .worker_info import WorkerInfo
 
 _log = logging.getLogger("fanwise.rpc")

@@ -19,8 +19,8 @@ from ...links.hub import Hub
 from ...links.link import Link, Request
 from ...links.peers import Ending
 from ...links.process_state import has_ended
+from ...rendezvous.rendezvous import Listener, Rendezvous
 from ..messages.messages import install_codec
-from ..rendezvous import JoinListener, Rendezvous
 from .coordinator import Action, Coordinator, Evict, Refuse, StartTimer
 from .link_watch import LinkWatch
 from .members import Member
@@ -50,7 +50,7 @@ class CoordinatorServer:
         self._hub = hub
         self._me = machine.me
         self._on_action = on_action
-        self._listener: JoinListener | None = None
+        self._listener: Listener | None = None
         self._links: dict[int, Link] = {}
         self._actions: deque[Action] = deque()
         self._is_executing = False
@@ -109,7 +109,7 @@ class CoordinatorServer:
         protocol, version, hello = request.args
         if (protocol, version) != (PROTOCOL, VERSION):
             text = f"this group runs fanwise {VERSION}, the newcomer runs {version}; install one version everywhere"
-            request.answer(("refused", text))
+            request.answer(("refused", text, 0))
             return
         member, link = hello.member, request.link
         self._remove_predecessor(member)
@@ -119,7 +119,7 @@ class CoordinatorServer:
         pid = member.pid if member.host == self._me.host else 0
         on_lost = partial(self._lose, member.incarnation)
         LinkWatch(self._hub, link, self._heartbeat_s, pid=lambda: pid, on_lost=on_lost)
-        request.answer(("received", ""))
+        request.answer(("received", "", self._me.id))
         self.execute(self.machine.hello(hello))
 
     def _remove_predecessor(self, member: Member) -> None:

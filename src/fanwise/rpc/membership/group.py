@@ -24,20 +24,22 @@ from ...links.hub import Hub
 from ...links.link import Link, Reply, Request
 from ...links.peers import Ending
 from ...links.process_state import look_at, this_host
+from ...rendezvous.rendezvous import Rendezvous
 from ..constants import HEARTBEAT_S
 from ..hub_thread import OneShot, run_on_hub
 from ..messages.messages import install_codec
-from ..rendezvous import Rendezvous
 from ..worker_info import name_error
 from .coordinator import Action, Coordinator, Evict, FinishShutdown, Refuse, RequestCounts, RequestDial, SendUpdate
 from .coordinator_server import PROTOCOL, CoordinatorServer
 from .link_watch import LinkWatch
-from .members import COORDINATOR, Event, Hello, Left, Lost, Member, MemberState, Update
+from .members import Event, Hello, Left, Lost, Member, MemberState, Update
 
 _log = logging.getLogger("fanwise.rpc")
 
 _DIAL_S = 5.0
 _MIN_PAUSE_S, _MAX_PAUSE_S = 0.002, 0.05
+# At an address without a host, another rank opens a dynamic group if rank 0 has left, or has not done so in this time.
+_ALONE_S = 1.0
 _ASK_S = 1.0
 _GOODBYE_S = 5.0
 
@@ -47,6 +49,7 @@ class Group:
 
     Attributes:
         me: this worker.
+        coordinator: the rank of the coordinator: 0, unless another rank has opened a dynamic group.
         heartbeat_s: as in `join`.
         ending: set when the shutdown of the group is complete, or the group has ended for this worker.
         fenced: the reason, for errors, why the group has ended for this worker before it left; otherwise None.
@@ -59,6 +62,7 @@ class Group:
         self, hub: Hub, rendezvous: Rendezvous, me: Member, world_size: int | None, *, heartbeat_s: float = HEARTBEAT_S
     ) -> None:
         self.me = me
+        self.coordinator = 0
         self.world_size = world_size
         self.heartbeat_s = heartbeat_s
         self.fenced: str | None = None
@@ -116,9 +120,9 @@ class Group:
     def _join(self, within_s: float) -> None:
         now_s, url = self._hub.clock.now_s, self._rendezvous.address.url
         pause_s, reason = _MIN_PAUSE_S, ""
-        deadline_s = now_s() + within_s
+        start_s, deadline_s = now_s(), now_s() + within_s
         while True:
-            if self._connect(deadline_s):
+            if self._connect(now_s() - start_s, deadline_s):
                 answer = self._answer.wait(deadline_s - now_s())
                 if answer is None:
                     pending = self._pending_summary()
@@ -139,12 +143,14 @@ class Group:
             self._closed.wait(pause_s)
             pause_s = min(2 * pause_s, _MAX_PAUSE_S)
 
-    def _connect(self, deadline_s: float) -> bool:
+    def _connect(self, waited_s: float, deadline_s: float) -> bool:
         """Open the group or connect to its coordinator, and ask to join. Return False if neither is possible now."""
         self._answer, self._state = OneShot(), MemberState()
         # A worker that asks again is another incarnation: the group may have declared the one before lost.
         self.me = replace(self.me, incarnation=secrets.randbits(62))
-        if self.me.id == COORDINATOR and run_on_hub(self._hub, self._open):
+        has_host = bool(self._rendezvous.address.port)
+        may_open = self.me.id == 0 or (self.world_size is None and not has_host and waited_s >= _ALONE_S)
+        if may_open and run_on_hub(self._hub, self._open):
             return True
         left_s = min(_DIAL_S, max(0.001, deadline_s - self._hub.clock.now_s()))
         try:
@@ -161,7 +167,7 @@ class Group:
         server = CoordinatorServer(self._hub, machine, on_action=self._on_action, heartbeat_s=self.heartbeat_s)
         if not server.open(self._rendezvous):
             return False
-        self._server = server
+        self._server, self.coordinator = server, self.me.id
         server.execute(machine.hello(Hello(self.me, self.world_size)))
         return True
 
@@ -183,13 +189,13 @@ class Group:
 
     def _coordinator_pid(self) -> int:
         """Return the process ID of the coordinator, or 0 if it is unknown or of another host."""
-        coordinator = self._state.members.get(COORDINATOR)
+        coordinator = self._state.members.get(self.coordinator)
         return coordinator.pid if coordinator is not None and coordinator.host == self.me.host else 0
 
     def _on_reply(self, reply: Reply) -> None:
         """Handle the reply to a request to join. The coordinator decides later, unless its version is another."""
         try:
-            kind, text = reply.result()
+            kind, text, self.coordinator = reply.result()
         except FanwiseError as error:
             kind, text = "again", error.message
         if kind != "received":
@@ -240,7 +246,7 @@ class Group:
 
     def dial(self, member: Member, *, within_s: float) -> Link:
         """Open a link to the listener of `member`. Blocks; raises like `links.dial`."""
-        return self._rendezvous.dial_member(self._hub, member, within_s=within_s)
+        return self._rendezvous.dial_member(self._hub, member.address, member.host, within_s=within_s)
 
     def request_dial(self, member: Member) -> None:
         """Ask `member`, which this worker cannot reach, to dial this worker. Does not block; from any thread."""
@@ -327,7 +333,7 @@ class Group:
         if not self._is_member:
             self._answer.set("again", why or "the coordinator has left")
             return
-        coordinator = self._state.members[COORDINATOR]
+        coordinator = self._state.members[self.coordinator]
         event = Left(coordinator) if why is None else Lost(coordinator, why)
         fate = "has left" if why is None else f"was lost: {why.rstrip('.')}"
         self._end(

@@ -1,7 +1,7 @@
 """Members of a group, changes of the membership, and the view of one member. Pure: no link, thread or clock.
 
-The coordinator (`coordinator.py`), which is rank 0, numbers the views of its group: each join and each departure makes
-a new one. A new member receives all members, afterwards each change.
+The coordinator (`coordinator.py`) numbers the views of its group: each join and each departure makes a new one. A new
+member receives all members, afterwards each change.
 
 A member that was declared lost is fenced: its incarnation is refused for good, however late it wakes. A worker says
 which view it knows when it connects to another, and a worker that is missing from a view that is not older is no member
@@ -16,8 +16,6 @@ from ...base.errors import WorkerLostError
 from ..messages.ids import WorkerKey
 from ..messages.records import control_codec
 from ..worker_info import WorkerInfo
-
-COORDINATOR = 0  # the rank of the coordinator
 
 _RANK = operator.itemgetter(0)
 

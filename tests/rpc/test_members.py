@@ -10,8 +10,6 @@ from fanwise.rpc.membership.coordinator import (
     Action,
     Confirm,
     Coordinator,
-    Evict,
-    FinishShutdown,
     Refuse,
     RequestCounts,
     SendUpdate,
@@ -160,7 +158,7 @@ def test_a_valid_name_is_accepted() -> None:
 def test_a_lost_worker_may_return_as_another_incarnation(size: int | None) -> None:
     group = Group(size)
     group.join(hello(0, size), hello(1, size))
-    assert Evict(101, "killed") in group.execute(group.machine.lose(101, "killed"))
+    assert Refuse(101, "again", "killed") in group.execute(group.machine.lose(101, "killed"))
     assert confirmed(group.join(hello(1, size, life=1))) == [201]
     assert group.states[100].members[1] == member(1, life=1)
 
@@ -280,8 +278,8 @@ def test_a_worker_that_knows_as_much_and_is_missing_is_refused_and_a_newcomer_is
 
 def test_one_of_two_that_lost_their_link_is_lost_but_not_the_coordinator() -> None:
     group = dynamic(3)
-    assert Evict(102, "cut") in group.execute(group.machine.suspect(101, 102, "cut"))
-    assert Evict(101, "cut") in group.execute(group.machine.suspect(101, 100, "cut"))
+    assert Refuse(102, "again", "cut") in group.execute(group.machine.suspect(101, 102, "cut"))
+    assert Refuse(101, "again", "cut") in group.execute(group.machine.suspect(101, 100, "cut"))
     assert sorted(group.machine.members) == [0]
 
 
@@ -295,10 +293,6 @@ def test_clear_leaves_this_worker_only() -> None:
 # -- the barrier --------------------------------------------------------------------------------------------------
 
 
-def arrive(group: Group, *members: int) -> list[Action]:
-    return [action for one in members for action in group.execute(group.machine.arrive(one))]
-
-
 def count(group: Group, counts: dict[int, tuple[int, int]]) -> list[Action]:
     round = group.machine.barrier.round
     return [action for one, pair in counts.items() for action in group.execute(group.machine.counted(one, round, pair))]
@@ -306,45 +300,44 @@ def count(group: Group, counts: dict[int, tuple[int, int]]) -> list[Action]:
 
 def test_the_barrier_ends_after_two_equal_rounds_without_open_calls() -> None:
     group = static(2)
-    assert arrive(group, 101) == []
-    assert arrive(group, 100) == [RequestCounts(100, 1), RequestCounts(101, 1)]
-    assert count(group, {100: (1, 5), 101: (0, 3)}) == [StartTimer(2)]
-    assert group.machine.next_round(2) == [RequestCounts(100, 2), RequestCounts(101, 2)]
-    assert count(group, {100: (0, 5), 101: (0, 3)}) == [RequestCounts(100, 3), RequestCounts(101, 3)]
-    assert count(group, {100: (0, 5), 101: (0, 4)}) == [RequestCounts(100, 4), RequestCounts(101, 4)]
-    assert count(group, {100: (0, 5), 101: (0, 4)}) == [FinishShutdown(100), FinishShutdown(101)]
+    assert count(group, {101: (0, 3)}) == []
+    assert count(group, {100: (1, 5)}) == [StartTimer(1)]
+    assert group.machine.next_round(1) == [RequestCounts(100, 1), RequestCounts(101, 1)]
+    assert count(group, {100: (0, 5), 101: (0, 3)}) == [RequestCounts(100, 2), RequestCounts(101, 2)]
+    assert count(group, {100: (0, 5), 101: (0, 4)}) == [RequestCounts(100, 3), RequestCounts(101, 3)]
+    assert count(group, {100: (0, 5), 101: (0, 4)}) == [Confirm(100), Confirm(101)]
 
 
 def test_the_barrier_does_not_wait_for_lost_members() -> None:
     group = static(3)
-    assert arrive(group, 100, 101) == []
+    assert count(group, {100: (0, 1), 101: (0, 0)}) == []
     assert RequestCounts(100, 1) in group.execute(group.machine.lose(102, "killed"))
-    count(group, {100: (0, 1)})
+    count(group, {100: (0, 2)})
     assert RequestCounts(100, 2) in group.execute(group.machine.lose(101, "killed"))
-    assert count(group, {100: (0, 1)}) == [FinishShutdown(100)]
+    assert count(group, {100: (0, 2)}) == [Confirm(100)]
 
 
 def test_the_summary_names_members_with_open_calls() -> None:
     group = static(2)
-    arrive(group, 100, 101)
+    count(group, {100: (0, 0), 101: (0, 0)})
     assert group.machine.pending_summary() == "calls were still open"
     count(group, {101: (2, 5)})
     assert group.machine.pending_summary().startswith("calls were still open: made by, or running on, 'w1' (rank 1, ")
 
 
-def test_the_summary_names_members_that_have_not_arrived() -> None:
+def test_the_summary_names_members_that_have_not_called_shutdown() -> None:
     group = static(2)
-    arrive(group, 101)
+    count(group, {101: (0, 0)})
     assert group.machine.pending_summary().startswith("these have not called shutdown: 'w0' (rank 0, ")
 
 
 def test_counts_of_another_round_are_ignored() -> None:
     group = static(2)
-    arrive(group, 100, 101)
+    count(group, {100: (0, 0), 101: (0, 0)})
     assert group.machine.counted(100, 7, (0, 0)) == [] and group.machine.barrier.counts == {}
 
 
 def test_nobody_joins_while_rounds_are_counted() -> None:
     group = static(2)
-    arrive(group, 100, 101)
+    count(group, {100: (0, 0), 101: (0, 0)})
     assert refusal(group.join(hello(1, 2, life=1))).kind == "again"

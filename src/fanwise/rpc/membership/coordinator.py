@@ -2,14 +2,14 @@
 
     hello  --> Refuse, or SendUpdate and Confirm   Confirm when all members have confirmed the view with the new member
     leave  --> SendUpdate, Confirm                 Confirm when all members have confirmed the view without it
-    lose   --> Evict, SendUpdate
-    arrive, counted --> RequestCounts, StartTimer, FinishShutdown: the barrier of a graceful shutdown
+    lose, suspect --> Refuse, SendUpdate
+    counted --> RequestCounts, StartTimer, Confirm: the barrier of a graceful shutdown
 
 The coordinator is a member of the group like the others. Members are identified by their incarnation. A static group
 sends no updates before all its ranks have joined. Then it compares the names, so that all workers learn of a duplicate.
 
-The barrier: when all members have arrived, each reports (open calls, calls ever started), in rounds. Two equal rounds
-in a row without open calls end the shutdown. Members that leave or are lost are not waited for.
+The barrier: each member reports (open calls, calls ever started) in rounds; it begins round 0 itself, by its shutdown.
+Two equal rounds in a row without open calls end the shutdown. Members that leave or are lost are not waited for.
 """
 
 from collections.abc import Collection
@@ -31,26 +31,21 @@ class SendUpdate:
 
 @dataclass(frozen=True, slots=True)
 class Confirm:
-    """Action: tell `to` that all other members know that it has joined, or left."""
+    """Action: tell `to` that all know that it has joined, or left, or that the shutdown of the group is complete."""
 
     to: int
 
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """Action: tell `to` that it cannot join. "again": it may retry; "refused": it does not fit."""
+    """Action: tell `to` that it is no member, and close its link.
+
+    "refused": it does not fit into the group. "again": it may join again; a member was declared lost.
+    """
 
     to: int
     kind: Literal["refused", "again"]
     text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Evict:
-    """Action: tell `to` that it was declared lost, and close its link."""
-
-    to: int
-    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +64,6 @@ class StartTimer:
 
 
 @dataclass(frozen=True, slots=True)
-class FinishShutdown:
-    """Action: tell `to` that the shutdown of the group is complete."""
-
-    to: int
-
-
-@dataclass(frozen=True, slots=True)
 class RequestDial:
     """Action: ask `to` to dial a member that cannot dial it."""
 
@@ -83,16 +71,15 @@ class RequestDial:
     incarnation: int
 
 
-control_codec.register(SendUpdate, Confirm, Refuse, Evict, RequestCounts, FinishShutdown, RequestDial, first_code=64)
+control_codec.register(SendUpdate, Confirm, Refuse, RequestCounts, RequestDial, first_code=64)
 
-Action = SendUpdate | Confirm | Refuse | Evict | RequestCounts | StartTimer | FinishShutdown | RequestDial
+Action = SendUpdate | Confirm | Refuse | RequestCounts | StartTimer | RequestDial
 
 
 @dataclass(slots=True)
 class Barrier:
     """State of the graceful shutdown of a static group."""
 
-    arrived: set[int] = field(default_factory=set)
     round: int = 0
     is_complete: bool = False
     is_pausing: bool = False
@@ -101,11 +88,7 @@ class Barrier:
 
     def step(self, members: Collection[int]) -> list[Action]:
         """Return the actions that follow from the events so far. Nobody joins while rounds are counted."""
-        if self.is_complete or self.is_pausing or not members or not self.arrived.issuperset(members):
-            return []
-        if self.round == 0:
-            return self.begin_round(members)
-        if not self.counts.keys() >= set(members):
+        if self.is_complete or self.is_pausing or not members or not self.counts.keys() >= set(members):
             return []
         counts = {incarnation: self.counts[incarnation] for incarnation in members}
         is_repeated = all(self.previous_counts.get(incarnation) == counts[incarnation] for incarnation in members)
@@ -116,7 +99,7 @@ class Barrier:
         if not is_repeated:
             return self.begin_round(members)
         self.is_complete = True
-        return [FinishShutdown(to) for to in sorted(members)]
+        return [Confirm(to) for to in sorted(members)]
 
     def begin_round(self, members: Collection[int]) -> list[Action]:
         self.round += 1
@@ -163,8 +146,8 @@ class Coordinator:
         if self.is_forming:
             missing = ", ".join(str(rank) for rank in range(self.world_size or 0) if rank not in self.members)
             return f"{len(members)} of {self.world_size} workers are there; missing: rank {missing}"
-        absent = [str(member) for member in members if member.incarnation not in barrier.arrived]
-        if absent and barrier.arrived:
+        absent = [str(member) for member in members if member.incarnation not in barrier.counts]
+        if absent and barrier.counts and barrier.round == 0:
             return f"these have not called shutdown: {', '.join(absent)}"
         unconfirmed = set[int]().union(*(confirmation.missing for confirmation in self._confirmations.values()))
         slow = [str(member) for member in members if member.incarnation in unconfirmed]
@@ -209,9 +192,10 @@ class Coordinator:
         former = self._remove(member)
         if former is None:
             return []
+        refusal = Refuse(member, "again", why)
         if self.is_forming:
-            return [Evict(member, why)]
-        return [Evict(member, why), *self._publish(Departure(former.id, why), self._incarnations()), *self._settle()]
+            return [refusal]
+        return [refusal, *self._publish(Departure(former.id, why), self._incarnations()), *self._settle()]
 
     def suspect(self, member: int, other: int, why: str) -> list[Action]:
         """The link between two members has ended, so one of them is lost. The coordinator stays."""
@@ -221,13 +205,11 @@ class Coordinator:
         """A member cannot dial `to`."""
         return [RequestDial(to, member)]
 
-    def arrive(self, member: int) -> list[Action]:
-        """A member has called its graceful shutdown."""
-        self.barrier.arrived.add(member)
-        return self.barrier.step(self._incarnations())
-
     def counted(self, member: int, round: int, counts: tuple[int, int]) -> list[Action]:
-        """A member reports (open calls, calls ever started). Ignored unless it is for the current round."""
+        """A member reports (open calls, calls ever started), for round 0 when it calls its graceful shutdown.
+
+        Ignored unless it is for the current round.
+        """
         if round == self.barrier.round and not self.barrier.is_pausing:
             self.barrier.counts[member] = counts
         return self.barrier.step(self._incarnations())
@@ -242,7 +224,7 @@ class Coordinator:
 
     def _refusal(self, hello: Hello) -> Refuse | None:
         member = hello.member
-        if self._is_closing or self.barrier.is_complete or self.barrier.round:
+        if self._is_closing or self.barrier.round or self.barrier.is_pausing:
             return Refuse(member.incarnation, "again", "the group at this address is closing")
         problem = self._mismatch(hello) or self._conflict(member)
         return None if problem is None else Refuse(member.incarnation, "refused", problem)

@@ -1,6 +1,6 @@
 """The server of the coordinator: executes the actions of `coordinator.py`, in the process that opened the group.
 
-    members' links --join, then `_EVENTS`--> Coordinator --actions--> links, or `on_action`
+    members' links --join, then `EVENTS`--> Coordinator --actions--> links, or `on_action`
 
 A member is lost when its link ends without a goodbye, when its process was stopped for 5 s, or when it answers nothing
 for `heartbeat_s` (between hosts). Everything runs on the hub's thread and does not block. The member in this process
@@ -21,13 +21,13 @@ from ...links.peers import Ending
 from ...links.process_state import has_ended
 from ...rendezvous.rendezvous import Listener, Rendezvous
 from ..messages.messages import install_codec
-from .coordinator import Action, Coordinator, Evict, Refuse, StartTimer
+from .coordinator import Action, Coordinator, Refuse, StartTimer
 from .link_watch import LinkWatch
 from .members import Member
 
 PROTOCOL = 6
 _PAUSE_S = 0.01
-_EVENTS = {"confirm", "arrive", "counted", "leave", "lose", "suspect", "request_dial"}
+EVENTS = {"confirm", "counted", "leave", "suspect", "request_dial"}
 
 
 class CoordinatorServer:
@@ -90,10 +90,9 @@ class CoordinatorServer:
             link = self._links[action.to]
             with contextlib.suppress(FanwiseError):  # the end of the link is about to be reported
                 link.notify("action", action)
-            if isinstance(action, (Evict, Refuse)):
-                del self._links[action.to]  # the worker closes it when it has read this
-            if isinstance(action, Evict):
-                link.close("declared lost")
+            if isinstance(action, Refuse):
+                del self._links[action.to]
+                link.close(action.text)
 
     # -- messages of members ---------------------------------------------------------------------------------------
 
@@ -140,7 +139,7 @@ class CoordinatorServer:
 
     def on_event(self, sender: int, method: str, *args: Any) -> None:
         """Handle an event of a member: a method of `Coordinator`."""
-        if method in _EVENTS:
+        if method in EVENTS:
             self.execute(getattr(self.machine, method)(sender, *args))
 
     def pending_summary(self) -> str:

@@ -29,7 +29,7 @@ from ..constants import HEARTBEAT_S
 from ..hub_thread import OneShot, run_on_hub
 from ..messages.messages import install_codec
 from ..worker_info import name_error
-from .coordinator import Action, Coordinator, Evict, FinishShutdown, Refuse, RequestCounts, RequestDial, SendUpdate
+from .coordinator import Action, Coordinator, Refuse, RequestCounts, RequestDial, SendUpdate
 from .coordinator_server import PROTOCOL, CoordinatorServer
 from .link_watch import LinkWatch
 from .members import Event, Hello, Left, Lost, Member, MemberState, Update
@@ -272,18 +272,15 @@ class Group:
             self._apply(action.update)
         elif isinstance(action, RequestCounts):
             self._notify("counted", action.round, self._open_calls())
-        elif isinstance(action, FinishShutdown):
-            self.ending.set("finished")
-        elif isinstance(action, Evict):
-            self._evict(action.why)
         elif isinstance(action, Refuse):
-            self._answer.set(action.kind, action.text)
+            self._on_refused(action)
         elif isinstance(action, RequestDial):
             for member in self._state.members.values():
                 if member.incarnation == action.incarnation:
                     self.on_dial_request(member)
-        elif self._is_member:
+        elif self._is_member:  # it has left, or waits for the others in a shutdown
             self._left.set()
+            self.ending.set("finished")
         else:
             self._is_member = True
             self._answer.set("done")
@@ -323,7 +320,9 @@ class Group:
     def _lose_coordinator(self, link: Link, why: str) -> None:
         """The coordinator does not answer any more."""
         if link is self._link:
-            self._notify("lose", f"it considers this coordinator lost: {why}")
+            coordinator = self._state.members.get(self.coordinator)
+            if coordinator is not None:
+                self._notify("suspect", coordinator.incarnation, f"it considers this coordinator lost: {why}")
             self._end_without_coordinator(why)
         link.close("the coordinator was declared lost")
 
@@ -342,13 +341,12 @@ class Group:
             event,
         )
 
-    def _evict(self, why: str) -> None:
-        """The coordinator has declared this worker lost."""
+    def _on_refused(self, refusal: Refuse) -> None:
         if not self._is_member:
-            self._answer.set("again", why)
+            self._answer.set(refusal.kind, refusal.text)
             return
         self._end(
-            f"this worker, {self.me}, was declared lost by the others: {why}.\n"
+            f"this worker, {self.me}, was declared lost by the others: {refusal.text}.\n"
             f"They refuse its messages. Call shutdown, then init_rpc, to join again as another incarnation."
         )
 
@@ -405,7 +403,7 @@ class Group:
     def _wait_for_others(self, within_s: float | None, deadline_s: float | None) -> None:
         is_static = self.world_size is not None
         if is_static:
-            run_on_hub(self._hub, lambda: self._notify("arrive"))
+            run_on_hub(self._hub, lambda: self._notify("counted", 0, self._open_calls()))
         while not self.ending.is_set and (is_static or self._open_calls()[0]):
             left_s = _ASK_S if deadline_s is None else deadline_s - self._hub.clock.now_s()
             if left_s <= 0:

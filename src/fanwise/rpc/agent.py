@@ -90,14 +90,11 @@ class Agent:
             cuda_ipc=CudaIpc(self),
             allowed=options.allowed,
             devices=self.devices,
-            name_of=self._name_of,
+            name_of=lambda id: self.worker(id).name,
         )
         self.queues = Queues(hub, runners)
         self.server = Server(
-            self.serializer,
-            runners,
-            enqueue_actor_call=self.queues.enqueue,
-            references=self.references,
+            self.serializer, runners, enqueue_actor_call=self.queues.enqueue, references=self.references
         )
         self._early_calls = EarlyCalls(self.server.serve)
         self.sender = Sender(self)
@@ -148,16 +145,13 @@ class Agent:
             return former.info
         return info
 
-    def _name_of(self, id: int) -> str:
-        return self.worker(id).name
-
     @property
     def has_joined(self) -> bool:
         return self._group is not None
 
     def workers(self) -> list[WorkerInfo]:
         """Return all live workers, including this one, ordered by id."""
-        return [member.info for _, member in sorted(self.group.members().items())]
+        return [member.info for member in self.group.members().values()]
 
     def _on_event(self, event: Event) -> None:
         """Handle a membership event, on the hub's thread."""
@@ -239,10 +233,9 @@ class Agent:
 
     def debug_counts(self) -> dict[str, int]:
         """Return counters for debugging, under torch's names."""
-        num_open_in = self.server.num_open
         return {
             "agent.thread_pool_size": self._runners.limit,
-            "agent.server_active_calls": num_open_in,
+            "agent.server_active_calls": self.server.num_open,
             "agent.client_active_calls": self.connections.num_open,
             "agent.calls_begun": self.server.num_begun,
         }

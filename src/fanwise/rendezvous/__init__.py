@@ -1,4 +1,4 @@
-"""Where the processes of a group meet. Used by rpc and parallel. Loads no torch.
+"""Rendezvous of the processes of a group. Used by rpc and parallel. Loads no torch.
 
 rendezvous   open_rendezvous: the rendezvous at an address
 addresses    the meaning of env://, tcp:// and file://, and the addresses of this host

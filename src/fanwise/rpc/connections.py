@@ -208,15 +208,15 @@ class Connections:
             try:
                 return self.dial(member, max(0.0, min(limit_s, deadline_s - now_s())))
             except DeadlineExceeded:
-                if self._must_give_up(member) or now_s() >= deadline_s:
+                if self.closed or not self._is_member(member) or now_s() >= deadline_s:
                     raise
                 limit_s = _CONNECT_S
             except WorkerLostError:
-                if self._must_give_up(member) or now_s() >= refused_until_s:
+                if self._should_stop_dialing(member) or now_s() >= refused_until_s:
                     raise
             self._closing.wait(_PAUSE_S)
 
-    def _must_give_up(self, member: Member) -> bool:
+    def _should_stop_dialing(self, member: Member) -> bool:
         return self.closed or self.group.ending.is_set or not self._is_member(member)
 
     def dial(self, member: Member, within_s: float) -> Link:
@@ -240,7 +240,7 @@ class Connections:
         limit_s = now_s() + _CONNECT_S
         self.group.request_dial(member)
         while (link := self.routes.link_to(member.id)) is None:
-            if self._must_give_up(member):
+            if self._should_stop_dialing(member):
                 raise error
             if now_s() >= deadline_s:
                 raise DeadlineExceeded(f"the link to worker {member.name} was not made in time.")
@@ -306,16 +306,16 @@ class Connections:
     def _on_link_ended(self, member: Member, link: Link, ending: Ending) -> None:
         self.routes.remove(member.id, link)
         with self._lock:
-            others = [known for known in self._links.pop(member.incarnation, []) if known is not link]
-            if others:
-                self._links[member.incarnation] = others
+            open_links = [known for known in self._links.pop(member.incarnation, []) if known is not link]
+            if open_links:
+                self._links[member.incarnation] = open_links
             if ending.clean or self.closed or not self._is_member(member) or member.incarnation in self._lost:
                 return
             self._lost[member.incarnation] = ending.reason
         self.group.suspect(member, ending.reason)
         self.routes.fail_all(member.id, WorkerLostError(f"worker {member.name} was lost: {ending.reason}"))
-        for other in others:
-            other.lose(ending.reason)
+        for open_link in open_links:
+            open_link.lose(ending.reason)
 
     def lost(self, member: Member) -> None:
         """Fail everything that waits for a lost member."""

@@ -75,7 +75,7 @@ class Routes:
         """Number of calls that are queued or wait for a reply, without streams."""
         with self._lock:
             queues = list(self._queues.values())
-            # In this order, so that a call sent meanwhile is counted twice rather than not at all.
+            # Links last, so that a call sent meanwhile is counted twice rather than not at all.
             num_queued = sum(len(queue.calls) + queue.num_sending for queue in queues)
             links = [*self.links.values(), *(queue.link for queue in queues if queue.link is not None)]
         return num_queued + sum(link.num_open_whole for link in links)

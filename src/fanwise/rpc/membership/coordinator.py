@@ -168,8 +168,8 @@ class Coordinator:
         self.members[member.id] = member
         if self.is_forming:
             return self._form()
-        others = self._incarnations() - {member.incarnation}
-        actions = self._publish(member, others, waiting=[member.incarnation])
+        known_members = self._incarnations() - {member.incarnation}
+        actions = self._publish(member, known_members, waiting=[member.incarnation])
         return [*actions, self._welcome(member.incarnation)]
 
     def confirm(self, member: int, number: int) -> list[Action]:
@@ -197,9 +197,9 @@ class Coordinator:
             return [refusal]
         return [refusal, *self._publish(Departure(former.id, why), self._incarnations()), *self._settle()]
 
-    def suspect(self, member: int, other: int, why: str) -> list[Action]:
+    def suspect(self, member: int, peer: int, why: str) -> list[Action]:
         """The link between two members has ended, so one of them is lost. The coordinator stays."""
-        return self.lose(member if other == self.me.incarnation else other, why)
+        return self.lose(member if peer == self.me.incarnation else peer, why)
 
     def request_dial(self, member: int, to: int) -> list[Action]:
         """A member cannot dial `to`."""

@@ -239,7 +239,7 @@ class Group:
     def refusal(self, member: Member, incarnation: int, knows: int) -> str | None:
         """Return why to refuse a link of `member`, which knows view `knows` and dials `incarnation`; None to accept."""
         if incarnation != self.me.incarnation:
-            return f"{self.me} is another incarnation of the worker that was to be called; the one before is gone"
+            return f"the worker that was to be called has ended; {self.me} is a later incarnation of it"
         if self.fenced is not None:
             return self.fenced
         return f"{member} was declared lost, or has left" if self._state.refuses(member, knows) else None

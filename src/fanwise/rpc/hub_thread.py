@@ -3,6 +3,7 @@
 import concurrent.futures
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 from ..links.hub import Hub
@@ -40,17 +41,17 @@ def run_on_hub(hub: Hub, function: Callable[[], T]) -> T:
         return function()
     hub.check_usable()
     future: concurrent.futures.Future[T] = concurrent.futures.Future()
-
-    def run() -> None:
-        try:
-            future.set_result(function())
-        except BaseException as error:
-            future.set_exception(error)
-
-    hub.call_soon(run)
+    hub.call_soon(partial(_complete, future, function))
     try:
         while not concurrent.futures.wait([future], _CHECK_S).done:
             hub.check_usable()
         return future.result()
     finally:
-        del future, run  # else an error would keep this frame alive
+        del future  # else an error would keep this frame alive
+
+
+def _complete(future: "concurrent.futures.Future[T]", function: Callable[[], T]) -> None:
+    try:
+        future.set_result(function())
+    except BaseException as error:
+        future.set_exception(error)

@@ -147,7 +147,7 @@ def coordinator(size: Size, payload: dict[str, object]) -> str:
 
 def confirm_all(machine_of_group: Coordinator) -> None:
     """All members confirm the newest view."""
-    for incarnation in list(machine_of_group.confirmed):
+    for incarnation in [member.incarnation for member in machine_of_group.members.values()]:
         machine_of_group.confirm(incarnation, machine_of_group.number)
 
 

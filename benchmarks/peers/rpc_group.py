@@ -38,7 +38,7 @@ def imported(library: str) -> Any:  # Any: the module under either name
 def join(library: str, rank: int, world_size: int, init_method: str, device: str = "cpu") -> Any:  # Any: as above
     rpc = imported(library)
     if "FANWISE_SECRET" in os.environ:  # neighbours would share memory
-        entrance: Any = importlib.import_module("fanwise.rpc.rendezvous.tls")  # Any: its name is replaced
+        entrance: Any = importlib.import_module("fanwise.rendezvous.tls")  # Any: its name is replaced
         entrance.this_host = lambda: "a host of its own"
     torch.set_num_threads(1)  # two workers share two cores; spinning OpenMP threads would drown what we measure
     options = rpc.TensorPipeRpcBackendOptions(init_method=init_method)

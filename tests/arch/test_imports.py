@@ -15,7 +15,7 @@ from random_trees import dotted, nodes_of
 Sources = Mapping[str, str]  # text by path below src/fanwise
 
 # DESIGN section 2. Each layer may import those to the left of it; beside the chain `plot -> base` and `zoo -> base`.
-CHAIN = ["base", "tensor", "links", "pool", "rpc", "parallel", "tune", "board"]
+CHAIN = ["base", "tensor", "links", "pool", "rendezvous", "rpc", "parallel", "tune", "board"]
 MAY_IMPORT = {layer: set(CHAIN[: place + 1]) for place, layer in enumerate(CHAIN)}
 MAY_IMPORT |= {"plot": {"plot", "base"}, "zoo": {"zoo", "base"}}
 MAY_IMPORT["tune"] |= {"plot"}

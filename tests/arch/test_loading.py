@@ -96,7 +96,11 @@ def test_an_unknown_name_of_the_root_says_what_there_is() -> None:
 
 
 def test_import_fanwise_is_enough_for_every_layer_and_for_the_errors() -> None:
-    layers = {path.parent.name for path in (REPOSITORY / "src" / "fanwise").glob("*/__init__.py")} - {"cli", "links"}
+    layers = {path.parent.name for path in (REPOSITORY / "src" / "fanwise").glob("*/__init__.py")} - {
+        "cli",
+        "links",
+        "rendezvous",
+    }
     uses = "\n".join(f"assert fanwise.{name}.__name__ == 'fanwise.{name}'" for name in sorted({*layers, "errors"}))
     listed = f"assert { ({*layers, 'errors', 'Pool'})!r} <= set(dir(fanwise))"
     assert "fanwise" in loaded_by(f"import fanwise\n{listed}\n{uses}\nfrom fanwise import errors, rpc")

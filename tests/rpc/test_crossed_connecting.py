@@ -17,7 +17,7 @@ from fanwise.base.errors import WorkerLostError
 from fanwise.links.hub import Hub
 from fanwise.links.link import Link, Request
 from fanwise.links.transports.wires import SocketWire
-from fanwise.rpc.connections.connections import Connections
+from fanwise.rpc.connections import Connections
 from fanwise.rpc.hub_thread import OneShot
 from fanwise.rpc.membership.members import Member
 from fanwise.rpc.worker_info import WorkerInfo
@@ -33,7 +33,7 @@ class Side:
         self.me = Member(f"w{id}", id, 10 + id, "", f"host{id}", 0)
         self.hub = Hub(name=self.me.name)
         self.hub.start()
-        self.fenced, self.has_left, self.knows = None, False, 1
+        self.fenced, self.knows = None, 1
         self.ending, self.former = OneShot(), dict[int, Member]()
         self.suspected: list[str] = []
         self.other: Side

@@ -25,6 +25,7 @@ from rpc_workers import Worker, Workers
 import fanwise.rpc as rpc
 from fanwise.links import frames
 from fanwise.links.security.handshake import NONCE_SIZE, DialerHandshake
+from fanwise.rendezvous.unix import host_key
 from fanwise.rpc import agent
 from fanwise.rpc.allowed import encode_call
 from fanwise.rpc.membership.coordinator import SendUpdate
@@ -33,7 +34,6 @@ from fanwise.rpc.messages.ids import Fork, GlobalId, WorkerKey
 from fanwise.rpc.messages.messages import addressed, compose, dumps
 from fanwise.rpc.messages.metadata import Address, Metadata, pack
 from fanwise.rpc.references.orders import Batch, ChildAccepted, Drain, ForkRequest, Release
-from fanwise.rpc.rendezvous.unix import host_key
 from fanwise.tensor.wire.header import ENGINE_CODES, MAGIC, VERSION
 from fanwise.testing import within
 
@@ -93,8 +93,8 @@ def words(chance: random.Random, incarnation: int, *, with_pickles: bool, canary
         ("devices", ()),
         ("devices.uuids", ()),
         ("pending", ()),
-        ("action", (SendUpdate(incarnation, Update(9, 0, 0, (member,))),)),
-        ("action", (SendUpdate(incarnation, Update(11, 9, 0, (Departure(1, "lost"), member))),)),
+        ("action", (SendUpdate(incarnation, Update(9, (member,))),)),
+        ("action", (SendUpdate(incarnation, Update(11, (Departure(1, "lost"), member))),)),
     ]
     tensors = [
         torch.ones(5, 3).t(),

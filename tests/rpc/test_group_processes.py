@@ -17,9 +17,9 @@ import pytest
 
 from fanwise.base.errors import DeadlineExceeded, JoinError, WorkerLostError
 from fanwise.links.hub import Hub
+from fanwise.rendezvous.addresses import Address
+from fanwise.rendezvous.unix import UnixRendezvous
 from fanwise.rpc.membership.group import Group
-from fanwise.rpc.rendezvous.addresses import Address
-from fanwise.rpc.rendezvous.unix import UnixRendezvous
 from fanwise.testing import within
 
 LIMIT_S = 20.0
@@ -44,7 +44,7 @@ class Body:
         settings: Any = self.settings  # Any: keyword arguments of several types
         self.group = group = Group.join(self.hub, self.rendezvous, address=address, within_s=within_s, **settings)
         group.on_event.append(lambda event: self.events.append((type(event).__name__.lower(), event.member.name)))
-        group.on_fenced.append(lambda why: self.events.append(("fenced", why)))
+        group.on_fenced = lambda why: self.events.append(("fenced", why))
         return group.me.incarnation
 
     def names(self) -> list[str]:

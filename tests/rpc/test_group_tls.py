@@ -16,12 +16,12 @@ from fanwise.links.link import Link
 from fanwise.links.process_state import this_host
 from fanwise.links.shared_secret import new_secret
 from fanwise.links.transports.unix import dial
+from fanwise.rendezvous.addresses import Address, parse
+from fanwise.rendezvous.rendezvous import open_rendezvous
+from fanwise.rendezvous.tls import TlsRendezvous
+from fanwise.rendezvous.unix import UnixRendezvous
 from fanwise.rpc.membership.group import Group
 from fanwise.rpc.membership.members import Event, Lost, Member
-from fanwise.rpc.rendezvous import open_rendezvous
-from fanwise.rpc.rendezvous.addresses import Address, parse
-from fanwise.rpc.rendezvous.tls import TlsRendezvous
-from fanwise.rpc.rendezvous.unix import UnixRendezvous
 from fanwise.testing import within
 
 LIMIT_S = 20.0
@@ -162,7 +162,7 @@ def listening(hubs: list[Hub], where: Address) -> tuple[TlsRendezvous, Member]:
 
 def pid_reached(meeting: TlsRendezvous, hub: Hub, member: Member) -> int:
     """Of the process that answered, where the kernel tells that; 0 over TLS."""
-    link = meeting.dial_member(hub, member, within_s=LIMIT_S)
+    link = meeting.dial_member(hub, member.address, member.host, within_s=LIMIT_S)
     link.open()
     assert link.ask("where", within_s=LIMIT_S) == "here"
     return link.peer.pid
@@ -197,7 +197,7 @@ def test_a_neighbours_socket_takes_only_who_holds_the_secret(
     _, member = listening
     stranger = TlsRendezvous(where, new_secret())
     with pytest.raises(AuthenticationError):
-        stranger.dial_member(hubs[1], member, within_s=LIMIT_S)
+        stranger.dial_member(hubs[1], member.address, member.host, within_s=LIMIT_S)
     with pytest.raises(WorkerLostError, match="did not accept our key"):
         dial(hubs[1], Path(member.address.split(" ", 2)[2]), stranger._key, within_s=LIMIT_S)
 

@@ -10,16 +10,12 @@ from fanwise.rpc.membership.coordinator import (
     Action,
     Confirm,
     Coordinator,
-    Evict,
-    FinishShutdown,
     Refuse,
     RequestCounts,
     SendUpdate,
     StartTimer,
 )
 from fanwise.rpc.membership.members import (
-    FORGOTTEN,
-    REASONS_KEPT,
     Departure,
     Hello,
     Joined,
@@ -162,8 +158,7 @@ def test_a_valid_name_is_accepted() -> None:
 def test_a_lost_worker_may_return_as_another_incarnation(size: int | None) -> None:
     group = Group(size)
     group.join(hello(0, size), hello(1, size))
-    assert Evict(101, "killed") in group.execute(group.machine.lose(101, "killed"))
-    assert group.states[100].lost == {101: "killed"}
+    assert Refuse(101, "again", "killed") in group.execute(group.machine.lose(101, "killed"))
     assert confirmed(group.join(hello(1, size, life=1))) == [201]
     assert group.states[100].members[1] == member(1, life=1)
 
@@ -194,16 +189,9 @@ def test_a_member_that_leaves_a_forming_group_is_confirmed_at_once() -> None:
 def test_a_newcomer_receives_all_members_and_the_others_what_changed() -> None:
     group = dynamic(2)
     sent = updates(group.machine.hello(hello(2)))
-    assert sent[102] == Update(3, 0, 0, (member(0), member(1), member(2)))
-    assert sent[100] == sent[101] == Update(3, 2, 0, (member(2),))
-
-
-def test_a_member_that_has_not_confirmed_receives_the_other_changes_afterwards() -> None:
-    group = dynamic(3)
-    assert set(updates(group.machine.lose(102, "killed"))) == {100, 101}
-    assert set(updates(group.machine.hello(hello(3)))) == {103}
-    assert updates(group.machine.leave(103)) == {}
-    assert updates(group.machine.confirm(101, 4)) == {101: Update(6, 4, 0, (member(3), Departure(3, None)))}
+    assert sent[102] == Update(3, (member(0), member(1), member(2)))
+    assert sent[100] == sent[101] == Update(3, (member(2),))
+    assert updates(group.machine.leave(102)) == dict.fromkeys((100, 101), Update(4, (Departure(2, None),)))
 
 
 def test_the_summary_names_members_that_have_not_confirmed() -> None:
@@ -216,37 +204,30 @@ def test_the_summary_names_members_that_have_not_confirmed() -> None:
 def test_a_stale_confirmation_has_no_effect() -> None:
     group = dynamic(2)
     assert group.machine.confirm(101, 1) == [] and group.machine.confirm(999, 2) == []
-    assert group.machine.confirmed == {100: 2, 101: 2}
-
-
-def test_changes_that_all_have_received_are_dropped() -> None:
-    group = dynamic(2)
-    for life in range(5):
-        group.join(hello(2, life=life))
-        group.execute(group.machine.lose(100 * (life + 1) + 2, "killed"))
-    assert group.machine._changes == [] and set(group.machine._sent) == {100, 101}
 
 
 def test_the_events_of_an_update_are_its_changes() -> None:
     state = MemberState()
-    assert state.apply(Update(3, 0, 0, (member(0), member(1), member(2)))) == []
-    changes = (Departure(1, "killed"), Departure(2, None), member(1, life=1))
-    events = state.apply(Update(6, 3, 0, changes))
-    assert events == [Lost(member(1), "killed"), Left(member(2)), Joined(member(1, life=1))]
+    assert state.apply(Update(3, (member(0), member(1), member(2)))) == []
+    assert state.apply(Update(4, (Departure(1, "killed"),))) == [Lost(member(1), "killed")]
+    assert state.apply(Update(5, (Departure(2, None),))) == [Left(member(2))]
+    assert state.apply(Update(6, (member(1, life=1),))) == [Joined(member(1, life=1))]
     assert state.members == {0: member(0), 1: member(1, life=1)}
-    assert state.former == {1: member(1), 2: member(2)} and state.lost == {101: "killed"}
+    assert state.former == {1: member(1), 2: member(2)}
 
 
-def test_an_update_of_another_view_is_an_error() -> None:
-    with pytest.raises(AssertionError, match="update of view 4, but view 0 is known"):
-        MemberState().apply(Update(5, 4, 0, ()))
+def test_an_update_that_follows_another_view_is_an_error() -> None:
+    state = MemberState()
+    state.apply(Update(3, (member(0),)))
+    with pytest.raises(AssertionError, match="update 5 follows view 3"):
+        state.apply(Update(5, (member(1),)))
 
 
 def test_an_update_does_not_change_the_dicts_that_other_threads_read() -> None:
     state = MemberState()
-    state.apply(Update(2, 0, 0, (member(0), member(1))))
+    state.apply(Update(2, (member(0), member(1))))
     members, former = state.members, state.former
-    state.apply(Update(3, 2, 0, (Departure(1, None),)))
+    state.apply(Update(3, (Departure(1, None),)))
     assert members == {0: member(0), 1: member(1)} and former == {}
 
 
@@ -254,17 +235,16 @@ def test_an_update_does_not_change_the_dicts_that_other_threads_read() -> None:
 def test_every_member_that_confirms_has_the_view_of_the_coordinator(steps: list[tuple[int, str]]) -> None:
     group = Group(None)
     machine, life = group.machine, 0
-    pending: dict[int, Update] = {}
+    pending: dict[int, list[Update]] = {}
 
     def collect(actions: list[Action]) -> None:
         for action in actions:
             if isinstance(action, SendUpdate):
-                assert action.to not in pending
-                pending[action.to] = action.update
+                pending.setdefault(action.to, []).append(action.update)
 
     def confirm(incarnation: int) -> None:
-        update = pending.pop(incarnation, None)
-        if update is not None and incarnation in machine.confirmed:
+        if pending.get(incarnation):
+            update = pending[incarnation].pop(0)
             group.states.setdefault(incarnation, MemberState()).apply(update)
             collect(machine.confirm(incarnation, update.number))
 
@@ -280,42 +260,37 @@ def test_every_member_that_confirms_has_the_view_of_the_coordinator(steps: list[
             collect(machine.leave(present.incarnation))
         elif present is not None and step == "lose":
             collect(machine.lose(present.incarnation, "killed"))
-    while any(incarnation in machine.confirmed for incarnation in pending):
+    while any(pending.values()):
         for incarnation in list(pending):
             confirm(incarnation)
-    for incarnation in machine.confirmed:
-        assert group.states[incarnation].members == dict(sorted(machine.members.items()))
+    for present in machine.members.values():
+        assert group.states[present.incarnation].members == dict(sorted(machine.members.items()))
+    assert machine._confirmations == {}
 
 
 def test_a_worker_that_knows_as_much_and_is_missing_is_refused_and_a_newcomer_is_not() -> None:
     state = MemberState()
-    state.apply(Update(5, 0, 0, (member(0), member(1))))
-    state.apply(Update(6, 5, 0, (Departure(1, "killed"),)))
-    assert state.refusal(101, 1) == "killed"
-    assert state.refusal(102, 6) == FORGOTTEN and state.refusal(102, 1) == FORGOTTEN
-    assert state.refusal(103, 7) is None and state.refusal(100, 1) is None
+    state.apply(Update(5, (member(0), member(1))))
+    state.apply(Update(6, (Departure(1, "killed"),)))
+    assert state.refuses(member(1), 1) and state.refuses(member(2), 6)
+    assert not state.refuses(member(3), 7) and not state.refuses(member(0), 1)
 
 
-def test_the_newest_reasons_are_kept() -> None:
-    state = MemberState()
-    state.apply(Update(1, 0, 0, (member(0),)))
-    for life in range(REASONS_KEPT + 10):
-        state.apply(Update(2 * life + 3, 2 * life + 1, 0, (member(1, life=life), Departure(1, f"killed {life}"))))
-    assert list(state.lost.values()) == [f"killed {life}" for life in range(10, REASONS_KEPT + 10)]
+def test_one_of_two_that_lost_their_link_is_lost_but_not_the_coordinator() -> None:
+    group = dynamic(3)
+    assert Refuse(102, "again", "cut") in group.execute(group.machine.suspect(101, 102, "cut"))
+    assert Refuse(101, "again", "cut") in group.execute(group.machine.suspect(101, 100, "cut"))
+    assert sorted(group.machine.members) == [0]
 
 
 def test_clear_leaves_this_worker_only() -> None:
     state = MemberState()
-    state.apply(Update(3, 0, 0, (member(0), member(1), member(2))))
+    state.apply(Update(3, (member(0), member(1), member(2))))
     assert state.clear(member(1)) == [member(0), member(2)]
     assert state.members == {1: member(1)} and state.former == {0: member(0), 2: member(2)}
 
 
 # -- the barrier --------------------------------------------------------------------------------------------------
-
-
-def arrive(group: Group, *members: int) -> list[Action]:
-    return [action for one in members for action in group.execute(group.machine.arrive(one))]
 
 
 def count(group: Group, counts: dict[int, tuple[int, int]]) -> list[Action]:
@@ -325,45 +300,44 @@ def count(group: Group, counts: dict[int, tuple[int, int]]) -> list[Action]:
 
 def test_the_barrier_ends_after_two_equal_rounds_without_open_calls() -> None:
     group = static(2)
-    assert arrive(group, 101) == []
-    assert arrive(group, 100) == [RequestCounts(100, 1), RequestCounts(101, 1)]
-    assert count(group, {100: (1, 5), 101: (0, 3)}) == [StartTimer(2)]
-    assert group.machine.next_round(2) == [RequestCounts(100, 2), RequestCounts(101, 2)]
-    assert count(group, {100: (0, 5), 101: (0, 3)}) == [RequestCounts(100, 3), RequestCounts(101, 3)]
-    assert count(group, {100: (0, 5), 101: (0, 4)}) == [RequestCounts(100, 4), RequestCounts(101, 4)]
-    assert count(group, {100: (0, 5), 101: (0, 4)}) == [FinishShutdown(100), FinishShutdown(101)]
+    assert count(group, {101: (0, 3)}) == []
+    assert count(group, {100: (1, 5)}) == [StartTimer(1)]
+    assert group.machine.next_round(1) == [RequestCounts(100, 1), RequestCounts(101, 1)]
+    assert count(group, {100: (0, 5), 101: (0, 3)}) == [RequestCounts(100, 2), RequestCounts(101, 2)]
+    assert count(group, {100: (0, 5), 101: (0, 4)}) == [RequestCounts(100, 3), RequestCounts(101, 3)]
+    assert count(group, {100: (0, 5), 101: (0, 4)}) == [Confirm(100), Confirm(101)]
 
 
 def test_the_barrier_does_not_wait_for_lost_members() -> None:
     group = static(3)
-    assert arrive(group, 100, 101) == []
+    assert count(group, {100: (0, 1), 101: (0, 0)}) == []
     assert RequestCounts(100, 1) in group.execute(group.machine.lose(102, "killed"))
-    count(group, {100: (0, 1)})
+    count(group, {100: (0, 2)})
     assert RequestCounts(100, 2) in group.execute(group.machine.lose(101, "killed"))
-    assert count(group, {100: (0, 1)}) == [FinishShutdown(100)]
+    assert count(group, {100: (0, 2)}) == [Confirm(100)]
 
 
 def test_the_summary_names_members_with_open_calls() -> None:
     group = static(2)
-    arrive(group, 100, 101)
+    count(group, {100: (0, 0), 101: (0, 0)})
     assert group.machine.pending_summary() == "calls were still open"
     count(group, {101: (2, 5)})
     assert group.machine.pending_summary().startswith("calls were still open: made by, or running on, 'w1' (rank 1, ")
 
 
-def test_the_summary_names_members_that_have_not_arrived() -> None:
+def test_the_summary_names_members_that_have_not_called_shutdown() -> None:
     group = static(2)
-    arrive(group, 101)
+    count(group, {101: (0, 0)})
     assert group.machine.pending_summary().startswith("these have not called shutdown: 'w0' (rank 0, ")
 
 
 def test_counts_of_another_round_are_ignored() -> None:
     group = static(2)
-    arrive(group, 100, 101)
+    count(group, {100: (0, 0), 101: (0, 0)})
     assert group.machine.counted(100, 7, (0, 0)) == [] and group.machine.barrier.counts == {}
 
 
 def test_nobody_joins_while_rounds_are_counted() -> None:
     group = static(2)
-    arrive(group, 100, 101)
+    count(group, {100: (0, 0), 101: (0, 0)})
     assert refusal(group.join(hello(1, 2, life=1))).kind == "again"

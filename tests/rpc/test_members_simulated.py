@@ -4,7 +4,7 @@ When rank 0 ends, the group ends for all its members.
 """
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import pytest
 from hypothesis import given
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from played_groups import PlayedGroup, check
 
 from fanwise.rpc.membership.coordinator import Coordinator
-from fanwise.rpc.membership.members import REASONS_KEPT, Lost
+from fanwise.rpc.membership.members import Departure, Member
 
 RANKS = 5
 LONG_S = 100.0
@@ -63,40 +63,25 @@ def test_all_members_of_a_dynamic_group_agree(steps: list[tuple[str, int]], seed
     play_to_the_end(seed, steps)
 
 
-def test_few_reasons_and_changes_are_kept() -> None:
-    group = PlayedGroup(1, None)
-    group.start(0)
-    for _ in range(2 * REASONS_KEPT):
-        group.start(1)
-        group.start(2)
-        run(group, 2.0)
-        group.living(1)[0].stop(killed=True)
-        run(group, 2.0)
-    check(group)
-    (rank_0,) = group.living(0)
-    assert rank_0.machine is not None and rank_0.machine._changes == []
-    assert len(rank_0.state.lost) == REASONS_KEPT
-    assert sum(isinstance(event, Lost) for event in rank_0.events) == 2 * REASONS_KEPT
-
-
 def play_many(number: int) -> None:
     for seed in range(number):
         play_to_the_end(seed, random_steps(seed))
 
 
-def _update_nobody_twice(self: Coordinator, to: int) -> list[object]:
-    return [] if to in self._sent else _update(self, to)  # type: ignore[return-value]
+def _publish_no_departure(
+    self: Coordinator, change: Member | Departure, to: set[int], waiting: Collection[int] = ()
+) -> list[object]:
+    return [] if isinstance(change, Departure) else _publish(self, change, to, waiting)  # type: ignore[return-value]
 
 
-def _drop_all_changes(self: Coordinator) -> None:
-    self._changes.clear()
-    self._first_number = self.number
+def _confirm_nothing(self: Coordinator, number: int) -> list[object]:
+    return []
 
 
-_update = Coordinator._update
+_publish = Coordinator._publish
 
 
-@pytest.mark.parametrize(("name", "broken"), [("_update", _update_nobody_twice), ("_drop_changes", _drop_all_changes)])
+@pytest.mark.parametrize(("name", "broken"), [("_publish", _publish_no_departure), ("_complete", _confirm_nothing)])
 def test_the_simulation_finds_a_broken_rule(
     monkeypatch: pytest.MonkeyPatch, name: str, broken: Callable[..., object]
 ) -> None:

@@ -9,7 +9,7 @@ from rpc_workers import LIMIT_S, Worker, Workers, all_do, leave
 import fanwise.rpc as rpc
 from fanwise.base.errors import DeadlineExceeded, WireError
 from fanwise.links.counts import LinkCounts
-from fanwise.rpc.connections.traffic import MAX_FORMER_PEERS, Traffic
+from fanwise.rpc.traffic import MAX_FORMER_PEERS, Traffic
 from fanwise.testing import within
 
 # Any throughout: what users' functions take and return; numbers, texts and dicts of these.

@@ -551,7 +551,7 @@ def test_control_c_in_shutdown_ends_it_and_the_others_go_on(real_workers: Worker
 def num_in_shutdown() -> int:
     """As rank 0 knows, which lets them go together."""
     server = agents.current().group._server
-    return 0 if server is None else len(server.machine.barrier.arrived)
+    return 0 if server is None else len(server.machine.barrier.counts)
 
 
 def test_a_shutdown_inside_a_remote_function_leaves_at_once_when_it_is_not_graceful(real_workers: Workers) -> None:

@@ -1,43 +1,36 @@
-"""The switch interval is shortened and put back, and a setting of the user's stays."""
+"""The interpreter's switch interval is shortened while a process is a worker, and a setting of the user's stays."""
 
 import sys
-from collections.abc import Iterator
 
 import pytest
+from rpc_workers import Workers
 
-from fanwise.rpc.switch_interval import SWITCH_INTERVAL_S, ShortSwitchInterval
-
-
-@pytest.fixture(autouse=True)
-def put_back() -> Iterator[None]:
-    previous_s = sys.getswitchinterval()
-    yield
-    sys.setswitchinterval(previous_s)
+import fanwise.rpc as rpc
+from fanwise.rpc.agent import SWITCH_INTERVAL_S
 
 
-def test_it_is_shorter_meanwhile_and_then_as_before() -> None:
-    sys.setswitchinterval(0.005)
-    switches = ShortSwitchInterval()
-    switches.begin()
-    assert sys.getswitchinterval() == pytest.approx(SWITCH_INTERVAL_S)
-    switches.end()
-    switches.end()
-    assert sys.getswitchinterval() == pytest.approx(0.005)
+def intervals_s(before_s: float, meanwhile_s: float | None) -> tuple[float, float]:
+    """Return the interval of a worker, and afterwards."""
+    sys.setswitchinterval(before_s)
+    options = rpc.TensorPipeRpcBackendOptions(init_method="file:///switches")
+    rpc.init_rpc("alone", rank=0, world_size=1, rpc_backend_options=options)
+    of_worker_s = sys.getswitchinterval()
+    if meanwhile_s is not None:
+        sys.setswitchinterval(meanwhile_s)
+    rpc.shutdown()
+    return of_worker_s, sys.getswitchinterval()
 
 
-def test_a_shorter_one_is_left_alone() -> None:
-    sys.setswitchinterval(0.0001)
-    switches = ShortSwitchInterval()
-    switches.begin()
-    assert sys.getswitchinterval() == pytest.approx(0.0001)
-    switches.end()
-    assert sys.getswitchinterval() == pytest.approx(0.0001)
-
-
-def test_what_the_user_sets_meanwhile_stays() -> None:
-    sys.setswitchinterval(0.005)
-    switches = ShortSwitchInterval()
-    switches.begin()
-    sys.setswitchinterval(0.02)
-    switches.end()
-    assert sys.getswitchinterval() == pytest.approx(0.02)
+@pytest.mark.parametrize(
+    ("before_s", "meanwhile_s", "of_worker_s", "after_s"),
+    [
+        (0.005, None, SWITCH_INTERVAL_S, 0.005),
+        (0.0001, None, 0.0001, 0.0001),
+        (0.005, 0.02, SWITCH_INTERVAL_S, 0.02),
+    ],
+)
+def test_the_interval_is_short_in_a_worker_and_as_before_or_as_set_afterwards(
+    real_workers: Workers, before_s: float, meanwhile_s: float | None, of_worker_s: float, after_s: float
+) -> None:
+    worker = real_workers.start("alone")
+    assert worker.do(intervals_s, before_s, meanwhile_s) == pytest.approx((of_worker_s, after_s), abs=2e-6)

@@ -23,8 +23,7 @@ from fanwise import rpc
 from fanwise.base.errors import AuthenticationError, DeadlineExceeded, SecretError, WorkerLostError
 from fanwise.links.shared_secret import new_secret
 from fanwise.rpc import agent as agents
-from fanwise.rpc import autograd
-from fanwise.rpc.connections import connections
+from fanwise.rpc import autograd, connections
 from fanwise.rpc.optim import DistributedOptimizer
 from fanwise.testing import within
 

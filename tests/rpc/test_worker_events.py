@@ -14,7 +14,7 @@ import fanwise.rpc as rpc
 from fanwise.links.hub import Hub
 from fanwise.rpc.hub_thread import run_on_hub
 from fanwise.rpc.membership.members import Event, Joined, Left, Lost, Member
-from fanwise.rpc.membership.worker_events import WorkerEvents
+from fanwise.rpc.worker_events import WorkerEvents
 from fanwise.testing import within
 
 # Any throughout: what callbacks are called with.

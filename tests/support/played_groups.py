@@ -17,8 +17,6 @@ from fanwise.rpc.membership.coordinator import (
     Action,
     Confirm,
     Coordinator,
-    Evict,
-    FinishShutdown,
     Refuse,
     RequestCounts,
     SendUpdate,
@@ -126,7 +124,7 @@ class PlayedWorker:
         incarnation = next((known for known, other in self.links.items() if other is link), None)
         if self.alive and self.machine is not None and incarnation is not None:
             del self.links[incarnation]
-            self.execute(self.machine.disconnect(incarnation) if clean else self.machine.lose(incarnation, "dead"))
+            self.execute(self.machine.leave(incarnation) if clean else self.machine.lose(incarnation, "dead"))
 
     def execute(self, actions: list[Action]) -> None:
         self._actions.extend(actions)
@@ -144,10 +142,8 @@ class PlayedWorker:
         elif action.to in self.links:
             link = self.links[action.to]
             link.send("down", lambda: link.member.on_message(link, action), "action", action)
-            if isinstance(action, Evict):
+            if isinstance(action, Refuse):
                 self.links.pop(action.to).end(clean=True)
-            elif isinstance(action, Refuse):
-                del self.links[action.to]
 
     def _next_round(self, round: int) -> None:
         if self.alive and self.machine is not None:
@@ -180,17 +176,17 @@ class PlayedWorker:
         elif isinstance(action, RequestCounts):
             counts, round = (0, self.group.num_begun[self.rank]), action.round
             self.tell(lambda machine: machine.counted(me, round, counts), "counted", round, counts)
-        elif isinstance(action, Confirm):
-            if self.is_leaving:
-                self.stop(killed=False)
-            self.is_member = True
-        elif isinstance(action, FinishShutdown):
+        elif isinstance(action, Confirm) and self.is_leaving:
+            self.stop(killed=False)
+        elif isinstance(action, Confirm) and self.is_member:
             self.has_finished = True
             if self.machine is None:
                 self.stop(killed=False)
             else:
                 self._stop_last()
-        elif isinstance(action, Evict):
+        elif isinstance(action, Confirm):
+            self.is_member = True
+        elif isinstance(action, Refuse) and self.is_member:
             self.end("evicted")
         elif isinstance(action, Refuse):
             self.is_refused = action.kind == "refused"
@@ -255,7 +251,8 @@ class PlayedWorker:
     # -- the end ---------------------------------------------------------------------------------------------------
 
     def arrive(self) -> None:
-        self.tell(lambda machine: machine.arrive(self.me.incarnation), "arrive")
+        counts = (0, self.group.num_begun[self.rank])
+        self.tell(lambda machine: machine.counted(self.me.incarnation, 0, counts), "counted", 0, counts)
 
     def leave(self) -> None:
         self.is_leaving = True
@@ -316,7 +313,7 @@ class PlayedGroup:
         name, *rest = message
         action = rest[0] if rest else None
         update = action.update if isinstance(action, SendUpdate) else None
-        key = message if update is None else (name, update.number, update.since, self.holder)
+        key = message if update is None else (name, update.number, len(update.changes), self.holder)
         if key not in self._sizes:
             head, buffers = control_codec.dumps((name, tuple(rest)))
             self._sizes[key] = len(head) + sum(buffer.nbytes for buffer in buffers)

@@ -32,7 +32,6 @@ if not gc.get_freeze_count():
 
 from . import backend_registry as backend_registry
 from . import constants as constants
-from . import default_backend as _default_backend
 from . import functions as functions
 from .calling.call import Call as Call
 from .calling.cancellation import cancelled as cancelled
@@ -50,21 +49,20 @@ from .worker_info import WorkerInfo as WorkerInfo
 
 if TYPE_CHECKING:
     from . import autograd as autograd
-    from .membership.worker_events import Subscription as Subscription
-    from .metrics_report import metrics as metrics
     from .spawning import spawn as spawn
     from .starting import init_rpc as init_rpc
     from .starting import shutdown as shutdown
     from .streams.stream import Stream as Stream
-    from .worker_callbacks import Worker as Worker
-    from .worker_callbacks import on_worker_joined as on_worker_joined
-    from .worker_callbacks import on_worker_left as on_worker_left
-    from .worker_callbacks import on_worker_lost as on_worker_lost
-    from .worker_callbacks import workers as workers
+    from .traffic import metrics as metrics
+    from .worker_events import Subscription as Subscription
+    from .worker_events import Worker as Worker
+    from .worker_events import on_worker_joined as on_worker_joined
+    from .worker_events import on_worker_left as on_worker_left
+    from .worker_events import on_worker_lost as on_worker_lost
+    from .worker_events import workers as workers
 
 # Most of the package is imported lazily, on first use by a worker.
 _MODULE_OF = _lazy_modules(__file__)
-_default_backend.register()
 
 
 def is_available() -> bool:

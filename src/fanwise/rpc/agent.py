@@ -12,6 +12,7 @@ References and autograd register their handlers (`on`) and the metadata they add
 import contextlib
 import logging
 import struct
+import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -31,22 +32,25 @@ from .calling.queued_request import QueuedRequest
 from .calling.sender import Sender
 from .calling.serializer import Serializer
 from .calling.server import Server
-from .connections.connections import Connections
+from .connections import Connections
 from .devices.cuda_ipc import CudaIpc
 from .devices.device_maps import DeviceMaps, describe_devices
-from .hub_thread import run_on_hub
 from .membership.group import Group
 from .membership.members import Event, Joined, Lost
-from .membership.worker_events import WorkerEvents
 from .messages.messages import Message
 from .options import TensorPipeRpcBackendOptions
 from .references.references import References
-from .switch_interval import ShortSwitchInterval
+from .worker_events import WorkerEvents
 from .worker_info import WorkerInfo
 
 _log = logging.getLogger("fanwise.rpc")
 
 Handler = Callable[..., Any]  # returns the reply, or a Future of it
+
+# A thread that computes in Python releases the interpreter's lock every `sys.getswitchinterval()`, 5 ms by default. A
+# call needs the lock after each system call, so beside such a thread it would take tens of milliseconds. A tenth of the
+# default reduces that to a few and costs the computing thread less than 1 %.
+SWITCH_INTERVAL_S = 0.0005
 
 
 class Agent:
@@ -86,21 +90,19 @@ class Agent:
             cuda_ipc=CudaIpc(self),
             allowed=options.allowed,
             devices=self.devices,
-            name_of=self._name_of,
+            name_of=lambda id: self.worker(id).name,
         )
         self.queues = Queues(hub, runners)
         self.server = Server(
-            self.serializer,
-            runners,
-            enqueue_actor_call=self.queues.enqueue,
-            references=self.references,
+            self.serializer, runners, enqueue_actor_call=self.queues.enqueue, references=self.references
         )
         self._early_calls = EarlyCalls(self.server.serve)
         self.sender = Sender(self)
         self.call, self.call_sync, self.stream = self.sender.call, self.sender.call_sync, self.sender.stream
         self.on("devices", lambda sender: describe_devices(self.devices))
-        self._switch_interval = ShortSwitchInterval()
-        self._switch_interval.begin()
+        self._previous_switch_interval_s = sys.getswitchinterval()
+        if self._previous_switch_interval_s > SWITCH_INTERVAL_S:
+            sys.setswitchinterval(SWITCH_INTERVAL_S)
 
     # -- members ---------------------------------------------------------------------------------------------------
 
@@ -114,15 +116,18 @@ class Agent:
         self.incarnation = group.me.incarnation
         group.on_event.append(self._on_event)
         self.serializer.plain_peers.update(id for id, member in group.members().items() if member.has_allow_list)
-        group.on_fenced.append(self.connections.fenced)
-        group.on_dial_request.append(lambda member: self.outside(partial(self.connections.dial_back, member)))
+        group.on_fenced = self.connections.fenced
+        group.on_dial_request = lambda member: self.outside(partial(self.connections.dial_back, member))
         self.connections.joined(group)
         self.worker_events = WorkerEvents(self._hub, group)
         self._group = group
         self._early_calls.serve_buffered()
 
     def worker(self, to: "str | int | WorkerInfo") -> WorkerInfo:
-        """Return the worker with this name, rank or info. Raises RuntimeError, naming the workers, if there is none."""
+        """Return the worker with this name, rank or info, also one that was lost: a call to it raises the reason.
+
+        Raises RuntimeError, naming the workers, if there is none.
+        """
         if isinstance(to, WorkerInfo):
             return to
         if type(to) is not str and (isinstance(to, bool) or not isinstance(to, (str, int))):
@@ -131,28 +136,22 @@ class Agent:
         info = infos.get(to)
         if info is not None:
             return info
-        if to not in self._names():
-            with self.waiting():
-                run_on_hub(self._hub, _pass)  # wait for a pending removal of the worker
+        try:
+            info = infos[to] = self.group.find(to).info
+        except RuntimeError:
             former = next((member for member in self.group.former.values() if to in (member.id, member.name)), None)
-            if former is not None and to not in self._names():
-                return former.info  # a call will raise the reason of its loss
-        info = infos[to] = self.group.find(to).info
+            if former is None:
+                raise
+            return former.info
         return info
-
-    def _name_of(self, id: int) -> str:
-        return self.worker(id).name
 
     @property
     def has_joined(self) -> bool:
         return self._group is not None
 
-    def _names(self) -> set[str | int]:
-        return {key for id, member in self.group.members().items() for key in (id, member.name)}
-
     def workers(self) -> list[WorkerInfo]:
         """Return all live workers, including this one, ordered by id."""
-        return [member.info for _, member in sorted(self.group.members().items())]
+        return [member.info for member in self.group.members().values()]
 
     def _on_event(self, event: Event) -> None:
         """Handle a membership event, on the hub's thread."""
@@ -163,13 +162,12 @@ class Agent:
             return
         self.serializer.plain_peers.discard(member.id)
         self._infos = {}  # replaced, because `worker` may be adding an obsolete entry to the old dict
-        if isinstance(event, Lost):
-            self.connections.lost(member)
-        else:
+        if not isinstance(event, Lost):
             self.connections.left(member)
-        if isinstance(event, Lost):
-            for callback in list(self.on_lost):  # a copy: the callbacks wake threads that remove theirs
-                callback(member.info, member.incarnation)
+            return
+        self.connections.lost(member)
+        for callback in list(self.on_lost):  # a copy: the callbacks wake threads that remove theirs
+            callback(member.info, member.incarnation)
 
     # -- requests between agents -------------------------------------------------------------------------------------
 
@@ -235,10 +233,9 @@ class Agent:
 
     def debug_counts(self) -> dict[str, int]:
         """Return counters for debugging, under torch's names."""
-        num_open_in = self.server.num_open
         return {
             "agent.thread_pool_size": self._runners.limit,
-            "agent.server_active_calls": num_open_in,
+            "agent.server_active_calls": self.server.num_open,
             "agent.client_active_calls": self.connections.num_open,
             "agent.calls_begun": self.server.num_begun,
         }
@@ -277,14 +274,11 @@ class Agent:
         if self.has_joined:
             self.worker_events.close()
         self.connections.close()
-        self._switch_interval.end()
+        if abs(sys.getswitchinterval() - SWITCH_INTERVAL_S) < 1e-6:  # else the program has changed it
+            sys.setswitchinterval(self._previous_switch_interval_s)
         self._runners.close()
         self.server.coroutines.close()
         self._hub.close()  # closes all links
-
-
-def _pass() -> None:
-    """No operation."""
 
 
 def _reply_from_future(request: Request, future: "Future[Any]") -> None:

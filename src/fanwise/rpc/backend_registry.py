@@ -1,13 +1,16 @@
 """Backends by name, as in torch. fanwise registers `BackendType.TENSORPIPE`, so programs that name it run unchanged.
 
-A backend consists of two functions: one creates its options, the other starts it and returns the agent.
+A backend consists of two functions: one creates its options, the other starts it and returns the agent. The modules of
+a worker are imported when it starts, because a program that only spawns workers does not need them.
 """
 
 import enum
+import importlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from . import constants
+from .options import TensorPipeRpcBackendOptions
 
 
 class BackendValue(NamedTuple):
@@ -69,3 +72,14 @@ def construct_rpc_backend_options(
 def init_backend(backend: Any, *args: Any, **kwargs: Any) -> Any:
     """Start a backend and return its agent."""
     return backend.value.init_backend_handler(*args, **kwargs)
+
+
+def _options(rpc_timeout: float, init_method: str, **kwargs: Any) -> TensorPipeRpcBackendOptions:
+    return TensorPipeRpcBackendOptions(rpc_timeout=rpc_timeout, init_method=init_method, **kwargs)
+
+
+def _start(**kwargs: Any) -> Any:
+    return importlib.import_module(".starting", __package__).start(**kwargs)
+
+
+register_backend("TENSORPIPE", _options, _start)

@@ -12,15 +12,13 @@ from ..base.errors import ClosedError
 from .worker_info import WorkerInfo
 
 _worker: Any = None
-_is_inherited = False  # `_worker` belongs to the process that this one was forked from
-# Number of forks between the first process and this one. An agent works only in the process that created it.
-num_forks = 0
+# Number of forks between the first process and this one, and when the agent was set: it works only in that process.
+num_forks = _num_forks_of_worker = 0
 
 
 def _after_fork_in_child() -> None:
-    global num_forks, _is_inherited
+    global num_forks
     num_forks += 1
-    _is_inherited = _worker is not None
 
 
 # os.getpid() would take half as long as the rest of a call.
@@ -29,20 +27,20 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 
 def set_current(worker: Any) -> None:
     """Set or clear the agent of this process. Called by `init_rpc` and `shutdown`."""
-    global _worker, _is_inherited
-    _worker, _is_inherited = worker, False
+    global _worker, _num_forks_of_worker
+    _worker, _num_forks_of_worker = worker, num_forks
 
 
 def is_set() -> bool:
     """Return True if this process is a worker."""
-    return _worker is not None and not _is_inherited
+    return _worker is not None and _num_forks_of_worker == num_forks
 
 
 def current() -> Any:
     """Return the agent of this process. Raises RuntimeError before `init_rpc`, after `shutdown` and in a fork."""
     if _worker is None:
         raise RuntimeError("RPC has not been initialized. Call fanwise.rpc.init_rpc first.")
-    if _is_inherited:
+    if _num_forks_of_worker != num_forks:
         raise forked_error(_worker.info)
     return _worker
 

@@ -1,14 +1,10 @@
-"""Waiting for the hub's thread: a one-shot value, and `run_on_hub`, which runs a function there.
+"""Waiting for the hub's thread: a one-shot value, and `run_on_hub`, which runs a function there."""
 
-    caller's thread   one_shot.wait()      <-- one_shot.set() --   hub's thread
-    caller's thread   run_on_hub(function) -- function() runs -->  hub's thread
-
-Never wait on the hub's own thread.
-"""
-
+import concurrent.futures
 import threading
 from collections.abc import Callable
-from typing import Any, TypeVar
+from functools import partial
+from typing import TypeVar
 
 from ..links.hub import Hub
 
@@ -44,25 +40,18 @@ def run_on_hub(hub: Hub, function: Callable[[], T]) -> T:
     if hub.is_loop_thread:
         return function()
     hub.check_usable()
-    done = threading.Event()
-    outcomes: list[tuple[Any, BaseException | None]] = []
+    future: concurrent.futures.Future[T] = concurrent.futures.Future()
+    hub.call_soon(partial(_complete, future, function))
+    try:
+        while not concurrent.futures.wait([future], _CHECK_S).done:
+            hub.check_usable()
+        return future.result()
+    finally:
+        del future  # else an error would keep this frame alive
 
-    def run() -> None:
-        try:
-            outcomes.append((function(), None))
-        except BaseException as error:
-            outcomes.append((None, error))
-        finally:
-            done.set()
 
-    hub.call_soon(run)
-    while not done.wait(_CHECK_S):
-        hub.check_usable()
-    value, error = outcomes[0]
-    if error is not None:
-        try:
-            raise error
-        finally:
-            del error, outcomes  # else the error would keep this frame alive
-    result: T = value
-    return result
+def _complete(future: "concurrent.futures.Future[T]", function: Callable[[], T]) -> None:
+    try:
+        future.set_result(function())
+    except BaseException as error:
+        future.set_exception(error)

@@ -20,9 +20,9 @@ from ..pool import Pool
 from ..pool.current import current, in_job
 from ..pool.handles import JobHandle
 from ..pool.leases import Resources
+from ..rendezvous import addresses
 from . import starting
 from .options import TensorPipeRpcBackendOptions
-from .rendezvous import addresses
 
 # Time for the other workers to report their errors when one has failed.
 _GRACE_S = 10.0
@@ -75,7 +75,8 @@ def spawn(
                 f"{counted(capacity.cpus, 'CPU')} on {counted(len(capacity.machines), 'machine')}.\n"
                 f"Give a smaller world_size."
             )
-        return _Group(workers_pool, cpus).run(fn, tuple(args), world_size, rpc_backend_options)
+        options = rpc_backend_options or TensorPipeRpcBackendOptions()
+        return _Jobs(workers_pool, cpus, _Group(fn, tuple(args), world_size, options, new_secret())).run()
 
 
 class _Address(NamedTuple):
@@ -85,33 +86,38 @@ class _Address(NamedTuple):
     port: int
 
 
-class _Group:
+class _Group(NamedTuple):
+    """The function of a group and the settings of its workers, as they are sent to each."""
+
+    fn: Callable[..., Any]
+    args: tuple[Any, ...]
+    world_size: int
+    options: TensorPipeRpcBackendOptions
+    secret: str
+
+
+class _Jobs:
     """The jobs of one group."""
 
-    def __init__(self, pool: Pool, cpus: int) -> None:
+    def __init__(self, pool: Pool, cpus: int, group: _Group) -> None:
         self._pool = pool
         self._cpus = cpus
+        self._group = group
         self._handles: dict[int, JobHandle] = {}
         # (0, address) when rank 0 listens; (rank, None) when the job of a rank has ended.
         self._events: queue.SimpleQueue[tuple[int, _Address | None]] = queue.SimpleQueue()
 
-    def run(
-        self,
-        fn: Callable[..., Any],
-        args: tuple[Any, ...],
-        world_size: int,
-        options: TensorPipeRpcBackendOptions | None,
-    ) -> list[Any]:
+    def run(self) -> list[Any]:
         cluster = self._pool._cluster_engine
         reachable_host = cluster.hosts[0].address if cluster is not None and cluster.hosts else "127.0.0.1"
-        secret, results = new_secret(), dict[int, Any]()
+        world_size, results = self._group.world_size, dict[int, Any]()
         try:
-            self._submit(0, fn, args, world_size, secret, _Address(reachable_host, 0), options)
+            self._submit(0, _Address(reachable_host, 0))
             while len(results) < world_size:
                 rank, address = self._next_event()
                 if address is not None:
                     for other_rank in range(1, world_size):
-                        self._submit(other_rank, fn, args, world_size, secret, address, options)
+                        self._submit(other_rank, address)
                 else:
                     results[rank] = self._result_of(rank)
                     if len(self._handles) < world_size:  # rank 0 was lost before it reported its address
@@ -126,28 +132,17 @@ class _Group:
 
     def _next_event(self) -> tuple[int, _Address | None]:
         while True:
-            try:
+            with suppress(queue.Empty):
                 return self._events.get(timeout=_POLL_S)  # in slices, so that Ctrl-C is handled
-            except queue.Empty:
-                continue
 
-    def _submit(
-        self,
-        rank: int,
-        fn: Callable[..., Any],
-        args: tuple[Any, ...],
-        world_size: int,
-        secret: str,
-        address: _Address,
-        options: TensorPipeRpcBackendOptions | None,
-    ) -> None:
+    def _submit(self, rank: int, address: _Address) -> None:
         def on_report(values: object) -> str:
             if type(values) is _Address:  # else ignore a report of the user's function
                 self._events.put((rank, values))
             return "CONTINUE"
 
         needs = self._pool.needs(cpus=self._cpus, on_report=on_report)
-        handle = needs.submit(_run_worker, fn, args, rank, world_size, secret, address, options)
+        handle = needs.submit(_run_worker, self._group, rank, address)
         assert isinstance(handle, JobHandle), "spawn does not run in a job"
         self._handles[rank] = handle
         handle.add_done_callback(lambda handle: self._events.put((rank, None)))
@@ -170,26 +165,21 @@ class _Group:
                 handle.outcome(within_s=2 * _GRACE_S)
 
 
-def _run_worker(
-    fn: Callable[..., Any],
-    args: tuple[Any, ...],
-    rank: int,
-    world_size: int,
-    secret: str,
-    address: _Address,
-    options: TensorPipeRpcBackendOptions | None,
-) -> Any:
+def _run_worker(group: _Group, rank: int, address: _Address) -> Any:
     """Run one worker. `address` is that of rank 0; for rank 0 itself, of a host that must be able to reach it."""
-    from .rendezvous.tls import TlsRendezvous
+    from ..rendezvous.tls import TlsRendezvous
 
     host, port = (addresses.address_towards(address.host), 0) if rank == 0 else address
     is_here = addresses.is_address_of_this_host(host)
-    meeting_address = addresses.Address(f"tcp://{host}:{port}", f"spawned:{host}:{port}", host, port, is_here)
-    on_open = _report_address if rank == 0 else None
-    rendezvous = TlsRendezvous(meeting_address, secret, ports=os.environ.get("FANWISE_PORTS", 0), on_open=on_open)
-    starting.init_at(rendezvous, f"worker{rank}", rank, world_size, options or TensorPipeRpcBackendOptions())
+    rendezvous = TlsRendezvous(
+        addresses.Address(f"tcp://{host}:{port}", f"spawned:{host}:{port}", host, port, is_here),
+        group.secret,
+        ports=os.environ.get("FANWISE_PORTS", 0),
+        on_open=_report_address if rank == 0 else None,
+    )
+    starting.start_at(rendezvous, f"worker{rank}", rank, group.world_size, group.options)
     try:
-        result = fn(rank, *args)
+        result = group.fn(rank, *group.args)
     except BaseException:
         starting.shutdown(graceful=False)
         raise

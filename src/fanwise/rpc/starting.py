@@ -22,6 +22,8 @@ from ..base.errors import WorkerLostError
 from ..base.text import counted
 from ..links.hub import Hub
 from ..links.runner_threads import RunnerThreads
+from ..rendezvous.addresses import parse
+from ..rendezvous.rendezvous import Rendezvous, open_rendezvous
 from . import agent as _agent
 from . import autograd, backend_registry, constants
 from . import current as _process
@@ -30,8 +32,6 @@ from .calling import coroutines, server, torch_futures
 from .devices.device_maps import check_local, check_targets
 from .membership.group import Group
 from .options import RpcBackendOptions, TensorPipeRpcBackendOptions
-from .rendezvous import Rendezvous, open_rendezvous
-from .rendezvous.addresses import parse
 from .worker_info import WorkerInfo
 
 _log = logging.getLogger("fanwise.rpc")
@@ -118,11 +118,7 @@ def _set_agent(agent: _agent.Agent | None) -> None:
 
 
 def start(
-    store: Any,
-    name: str,
-    rank: int,
-    world_size: int | None,
-    rpc_backend_options: TensorPipeRpcBackendOptions,
+    store: Any, name: str, rank: int, world_size: int | None, rpc_backend_options: TensorPipeRpcBackendOptions
 ) -> _agent.Agent:
     """Start a worker. The handler for `register_backend`; `store` is ignored."""
     options = rpc_backend_options
@@ -131,21 +127,15 @@ def start(
     address, rank, world_size = parse(options.init_method, rank=rank, world_size=world_size)
     if rank < 0 or (world_size is not None and rank >= world_size):
         raise ValueError(f"rank {rank} is out of range: ranks start at 0, and world_size={world_size}.")
-    return _start(open_rendezvous(address), name, rank, world_size, options)
+    return start_at(open_rendezvous(address), name, rank, world_size, options)
 
 
-def init_at(
-    rendezvous: Rendezvous, name: str, rank: int, world_size: int, rpc_backend_options: TensorPipeRpcBackendOptions
-) -> None:
-    """As `init_rpc`, with an existing rendezvous."""
-    if _process.is_set():
-        raise RuntimeError("RPC is already initialized")
-    _start(rendezvous, name, rank, world_size, rpc_backend_options)
-
-
-def _start(
+def start_at(
     rendezvous: Rendezvous, name: str, rank: int, world_size: int | None, options: TensorPipeRpcBackendOptions
 ) -> _agent.Agent:
+    """Start a worker, with an open rendezvous."""
+    if _process.is_set():
+        raise RuntimeError("RPC is already initialized")
     info = WorkerInfo(name, rank)
     hub = Hub(name="rpc")
     runners = RunnerThreads(hub, name="rpc", limit=options.num_worker_threads)
@@ -170,7 +160,12 @@ def _start(
         agent.set_group(group)
         _check_devices(agent)
     except BaseException:
-        _abort_start(agent)
+        _set_agent(None)
+        autograd.detach()
+        if agent.has_joined:
+            agent.group.shutdown(graceful=False, within_s=None)
+            agent.references.destroy()
+        agent.close()
         raise
     return agent
 
@@ -189,16 +184,6 @@ def _check_devices(agent: _agent.Agent) -> None:
         except WorkerLostError:
             continue  # its own device maps may be invalid
         check_targets(own_name, to, maps.map_to(to), (count, devices))
-
-
-def _abort_start(agent: _agent.Agent) -> None:
-    """Undo a start that failed."""
-    _set_agent(None)
-    autograd.detach()
-    if agent.has_joined:
-        agent.group.shutdown(graceful=False, within_s=None)
-        agent.references.destroy()
-    agent.close()
 
 
 def shutdown(graceful: bool = True, timeout: float = constants.DEFAULT_SHUTDOWN_TIMEOUT) -> None:
@@ -253,7 +238,9 @@ def _shut_down(agent: _agent.Agent, graceful: bool, timeout: float) -> None:
 def _log_open_calls(agent: _agent.Agent, is_finished: threading.Event) -> None:
     """Log the calls of this worker that a graceful shutdown waits for."""
     calls = [
-        f"{name} on {agent.worker(id).name}" for id, names in agent.connections.open_calls().items() for name in names
+        f"{name} on {agent.worker(id).name}"
+        for id, names in agent.connections.routes.open_calls().items()
+        for name in names
     ]
     if calls and not is_finished.is_set():
         _log.warning(
@@ -268,7 +255,7 @@ def _log_open_calls(agent: _agent.Agent, is_finished: threading.Event) -> None:
 
 
 def _is_in_call() -> bool:
-    """Return True if this thread runs a call. Searches its stack, which costs calls nothing."""
+    """Return True if this thread runs a call. Searches its stack, so that calls need not keep a record."""
     frame: FrameType | None = sys._getframe()
     modules = vars(server), vars(coroutines)
     while frame is not None and not any(frame.f_globals is module for module in modules):

@@ -29,7 +29,7 @@ from ...pool.current import current
 from ...pool.functions import pack
 from ...pool.leases import Resources
 from ...pool.outcomes import value_of
-from ...rpc.rendezvous.addresses import address_towards
+from ...rendezvous.addresses import address_towards
 from ..comm.control_block import STOPPED
 from ..comm.team import Monitor
 from ..comm.torch_group import World

@@ -5,5 +5,4 @@ coordinator          decisions of the coordinator, a pure state machine
 coordinator_server   executes the decisions, in the process of rank 0
 group                the membership of this worker
 link_watch           detects processes that do not answer although their links are open
-worker_events        callbacks of programs, on threads of their own
 """

@@ -1,21 +1,17 @@
 """Decisions of the coordinator of a group. A pure state machine: methods take events and return actions.
 
-    hello  --> Refuse | Confirm      Confirm when all members have confirmed the view with the new member
-    leave  --> Confirm               when all members have confirmed the view without it
-    lose   --> Evict, SendUpdate     at once
-    arrive, counted --> RequestCounts, StartTimer, FinishShutdown: the barrier of a graceful shutdown
+    hello  --> Refuse, or SendUpdate and Confirm   Confirm when all members have confirmed the view with the new member
+    leave  --> SendUpdate, Confirm                 Confirm when all members have confirmed the view without it
+    lose, suspect --> Refuse, SendUpdate
+    counted --> RequestCounts, StartTimer, Confirm: the barrier of a graceful shutdown
 
 The coordinator is a member of the group like the others. Members are identified by their incarnation. A static group
 sends no updates before all its ranks have joined. Then it compares the names, so that all workers learn of a duplicate.
 
-A member receives the next update when it has confirmed the last one, so a slow or stopped member receives many changes
-in one message.
-
-The barrier: when all members have arrived, each reports (open calls, calls ever started), in rounds. Two equal rounds
-in a row without open calls end the shutdown. Members that leave or are lost are not waited for.
+The barrier: each member reports (open calls, calls ever started) in rounds; it begins round 0 itself, by its shutdown.
+Two equal rounds in a row without open calls end the shutdown. Members that leave or are lost are not waited for.
 """
 
-import operator
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Literal
@@ -24,14 +20,10 @@ from ..messages.records import control_codec
 from ..worker_info import name_error
 from .members import Departure, Hello, Member, Update
 
-RefusalKind = Literal["refused", "again"]
-
-_RANK = operator.attrgetter("id")
-
 
 @dataclass(frozen=True, slots=True)
 class SendUpdate:
-    """Action: send `to` the changes of the membership. It answers with `confirm`."""
+    """Action: send `to` a change of the membership. It answers with `confirm`."""
 
     to: int
     update: Update
@@ -39,26 +31,21 @@ class SendUpdate:
 
 @dataclass(frozen=True, slots=True)
 class Confirm:
-    """Action: tell `to` that all other members know that it has joined, or left."""
+    """Action: tell `to` that all know that it has joined, or left, or that the shutdown of the group is complete."""
 
     to: int
 
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """Action: tell `to` that it cannot join. "again": it may retry; "refused": it does not fit."""
+    """Action: tell `to` that it is no member, and close its link.
+
+    "refused": it does not fit into the group. "again": it may join again; a member was declared lost.
+    """
 
     to: int
-    kind: RefusalKind
+    kind: Literal["refused", "again"]
     text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Evict:
-    """Action: tell `to` that it was declared lost, and close its link."""
-
-    to: int
-    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,22 +64,22 @@ class StartTimer:
 
 
 @dataclass(frozen=True, slots=True)
-class FinishShutdown:
-    """Action: tell `to` that the shutdown of the group is complete."""
+class RequestDial:
+    """Action: ask `to` to dial a member that cannot dial it."""
 
     to: int
+    incarnation: int
 
 
-control_codec.register(SendUpdate, Confirm, Refuse, Evict, RequestCounts, FinishShutdown, first_code=64)
+control_codec.register(SendUpdate, Confirm, Refuse, RequestCounts, RequestDial, first_code=64)
 
-Action = SendUpdate | Confirm | Refuse | Evict | RequestCounts | StartTimer | FinishShutdown
+Action = SendUpdate | Confirm | Refuse | RequestCounts | StartTimer | RequestDial
 
 
 @dataclass(slots=True)
 class Barrier:
     """State of the graceful shutdown of a static group."""
 
-    arrived: set[int] = field(default_factory=set)
     round: int = 0
     is_complete: bool = False
     is_pausing: bool = False
@@ -101,11 +88,7 @@ class Barrier:
 
     def step(self, members: Collection[int]) -> list[Action]:
         """Return the actions that follow from the events so far. Nobody joins while rounds are counted."""
-        if self.is_complete or self.is_pausing or not members or not self.arrived.issuperset(members):
-            return []
-        if self.round == 0:
-            return self.begin_round(members)
-        if not self.counts.keys() >= set(members):
+        if self.is_complete or self.is_pausing or not members or not self.counts.keys() >= set(members):
             return []
         counts = {incarnation: self.counts[incarnation] for incarnation in members}
         is_repeated = all(self.previous_counts.get(incarnation) == counts[incarnation] for incarnation in members)
@@ -116,12 +99,20 @@ class Barrier:
         if not is_repeated:
             return self.begin_round(members)
         self.is_complete = True
-        return [FinishShutdown(to) for to in sorted(members)]
+        return [Confirm(to) for to in sorted(members)]
 
     def begin_round(self, members: Collection[int]) -> list[Action]:
         self.round += 1
         self.is_pausing, self.counts = False, {}
         return [RequestCounts(to, self.round) for to in sorted(members)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Confirmation:
+    """Members that have yet to confirm a view, and those that wait for it: the new member, or the departing one."""
+
+    missing: set[int]
+    waiting: Collection[int]
 
 
 class Coordinator:
@@ -130,7 +121,6 @@ class Coordinator:
     Attributes:
         members: by rank.
         number: the number of the newest view.
-        confirmed: the number of the newest view that each member has confirmed, by incarnation.
         is_forming: True until all ranks of a static group have joined.
     """
 
@@ -139,19 +129,10 @@ class Coordinator:
         self.world_size = world_size
         self.members: dict[int, Member] = {}
         self.number = 0
-        self.confirmed: dict[int, int] = {}
         self.is_forming = world_size is not None
         self.barrier = Barrier()
         self._is_closing = False
-        self._joining: dict[int, int] = {}  # the view to be confirmed, by incarnation
-        self._leaving: dict[int, int] = {}
-        self._sent: dict[int, int] = {}  # the newest view sent to each member
-        self._changes: list[Member | Departure] = []  # from view `_first_number` on, one for each view
-        self._first_number = 0
-        self._updates: dict[int, Update] = {}  # updates to the newest view, by the view before
-        self._num_confirmed_by_all = 0
-        # The lowest of `confirmed` and how many members have it; 0 if unknown.
-        self._lowest, self._num_lowest = 0, 0
+        self._confirmations: dict[int, _Confirmation] = {}  # by number of the view
 
     # -- queries ---------------------------------------------------------------------------------------------------
 
@@ -165,10 +146,11 @@ class Coordinator:
         if self.is_forming:
             missing = ", ".join(str(rank) for rank in range(self.world_size or 0) if rank not in self.members)
             return f"{len(members)} of {self.world_size} workers are there; missing: rank {missing}"
-        waiting = [str(member) for member in members if member.incarnation not in barrier.arrived]
-        if waiting and barrier.arrived:
-            return f"these have not called shutdown: {', '.join(waiting)}"
-        slow = [str(member) for member in members if self.confirmed[member.incarnation] < self.number]
+        absent = [str(member) for member in members if member.incarnation not in barrier.counts]
+        if absent and barrier.counts and barrier.round == 0:
+            return f"these have not called shutdown: {', '.join(absent)}"
+        unconfirmed = set[int]().union(*(confirmation.missing for confirmation in self._confirmations.values()))
+        slow = [str(member) for member in members if member.incarnation in unconfirmed]
         if slow:
             return f"these have not answered yet: {', '.join(slow)}"
         counts = barrier.previous_counts | barrier.counts
@@ -184,63 +166,65 @@ class Coordinator:
             return [refusal]
         member = hello.member
         self.members[member.id] = member
-        self.confirmed[member.incarnation] = self._num_lowest = 0
-        self._record(member)
-        self._joining[member.incarnation] = self.number
-        return self._settle()
+        if self.is_forming:
+            return self._form()
+        known_members = self._incarnations() - {member.incarnation}
+        actions = self._publish(member, known_members, waiting=[member.incarnation])
+        return [*actions, self._welcome(member.incarnation)]
 
     def confirm(self, member: int, number: int) -> list[Action]:
         """A member has applied an update."""
-        before = self.confirmed.get(member)
-        if before is None or number <= before:
+        confirmation = self._confirmations.get(number)
+        if confirmation is None:
             return []
-        self.confirmed[member] = number
-        self._num_lowest -= before == self._lowest and self._num_lowest > 0
-        if before > self._num_confirmed_by_all or self._lowest_confirmed() == self._num_confirmed_by_all:
-            return self._update(member)  # other members have yet to confirm the same view
-        return self._settle()
+        confirmation.missing.discard(member)
+        return self._complete(number)
 
     def leave(self, member: int) -> list[Action]:
-        """A member leaves."""
-        self._remove(member, None)
-        self._leaving.setdefault(member, self.number)
-        return self._settle()
-
-    def disconnect(self, member: int) -> list[Action]:
-        """A member has closed its link, so it has left."""
-        self._remove(member, None)
-        self._leaving.pop(member, None)
-        return self._settle()
+        """A member leaves, or has closed its link."""
+        former = self._remove(member)
+        if former is None or self.is_forming:
+            return [Confirm(member)]
+        return [*self._publish(Departure(former.id, None), self._incarnations(), waiting=[member]), *self._settle()]
 
     def lose(self, member: int, why: str) -> list[Action]:
         """A member is lost. Without effect if it is no member."""
-        if member not in self.confirmed:
+        former = self._remove(member)
+        if former is None:
             return []
-        self._remove(member, why)
-        return [Evict(member, why), *self._settle()]
+        refusal = Refuse(member, "again", why)
+        if self.is_forming:
+            return [refusal]
+        return [refusal, *self._publish(Departure(former.id, why), self._incarnations()), *self._settle()]
 
-    def arrive(self, member: int) -> list[Action]:
-        """A member has called its graceful shutdown."""
-        self.barrier.arrived.add(member)
-        return self._settle()
+    def suspect(self, member: int, peer: int, why: str) -> list[Action]:
+        """The link between two members has ended, so one of them is lost. The coordinator stays."""
+        return self.lose(member if peer == self.me.incarnation else peer, why)
+
+    def request_dial(self, member: int, to: int) -> list[Action]:
+        """A member cannot dial `to`."""
+        return [RequestDial(to, member)]
 
     def counted(self, member: int, round: int, counts: tuple[int, int]) -> list[Action]:
-        """A member reports (open calls, calls ever started). Ignored unless it is for the current round."""
+        """A member reports (open calls, calls ever started), for round 0 when it calls its graceful shutdown.
+
+        Ignored unless it is for the current round.
+        """
         if round == self.barrier.round and not self.barrier.is_pausing:
             self.barrier.counts[member] = counts
-        return self._settle()
+        return self.barrier.step(self._incarnations())
 
     def next_round(self, round: int) -> list[Action]:
         """The pause before `round` is over."""
         if not self.barrier.is_pausing or round != self.barrier.round + 1:
             return []
-        return self.barrier.begin_round(self.confirmed)
+        return self.barrier.begin_round(self._incarnations())
 
     # -- decisions -------------------------------------------------------------------------------------------------
 
     def _refusal(self, hello: Hello) -> Refuse | None:
         member = hello.member
-        if self._is_closing or self.barrier.is_complete or self.barrier.round:
+        if self._is_closing or self.barrier.round or self.barrier.is_pausing:
             return Refuse(member.incarnation, "again", "the group at this address is closing")
         problem = self._mismatch(hello) or self._conflict(member)
         return None if problem is None else Refuse(member.incarnation, "refused", problem)
@@ -273,72 +257,54 @@ class Coordinator:
         namesake = next((known for known in self.members.values() if known.name == member.name), None)
         return None if namesake is None else _not_unique(namesake, member)
 
-    def _remove(self, incarnation: int, why: str | None) -> None:
+    def _incarnations(self) -> set[int]:
+        return {member.incarnation for member in self.members.values()}
+
+    def _form(self) -> list[Action]:
+        """Send the members to all, if all ranks of a static group have joined."""
+        if len(self.members) < (self.world_size or 0):
+            return []
+        incarnations = sorted(self._incarnations())
+        problem = _duplicate_name(self.members.values())
+        if problem is not None:
+            self._is_closing = True
+            return [Refuse(to, "refused", problem) for to in incarnations]
+        self.is_forming = False
+        self.number += 1
+        self._confirmations[self.number] = _Confirmation(set(incarnations), incarnations)
+        return [self._welcome(to) for to in incarnations]
+
+    def _welcome(self, to: int) -> SendUpdate:
+        """Send all members to a new one."""
+        return SendUpdate(to, Update(self.number, tuple(member for _, member in sorted(self.members.items()))))
+
+    def _publish(self, change: Member | Departure, to: set[int], waiting: Collection[int] = ()) -> list[Action]:
+        """Make a new view. Confirm it to `waiting` when all members have confirmed it."""
+        if self.barrier.is_complete:  # all leave, and do not report each other
+            return [Confirm(incarnation) for incarnation in waiting]
+        self.number += 1
+        self._confirmations[self.number] = _Confirmation(self._incarnations(), waiting)
+        update = Update(self.number, (change,))
+        return [*(SendUpdate(incarnation, update) for incarnation in sorted(to)), *self._complete(self.number)]
+
+    def _complete(self, number: int) -> list[Action]:
+        """Confirm a view to those that wait for it, if all members have confirmed it."""
+        if self._confirmations[number].missing:
+            return []
+        return [Confirm(incarnation) for incarnation in self._confirmations.pop(number).waiting]
+
+    def _remove(self, incarnation: int) -> Member | None:
         member = self.member(incarnation)
         if member is not None:
             del self.members[member.id]
-            for mapping in (self.confirmed, self._joining, self._sent):
-                mapping.pop(incarnation, None)
-            self._num_lowest = 0
-            self._record(Departure(member.id, why))
-
-    def _record(self, change: Member | Departure) -> None:
-        """Make a new view."""
-        self.number += 1
-        self._changes.append(change)
-        self._updates.clear()
+            for confirmation in self._confirmations.values():
+                confirmation.missing.discard(incarnation)
+        return member
 
     def _settle(self) -> list[Action]:
-        """Return all actions that follow now: updates, admissions, confirmed departures, the barrier."""
-        if self.is_forming:
-            if len(self.members) < (self.world_size or 0):
-                return [Confirm(to) for to in _take(self._leaving, self.number)]
-            problem = _duplicate_name(self.members.values())
-            if problem is not None:
-                self._is_closing = True
-                return [Refuse(to, "refused", problem) for to in sorted(self.confirmed)]
-            self.is_forming = False
-        actions: list[Action] = []
-        if not self.barrier.is_complete:
-            for to in sorted(self.confirmed):
-                actions += self._update(to)
-            self._drop_changes()
-        self._num_confirmed_by_all = number = self._lowest_confirmed() if self.confirmed else self.number
-        actions += [Confirm(to) for waiting in (self._joining, self._leaving) for to in _take(waiting, number)]
-        return actions + self.barrier.step(self.confirmed)
-
-    def _lowest_confirmed(self) -> int:
-        """Return the lowest of `confirmed`. Searched once for each view, not once for each confirmation."""
-        if self._num_lowest == 0:
-            numbers = list(self.confirmed.values())
-            self._lowest = min(numbers)
-            self._num_lowest = numbers.count(self._lowest)
-        return self._lowest
-
-    def _update(self, to: int) -> list[Action]:
-        """Send the newest view to a member, unless it has that view or has not confirmed the last update."""
-        since = self._sent.get(to, 0)
-        if since == self.number or self.confirmed[to] < since:
-            return []
-        self._sent[to] = self.number
-        if since not in self._updates:
-            changes = self._changes[since - self._first_number :] if since else sorted(self.members.values(), key=_RANK)
-            self._updates[since] = Update(self.number, since, self.me.id, tuple(changes))
-        return [SendUpdate(to, self._updates[since])]
-
-    def _drop_changes(self) -> None:
-        """Forget the changes that were sent to all members."""
-        lowest = min(self._sent.values(), default=self.number)
-        del self._changes[: lowest - self._first_number]
-        self._first_number = lowest
-
-
-def _take(waiting: dict[int, int], number: int) -> list[int]:
-    """Remove and return the incarnations that wait for a view up to `number`."""
-    ready = sorted(incarnation for incarnation, awaited in waiting.items() if awaited <= number)
-    for incarnation in ready:
-        del waiting[incarnation]
-    return ready
+        """Return what follows from the absence of a former member."""
+        actions = [action for number in list(self._confirmations) for action in self._complete(number)]
+        return actions + self.barrier.step(self._incarnations())
 
 
 def _not_unique(first: Member, second: Member) -> str:

@@ -1,6 +1,6 @@
 """The server of the coordinator: executes the actions of `coordinator.py`, in the process that opened the group.
 
-    members' links --join, confirm, arrive, counted, leave, lose--> Coordinator --actions--> links, or `on_action`
+    members' links --join, then `EVENTS`--> Coordinator --actions--> links, or `on_action`
 
 A member is lost when its link ends without a goodbye, when its process was stopped for 5 s, or when it answers nothing
 for `heartbeat_s` (between hosts). Everything runs on the hub's thread and does not block. The member in this process
@@ -19,15 +19,15 @@ from ...links.hub import Hub
 from ...links.link import Link, Request
 from ...links.peers import Ending
 from ...links.process_state import has_ended
+from ...rendezvous.rendezvous import Listener, Rendezvous
 from ..messages.messages import install_codec
-from ..rendezvous import JoinListener, Rendezvous
-from .coordinator import Action, Coordinator, Evict, Refuse, StartTimer
+from .coordinator import Action, Coordinator, Refuse, StartTimer
 from .link_watch import LinkWatch
 from .members import Member
 
-PROTOCOL = 5
+PROTOCOL = 6
 _PAUSE_S = 0.01
-_EVENTS = {"confirm", "arrive", "counted", "leave", "lose"}
+EVENTS = {"confirm", "counted", "leave", "suspect", "request_dial"}
 
 
 class CoordinatorServer:
@@ -35,7 +35,6 @@ class CoordinatorServer:
 
     Args:
         on_action: receives the actions for the member in this process.
-        on_dial_request: called with the incarnation of a member that cannot dial this one and asks to be dialed.
         heartbeat_s: a worker of another host that answers nothing for so long is lost.
     """
 
@@ -45,15 +44,13 @@ class CoordinatorServer:
         machine: Coordinator,
         *,
         on_action: Callable[[Action], None],
-        on_dial_request: Callable[[int], None],
         heartbeat_s: float,
     ) -> None:
         self.machine = machine
         self._hub = hub
         self._me = machine.me
         self._on_action = on_action
-        self._on_dial_request = on_dial_request
-        self._listener: JoinListener | None = None
+        self._listener: Listener | None = None
         self._links: dict[int, Link] = {}
         self._actions: deque[Action] = deque()
         self._is_executing = False
@@ -93,10 +90,9 @@ class CoordinatorServer:
             link = self._links[action.to]
             with contextlib.suppress(FanwiseError):  # the end of the link is about to be reported
                 link.notify("action", action)
-            if isinstance(action, (Evict, Refuse)):
-                del self._links[action.to]  # the worker closes it when it has read this
-            if isinstance(action, Evict):
-                link.close("declared lost")
+            if isinstance(action, Refuse):
+                del self._links[action.to]
+                link.close(action.text)
 
     # -- messages of members ---------------------------------------------------------------------------------------
 
@@ -112,7 +108,7 @@ class CoordinatorServer:
         protocol, version, hello = request.args
         if (protocol, version) != (PROTOCOL, VERSION):
             text = f"this group runs fanwise {VERSION}, the newcomer runs {version}; install one version everywhere"
-            request.answer(("refused", text))
+            request.answer(("refused", text, 0))
             return
         member, link = hello.member, request.link
         self._remove_predecessor(member)
@@ -122,7 +118,7 @@ class CoordinatorServer:
         pid = member.pid if member.host == self._me.host else 0
         on_lost = partial(self._lose, member.incarnation)
         LinkWatch(self._hub, link, self._heartbeat_s, pid=lambda: pid, on_lost=on_lost)
-        request.answer(("received", ""))
+        request.answer(("received", "", self._me.id))
         self.execute(self.machine.hello(hello))
 
     def _remove_predecessor(self, member: Member) -> None:
@@ -142,25 +138,9 @@ class CoordinatorServer:
             self.on_event(sender, request.method, *request.args)
 
     def on_event(self, sender: int, method: str, *args: Any) -> None:
-        """Handle an event of a member: a method of `Coordinator`, "suspect" or "dial_back"."""
-        if method in _EVENTS:
+        """Handle an event of a member: a method of `Coordinator`."""
+        if method in EVENTS:
             self.execute(getattr(self.machine, method)(sender, *args))
-        elif method == "dial_back":
-            self._request_dial(sender, *args)
-        elif method == "suspect":
-            self._suspect(sender, *args)
-
-    def _suspect(self, sender: int, incarnation: int, why: str) -> None:
-        """The link between two members has ended, so one of them is lost. This worker stays."""
-        self._lose(sender if incarnation == self._me.incarnation else incarnation, why)
-
-    def _request_dial(self, sender: int, to: int) -> None:
-        """Ask the member `to` to dial `sender`, which cannot reach it."""
-        if to == self._me.incarnation:
-            self._on_dial_request(sender)
-        elif to in self._links:
-            with contextlib.suppress(FanwiseError):
-                self._links[to].notify("dial_back", sender)
 
     def pending_summary(self) -> str:
         """As `Coordinator.pending_summary`, and why connections were refused."""
@@ -175,8 +155,7 @@ class CoordinatorServer:
         if self._links.get(member) is not link or self._is_closed:
             return
         del self._links[member]
-        machine = self.machine
-        self.execute(machine.disconnect(member) if ending.clean else machine.lose(member, ending.reason))
+        self.execute(self.machine.leave(member) if ending.clean else self.machine.lose(member, ending.reason))
 
     def _lose(self, member: int, why: str) -> None:
         self.execute(self.machine.lose(member, why))

@@ -24,12 +24,12 @@ from ...links.hub import Hub
 from ...links.link import Link, Reply, Request
 from ...links.peers import Ending
 from ...links.process_state import look_at, this_host
+from ...rendezvous.rendezvous import Rendezvous
 from ..constants import HEARTBEAT_S
 from ..hub_thread import OneShot, run_on_hub
 from ..messages.messages import install_codec
-from ..rendezvous import Rendezvous
 from ..worker_info import name_error
-from .coordinator import Action, Coordinator, Evict, FinishShutdown, Refuse, RequestCounts, SendUpdate
+from .coordinator import Action, Coordinator, Refuse, RequestCounts, RequestDial, SendUpdate
 from .coordinator_server import PROTOCOL, CoordinatorServer
 from .link_watch import LinkWatch
 from .members import Event, Hello, Left, Lost, Member, MemberState, Update
@@ -38,7 +38,7 @@ _log = logging.getLogger("fanwise.rpc")
 
 _DIAL_S = 5.0
 _MIN_PAUSE_S, _MAX_PAUSE_S = 0.002, 0.05
-# At an address without a host, another rank opens a dynamic group when rank 0 has not done so in this time.
+# At an address without a host, another rank opens a dynamic group if rank 0 has left, or has not done so in this time.
 _ALONE_S = 1.0
 _ASK_S = 1.0
 _GOODBYE_S = 5.0
@@ -49,6 +49,7 @@ class Group:
 
     Attributes:
         me: this worker.
+        coordinator: the rank of the coordinator: 0, unless another rank has opened a dynamic group.
         heartbeat_s: as in `join`.
         ending: set when the shutdown of the group is complete, or the group has ended for this worker.
         fenced: the reason, for errors, why the group has ended for this worker before it left; otherwise None.
@@ -61,20 +62,21 @@ class Group:
         self, hub: Hub, rendezvous: Rendezvous, me: Member, world_size: int | None, *, heartbeat_s: float = HEARTBEAT_S
     ) -> None:
         self.me = me
+        self.coordinator = 0
         self.world_size = world_size
         self.heartbeat_s = heartbeat_s
         self.fenced: str | None = None
         self.ending = OneShot()
         self.on_event: list[Callable[[Event], None]] = []
-        self.on_fenced: list[Callable[[str], None]] = []
-        self.on_dial_request: list[Callable[[Member], None]] = []
+        self.on_fenced: Callable[[str], None] = lambda why: None
+        self.on_dial_request: Callable[[Member], None] = lambda member: None
         self._hub = hub
         self._rendezvous = rendezvous
         self._state = MemberState()
         self._server: CoordinatorServer | None = None
         self._link: Link | None = None
         self._answer = OneShot()  # to the request to join
-        self._left = OneShot()
+        self._left = threading.Event()
         self._is_member = False
         self._is_error = False  # `fenced` is an error, not the departure of the coordinator
         self._open_calls: Callable[[], tuple[int, int]] = lambda: (0, 0)
@@ -100,7 +102,7 @@ class Group:
 
         `address` is that of the listener of this worker, from `rendezvous.listen`. A static group, with a `world_size`,
         is complete when this returns. Raises JoinError (a RuntimeError) if this worker does not fit, and
-        DeadlineExceeded if nobody opened the group or workers are missing, which it names.
+        DeadlineExceeded, with the missing workers, if rank 0 or others have not joined in time.
         """
         problem = name_error(name)
         if problem is not None:
@@ -116,10 +118,9 @@ class Group:
         return group
 
     def _join(self, within_s: float) -> None:
-        """Try until this worker is admitted. Raises like `join`."""
         now_s, url = self._hub.clock.now_s, self._rendezvous.address.url
-        start_s, pause_s, reason = now_s(), _MIN_PAUSE_S, ""
-        deadline_s = start_s + within_s
+        pause_s, reason = _MIN_PAUSE_S, ""
+        start_s, deadline_s = now_s(), now_s() + within_s
         while True:
             if self._connect(now_s() - start_s, deadline_s):
                 answer = self._answer.wait(deadline_s - now_s())
@@ -163,16 +164,10 @@ class Group:
     def _open(self) -> bool:
         """Become the coordinator. Return False if the address is in use."""
         machine = Coordinator(self.me, world_size=self.world_size)
-        server = CoordinatorServer(
-            self._hub,
-            machine,
-            on_action=self._on_action,
-            on_dial_request=self._on_dial_request,
-            heartbeat_s=self.heartbeat_s,
-        )
+        server = CoordinatorServer(self._hub, machine, on_action=self._on_action, heartbeat_s=self.heartbeat_s)
         if not server.open(self._rendezvous):
             return False
-        self._server = server
+        self._server, self.coordinator = server, self.me.id
         server.execute(machine.hello(Hello(self.me, self.world_size)))
         return True
 
@@ -194,13 +189,13 @@ class Group:
 
     def _coordinator_pid(self) -> int:
         """Return the process ID of the coordinator, or 0 if it is unknown or of another host."""
-        coordinator = self._state.members.get(self._state.coordinator)
+        coordinator = self._state.members.get(self.coordinator)
         return coordinator.pid if coordinator is not None and coordinator.host == self.me.host else 0
 
     def _on_reply(self, reply: Reply) -> None:
         """Handle the reply to a request to join. The coordinator decides later, unless its version is another."""
         try:
-            kind, text = reply.result()
+            kind, text, self.coordinator = reply.result()
         except FanwiseError as error:
             kind, text = "again", error.message
         if kind != "received":
@@ -210,11 +205,11 @@ class Group:
         """Ask the coordinator why the join or shutdown is not complete. Blocks; not on the hub's thread."""
         if self._server is not None:
             return run_on_hub(self._hub, self._server.pending_summary)
-        link, summary = self._link, OneShot()
-        if link is not None:
-            with contextlib.suppress(FanwiseError):
-                link.call("pending").add_done_callback(lambda reply: summary.set(*_text_of(reply)))
-        return (summary.wait(_ASK_S) or ("", "the coordinator does not answer"))[1]
+        link = self._link
+        with contextlib.suppress(FanwiseError):
+            if link is not None:
+                return str(link.ask("pending", within_s=_ASK_S))
+        return "the coordinator does not answer"
 
     # -- members ---------------------------------------------------------------------------------------------------
 
@@ -237,15 +232,6 @@ class Group:
         raise RuntimeError(f"could not find destination {to!r}: the workers of this group are {known}.")
 
     @property
-    def coordinator(self) -> int:
-        """The rank of the coordinator."""
-        return self._state.coordinator
-
-    @property
-    def has_left(self) -> bool:
-        return self._closed.is_set()
-
-    @property
     def knows(self) -> int:
         """The number of the view of this worker."""
         return self._state.number
@@ -253,29 +239,22 @@ class Group:
     def refusal(self, member: Member, incarnation: int, knows: int) -> str | None:
         """Return why to refuse a link of `member`, which knows view `knows` and dials `incarnation`; None to accept."""
         if incarnation != self.me.incarnation:
-            return f"{self.me} is another incarnation of the worker that was to be called; the one before is gone"
+            return f"the worker that was to be called has ended; {self.me} is a later incarnation of it"
         if self.fenced is not None:
             return self.fenced
-        why = self._state.refusal(member.incarnation, knows)
-        return None if why is None else f"{member} was declared lost: {why}"
+        return f"{member} was declared lost, or has left" if self._state.refuses(member, knows) else None
 
     def dial(self, member: Member, *, within_s: float) -> Link:
         """Open a link to the listener of `member`. Blocks; raises like `links.dial`."""
-        return self._rendezvous.dial_member(self._hub, member, within_s=within_s)
+        return self._rendezvous.dial_member(self._hub, member.address, member.host, within_s=within_s)
 
     def request_dial(self, member: Member) -> None:
         """Ask `member`, which this worker cannot reach, to dial this worker. Does not block; from any thread."""
-        self._hub.call_soon(lambda: self._notify("dial_back", member.incarnation))
+        self._hub.call_soon(lambda: self._notify("request_dial", member.incarnation))
 
     def suspect(self, member: Member, why: str) -> None:
         """Report that the link to `member` has ended, so one of the two is lost. Does not block; from any thread."""
         self._hub.call_soon(lambda: self._notify("suspect", member.incarnation, why))
-
-    def _on_dial_request(self, incarnation: int) -> None:
-        for member in self._state.members.values():
-            if member.incarnation == incarnation:
-                for callback in list(self.on_dial_request):
-                    callback(member)
 
     # -- messages of the coordinator -------------------------------------------------------------------------------
 
@@ -284,8 +263,6 @@ class Group:
             return
         if request.method == "action":
             self._on_action(*request.args)
-        elif request.method == "dial_back":
-            self._on_dial_request(*request.args)
         elif request.method == "beat":
             request.answer()
 
@@ -295,14 +272,15 @@ class Group:
             self._apply(action.update)
         elif isinstance(action, RequestCounts):
             self._notify("counted", action.round, self._open_calls())
-        elif isinstance(action, FinishShutdown):
-            self.ending.set("finished")
-        elif isinstance(action, Evict):
-            self._evict(action.why)
         elif isinstance(action, Refuse):
-            self._answer.set(action.kind, action.text)
-        elif self._is_member:
-            self._left.set("done")
+            self._on_refused(action)
+        elif isinstance(action, RequestDial):
+            for member in self._state.members.values():
+                if member.incarnation == action.incarnation:
+                    self.on_dial_request(member)
+        elif self._is_member:  # it has left, or waits for the others in a shutdown
+            self._left.set()
+            self.ending.set("finished")
         else:
             self._is_member = True
             self._answer.set("done")
@@ -342,7 +320,9 @@ class Group:
     def _lose_coordinator(self, link: Link, why: str) -> None:
         """The coordinator does not answer any more."""
         if link is self._link:
-            self._notify("lose", f"it considers this coordinator lost: {why}")
+            coordinator = self._state.members.get(self.coordinator)
+            if coordinator is not None:
+                self._notify("suspect", coordinator.incarnation, f"it considers this coordinator lost: {why}")
             self._end_without_coordinator(why)
         link.close("the coordinator was declared lost")
 
@@ -352,7 +332,7 @@ class Group:
         if not self._is_member:
             self._answer.set("again", why or "the coordinator has left")
             return
-        coordinator = self._state.members[self._state.coordinator]
+        coordinator = self._state.members[self.coordinator]
         event = Left(coordinator) if why is None else Lost(coordinator, why)
         fate = "has left" if why is None else f"was lost: {why.rstrip('.')}"
         self._end(
@@ -361,13 +341,12 @@ class Group:
             event,
         )
 
-    def _evict(self, why: str) -> None:
-        """The coordinator has declared this worker lost."""
+    def _on_refused(self, refusal: Refuse) -> None:
         if not self._is_member:
-            self._answer.set("again", why)
+            self._answer.set(refusal.kind, refusal.text)
             return
         self._end(
-            f"this worker, {self.me}, was declared lost by the others: {why}.\n"
+            f"this worker, {self.me}, was declared lost by the others: {refusal.text}.\n"
             f"They refuse its messages. Call shutdown, then init_rpc, to join again as another incarnation."
         )
 
@@ -375,7 +354,7 @@ class Group:
         """Stop being a member. Report the others as lost, unless this worker has left or the shutdown is complete."""
         is_silent = self._closed.is_set() or self.ending.is_set or self.fenced is not None
         self._is_member = False
-        self._left.set("done")
+        self._left.set()
         self._close_connections("declared lost")
         if is_silent:
             return
@@ -383,11 +362,7 @@ class Group:
         self.ending.set("fenced")
         _log.log(logging.WARNING if self._is_error else logging.INFO, "%s", fenced)
         lost_members = self._state.clear(self.me)
-        for callback in list(self.on_fenced):
-            try:
-                callback(fenced)
-            except Exception:
-                _log.exception("a callback failed")
+        self.on_fenced(fenced)
         for member in lost_members:  # they cannot be reached without the group
             is_coordinator = coordinator_event is not None and member == coordinator_event.member
             self._report(coordinator_event if coordinator_event and is_coordinator else Lost(member, fenced))
@@ -428,7 +403,7 @@ class Group:
     def _wait_for_others(self, within_s: float | None, deadline_s: float | None) -> None:
         is_static = self.world_size is not None
         if is_static:
-            run_on_hub(self._hub, lambda: self._notify("arrive"))
+            run_on_hub(self._hub, lambda: self._notify("counted", 0, self._open_calls()))
         while not self.ending.is_set and (is_static or self._open_calls()[0]):
             left_s = _ASK_S if deadline_s is None else deadline_s - self._hub.clock.now_s()
             if left_s <= 0:
@@ -467,10 +442,3 @@ class Group:
         link, self._link = self._link, None
         if link is not None:
             link.close(reason)
-
-
-def _text_of(reply: Reply) -> tuple[str, str]:
-    try:
-        return "", str(reply.result())
-    except Exception:
-        return "", "the coordinator is gone"

@@ -1,17 +1,11 @@
 """Members of a group, changes of the membership, and the view of one member. Pure: no link, thread or clock.
 
-    Member       one incarnation of a worker; `id` is its rank
-    Departure    a member that left or was lost
-    Update       the changes from one view of the group to a later one
-    Hello        the request of a new worker to join
-    MemberState  the view of one member
-
 The coordinator (`coordinator.py`) numbers the views of its group: each join and each departure makes a new one. A new
-member receives all members, afterwards only what changed since the last update that was sent to it.
+member receives all members, afterwards each change.
 
 A member that was declared lost is fenced: its incarnation is refused for good, however late it wakes. A worker says
 which view it knows when it connects to another, and a worker that is missing from a view that is not older is no member
-any more, so no list of lost members has to be kept. Reasons are kept for the newest REASONS_KEPT losses.
+any more, so no list of lost members has to be kept.
 """
 
 import operator
@@ -22,9 +16,6 @@ from ...base.errors import WorkerLostError
 from ..messages.ids import WorkerKey
 from ..messages.records import control_codec
 from ..worker_info import WorkerInfo
-
-REASONS_KEPT = 64
-FORGOTTEN = "the group has continued without it since it was last connected"
 
 _RANK = operator.itemgetter(0)
 
@@ -78,14 +69,9 @@ class Departure:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """The changes that turn view `since` into view `number`, in their order. If `since` is 0, they are all members.
-
-    `coordinator` is the rank of the coordinator.
-    """
+    """View `number` of the group: the change that made it or, for a new member, all members."""
 
     number: int
-    since: int
-    coordinator: int
     changes: tuple[Member | Departure, ...]
 
 
@@ -148,36 +134,29 @@ class MemberState:
 
     Attributes:
         number: the number of the view; 0 before the first update.
-        coordinator: the rank of the coordinator.
         members: by rank. Other threads read it, so it is replaced and never changed.
         former: the last incarnation of each rank that is no member. Replaced like `members`.
-        lost: the reasons of the newest losses, by incarnation.
     """
 
     number: int = 0
-    coordinator: int = 0
     members: dict[int, Member] = field(default_factory=dict)
     former: dict[int, Member] = field(default_factory=dict)
-    lost: dict[int, str] = field(default_factory=dict)
 
     def apply(self, update: Update) -> list[Event]:
         """Apply an update. The first one, with all members, returns no events."""
-        assert update.since == self.number, f"update of view {update.since}, but view {self.number} is known"
+        is_first = self.number == 0
+        assert is_first or update.number == self.number + 1, f"update {update.number} follows view {self.number}"
         members, former, events = dict(self.members), dict(self.former), list[Event]()
         for change in update.changes:
             if isinstance(change, Member):
                 members[change.id] = change
                 events.append(Joined(change))
-                continue
-            member = former[change.id] = members.pop(change.id)
-            events.append(Left(member) if change.why is None else Lost(member, change.why))
-            if change.why is not None:
-                self.lost[member.incarnation] = change.why
-        for incarnation in list(self.lost)[:-REASONS_KEPT]:
-            del self.lost[incarnation]
-        self.members, self.former = dict(sorted(members.items(), key=_RANK)), former
-        self.number, self.coordinator = update.number, update.coordinator
-        return events if update.since else []
+            else:
+                member = former[change.id] = members.pop(change.id)
+                events.append(Left(member) if change.why is None else Lost(member, change.why))
+        self.former = former  # first, so that other threads find a former member in one of the two
+        self.number, self.members = update.number, dict(sorted(members.items(), key=_RANK))
+        return [] if is_first else events
 
     def clear(self, me: Member) -> list[Member]:
         """Remove all members except `me` and return them."""
@@ -186,8 +165,6 @@ class MemberState:
         self.members = {me.id: me}
         return removed
 
-    def refusal(self, incarnation: int, known_number: int) -> str | None:
-        """Return why a worker that knows view `known_number` is refused; None if it is a member or may become one."""
-        why = self.lost.get(incarnation)
-        is_member = any(member.incarnation == incarnation for member in self.members.values())
-        return FORGOTTEN if why is None and known_number <= self.number and not is_member else why
+    def refuses(self, member: Member, known_number: int) -> bool:
+        """Return True if `member`, which knows view `known_number`, was a member and is none any more."""
+        return known_number <= self.number and not lives(member.key, self.members)

@@ -15,10 +15,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from ...base.errors import ClosedError, DeadlineExceeded, FanwiseError
-from ...links.flow_control.credits import OVERDRAFT
-from ...links.hub import Alarm, Hub
-from ...links.link import Link
+from ..base.errors import ClosedError, DeadlineExceeded, FanwiseError
+from ..links.flow_control.credits import OVERDRAFT
+from ..links.hub import Alarm, Hub
+from ..links.link import Link
 
 # Calls with similar deadlines fail together.
 _SLACK_S = 0.01
@@ -75,7 +75,7 @@ class Routes:
         """Number of calls that are queued or wait for a reply, without streams."""
         with self._lock:
             queues = list(self._queues.values())
-            # In this order, so that a call sent meanwhile is counted twice rather than not at all.
+            # Links last, so that a call sent meanwhile is counted twice rather than not at all.
             num_queued = sum(len(queue.calls) + queue.num_sending for queue in queues)
             links = [*self.links.values(), *(queue.link for queue in queues if queue.link is not None)]
         return num_queued + sum(link.num_open_whole for link in links)

@@ -1,25 +1,19 @@
-"""Rendezvous of the workers of a group: `open_rendezvous`.
-
-addresses    the meaning of env://, tcp:// and file://
-unix         meeting within one host, by Unix sockets
-tls          meeting between hosts
-"""
+"""The rendezvous of a group: Unix sockets within one host, TLS between hosts."""
 
 import os
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from ...base.errors import SecretError
-from ...links.hub import Hub
-from ...links.link import Link
-from ...links.shared_secret import read_secret
-from ..membership.members import Member
+from ..base.errors import SecretError
+from ..links.hub import Hub
+from ..links.link import Link
+from ..links.shared_secret import read_secret
 from .addresses import Address, is_known
 from .unix import OnLink, UnixRendezvous
 
 
-class JoinListener(Protocol):
-    """The listener of the coordinator.
+class Listener(Protocol):
+    """The listener of the process that opened a group.
 
     Attributes:
         refused: number of refused connections, by reason.
@@ -36,17 +30,17 @@ class Rendezvous(Protocol):
 
     address: Address
 
-    def open(self, hub: Hub, on_link: OnLink) -> JoinListener | None:
+    def open(self, hub: Hub, on_link: OnLink) -> Listener | None:
         """Listen at the address of the group. Return None if another process does."""
 
     def dial(self, hub: Hub, *, within_s: float) -> Link | None:
-        """Return a link to the coordinator, or None if nobody listens. Blocks."""
+        """Return a link to the process that opened the group, or None if nobody listens. Blocks."""
 
     def listen(self, hub: Hub, on_link: OnLink) -> str:
-        """Listen as a worker until the hub closes. Return the address for `dial_member`."""
+        """Listen as a member until the hub closes. Return the address for `dial_member`."""
 
-    def dial_member(self, hub: Hub, member: Member, *, within_s: float) -> Link:
-        """Return a link to a member. Blocks; raises like `links.dial`."""
+    def dial_member(self, hub: Hub, address: str, host: str, *, within_s: float) -> Link:
+        """Return a link to the member at `address`, on a host named as by `this_host`. Blocks; raises like `dial`."""
 
 
 def open_rendezvous(address: Address, *, environment: Mapping[str, str] = os.environ) -> Rendezvous:

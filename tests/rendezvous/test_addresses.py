@@ -3,8 +3,8 @@
 import pytest
 
 from fanwise.base.errors import SecretError
-from fanwise.rpc.rendezvous import open_rendezvous
-from fanwise.rpc.rendezvous.addresses import Address, is_address_of_this_host, parse
+from fanwise.rendezvous.addresses import Address, is_address_of_this_host, parse
+from fanwise.rendezvous.rendezvous import open_rendezvous
 
 MASTER = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
 RANKED = {**MASTER, "RANK": "2", "WORLD_SIZE": "4"}

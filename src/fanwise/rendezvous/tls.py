@@ -17,15 +17,14 @@ import hmac
 from collections.abc import Callable
 from pathlib import Path
 
-from ...base.errors import AuthenticationError, FanwiseError, WorkerLostError
-from ...links.hub import Hub
-from ...links.link import Link
-from ...links.process_state import this_host
-from ...links.runtime_folder import runtime_folder
-from ...links.security.certificates import Identity
-from ...links.transports.tcp import TcpListener, dial_tcp
-from ...links.transports.unix import dial
-from ..membership.members import Member
+from ..base.errors import AuthenticationError, FanwiseError, WorkerLostError
+from ..links.hub import Hub
+from ..links.link import Link
+from ..links.process_state import this_host
+from ..links.runtime_folder import runtime_folder
+from ..links.security.certificates import Identity
+from ..links.transports.tcp import TcpListener, dial_tcp
+from ..links.transports.unix import dial
 from .addresses import Address, address_towards
 from .unix import OnLink, folder_lock, listen_in, remove_stale_sockets
 
@@ -87,13 +86,13 @@ class TlsRendezvous:
             return f"{address} {listen_in(runtime_folder(), hub, self._key, on_link)}"
         return address
 
-    def dial_member(self, hub: Hub, member: Member, *, within_s: float) -> Link:
-        host, port, *path = member.address.split(" ", 2)
+    def dial_member(self, hub: Hub, address: str, host: str, *, within_s: float) -> Link:
+        name, port, *path = address.split(" ", 2)
         deadline_s = hub.clock.now_s() + within_s
-        if path and member.host == this_host():
+        if path and host == this_host():
             with contextlib.suppress(WorkerLostError, AuthenticationError):
                 return dial(hub, Path(path[0]), self._key, within_s=within_s)
-        return self._dial(hub, host, int(port), max(0.001, deadline_s - hub.clock.now_s()))
+        return self._dial(hub, name, int(port), max(0.001, deadline_s - hub.clock.now_s()))
 
     def _dial(self, hub: Hub, host: str, port: int, within_s: float) -> Link:
         return dial_tcp(hub, host, port, self._identity, within_s=within_s, listening_at=self._listening_at)

@@ -1,14 +1,68 @@
 """`metrics()`: counters of this worker and of its calls to and from each other worker, as one dict.
 
-The counters are kept by the links (`connections.traffic`), the group and the queues. They are collected on request.
+Each link counts its traffic (`links.counts`). `Traffic` sums up the counters of ended links per worker, so the counters
+of a worker never decrease when its link is lost or it restarts. The newest MAX_FORMER_PEERS workers without a link are
+kept.
 """
 
+import threading
+from collections import defaultdict
+from functools import partial
 from typing import Any
 
-from ..links.counts import LATENCY_BOUNDS_S, Latencies, LinkCounts
+from ..links.counts import LATENCY_BOUNDS_S, LinkCounts
 from ..links.link import Link
-from . import agent as _agent
+from ..links.peers import Ending
+from . import current
 from .membership.members import Joined, Left, Lost
+
+MAX_FORMER_PEERS = 1024
+_REFUSALS = ("malformed", "not_allowed", "not_welcome", "window_full")
+
+
+class Traffic:
+    """Counters of the links of this worker, by the name of the peer. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._links: defaultdict[str, list[Link]] = defaultdict(list)
+        self._ended: dict[str, LinkCounts] = {}
+
+    def add_link(self, worker: str, link: Link) -> None:
+        """Add a link to `worker`."""
+        with self._lock:
+            self._links[worker].append(link)
+        link.on_ended(partial(self._link_ended, worker))
+
+    def count_refusal(self, worker: str, why: str) -> None:
+        """Count a refusal that no link can count."""
+        with self._lock:
+            self._add(worker, LinkCounts(refused={why: 1}))
+
+    def by_worker(self) -> dict[str, tuple[LinkCounts, list[Link]]]:
+        """Return the counters and open links of each worker, by name."""
+        with self._lock:
+            ended, links = dict(self._ended), {worker: links.copy() for worker, links in self._links.items()}
+        result: dict[str, tuple[LinkCounts, list[Link]]] = {}
+        for worker in sorted({*ended, *links}):
+            open_links = links.get(worker, [])
+            result[worker] = sum((link.counts() for link in open_links), ended.get(worker, LinkCounts())), open_links
+        return result
+
+    def _link_ended(self, worker: str, link: Link, _ending: Ending) -> None:
+        with self._lock:
+            links = self._links[worker]
+            links.remove(link)
+            if not links:
+                del self._links[worker]
+            self._add(worker, link.counts())
+
+    def _add(self, worker: str, counts: LinkCounts) -> None:
+        self._ended[worker] = self._ended.pop(worker, LinkCounts()) + counts  # moved to the end: the newest
+        if len(self._ended) > MAX_FORMER_PEERS:
+            oldest = next((name for name in self._ended if name not in self._links), None)
+            if oldest is not None:
+                del self._ended[oldest]
 
 
 def metrics() -> dict[str, Any]:
@@ -38,26 +92,24 @@ def metrics() -> dict[str, Any]:
     >>> metrics()["peers"]["worker1"]["calls_made"]
     1
     """
-    agent = _agent.current()
-    counts, events = agent.connections, agent.worker_events
-    traffic = counts.traffic.by_worker()
-    waiting = counts.calls_waiting_for_links()
-    names = [member.name for member in events.members()]
+    agent = current.current()
+    members, event_counts = agent.group.members(), agent.worker_events.counts
+    traffic: dict[str, tuple[LinkCounts, list[Link]]] = agent.connections.traffic.by_worker()
+    peers = agent.group.former | members
+    waiting = {peers[id].name: number for id, number in agent.connections.routes.num_queued().items() if id in peers}
+    names = [member.name for member in members.values()]
     return {
         "worker": agent.info.name,
         "workers": len(names),
-        "workers_joined": events.counts[Joined],
-        "workers_left": events.counts[Left],
-        "workers_lost": events.counts[Lost],
+        "workers_joined": event_counts[Joined],
+        "workers_left": event_counts[Left],
+        "workers_lost": event_counts[Lost],
         **agent.job_counts(),
         "peers": {
             name: _peer_metrics(*traffic.get(name, (LinkCounts(), [])), waiting.get(name, 0))
             for name in sorted({*traffic, *names, *waiting})
         },
     }
-
-
-_REFUSALS = ("malformed", "not_allowed", "not_welcome", "window_full")
 
 
 def _peer_metrics(counts: LinkCounts, links: list[Link], waiting_for_link: int) -> dict[str, Any]:
@@ -75,14 +127,9 @@ def _peer_metrics(counts: LinkCounts, links: list[Link], waiting_for_link: int) 
         "bytes_to_send": sum(link.num_queued_bytes for link in links),
         "bytes_not_begun": sum(link.num_bytes_not_begun for link in links),
         "refused": {reason: counts.refused.get(reason, 0) for reason in sorted({*_REFUSALS, *counts.refused})},
-        "latency_s": _histogram(counts.latencies),
-    }
-
-
-def _histogram(latencies: Latencies) -> dict[str, Any]:
-    bounds = (*LATENCY_BOUNDS_S, float("inf"))
-    return {
-        "buckets": dict(zip(bounds, latencies.buckets, strict=True)),
-        "sum": latencies.sum_s,
-        "count": latencies.count,
+        "latency_s": {
+            "buckets": dict(zip((*LATENCY_BOUNDS_S, float("inf")), counts.latencies.buckets, strict=True)),
+            "sum": counts.latencies.sum_s,
+            "count": counts.latencies.count,
+        },
     }

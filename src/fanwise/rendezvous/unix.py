@@ -19,12 +19,11 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from ...base.errors import DeadlineExceeded, WorkerLostError
-from ...links.hub import Hub
-from ...links.link import Link
-from ...links.runtime_folder import runtime_folder
-from ...links.transports.unix import UnixListener, dial
-from ..membership.members import Member
+from ..base.errors import DeadlineExceeded, WorkerLostError
+from ..links.hub import Hub
+from ..links.link import Link
+from ..links.runtime_folder import runtime_folder
+from ..links.transports.unix import UnixListener, dial
 from .addresses import Address
 
 OnLink = Callable[[Link], None]
@@ -58,8 +57,8 @@ class UnixRendezvous:
     def listen(self, hub: Hub, on_link: OnLink) -> str:
         return listen_in(self._folder, hub, self._key, on_link)
 
-    def dial_member(self, hub: Hub, member: Member, *, within_s: float) -> Link:
-        return dial(hub, Path(member.address), self._key, within_s=within_s)
+    def dial_member(self, hub: Hub, address: str, host: str, *, within_s: float) -> Link:
+        return dial(hub, Path(address), self._key, within_s=within_s)
 
 
 class LockedListener:

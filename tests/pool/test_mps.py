@@ -16,9 +16,9 @@ from job_functions import began, local_engine, submitted
 from fanwise.pool import Pool, mps
 from fanwise.pool import pool as pool_module
 from fanwise.pool.backend import release
-from fanwise.pool.launching import MPS_VARIABLES
 from fanwise.pool.leases import Gpu, Machine
 from fanwise.pool.processes import all_pids, tag_of
+from fanwise.pool.runtime_environment import MPS_VARIABLES
 from fanwise.testing import within
 from fanwise.testing.processes import MARKER, running_processes
 
@@ -78,7 +78,7 @@ def exists(pid: int) -> bool:
 
 def daemons_of(pool: Pool) -> list[int]:
     """The processes that carry the mark of the pool's MPS daemon."""
-    line = local_engine(pool).worker_set._interpreters.lineage
+    line = local_engine(pool).worker_set.interpreters.lineage
     return [pid for pid in all_pids() if tag_of(pid) == f"{line}/mps"]
 
 
@@ -247,7 +247,7 @@ def test_a_client_that_is_killed_leaves_the_server_to_the_others(tmp_path: Path)
 def test_a_supervisor_that_is_killed_takes_the_daemon_along_and_the_next_job_has_another() -> None:
     with Pool(cpus=1, gpus=[GPU], seed=1) as pool:
         _, server = pool.needs(gpus=0.5).submit(connect).result(60)
-        link = local_engine(pool).worker_set._interpreters._supervisor_link
+        link = local_engine(pool).worker_set.interpreters._supervisor_link
         assert link is not None
         os.kill(link.peer.pid, signal.SIGKILL)
         within(30, lambda: not exists(server), "the server is gone")
@@ -270,7 +270,7 @@ def job():
 if __name__ == "__main__":
     pool = Pool(cpus=1, gpus=[GPU], seed=1)
     handle = pool.needs(gpus=0.5).submit(job)
-    interpreters = pool._engine.worker_set._interpreters
+    interpreters = pool._engine.worker_set.interpreters
     handle.wait_began(60)
     print(interpreters._guard.pid, interpreters._supervisor_link.peer.pid, pool._life.folder, flush=True)
     sys.stdin.read()

@@ -19,8 +19,8 @@ import pytest
 from gates import Gate
 from job_functions import began, local_engine, submitted
 
-from fanwise.pool import JobHandle, Pool, interpreters
-from fanwise.pool.processes import TAG, all_pids, boot_s, kill_lineage, started_s, tag_of
+from fanwise.pool import JobHandle, Pool, interpreters, processes
+from fanwise.pool.processes import TAG, all_pids, boot_s, kill_lineage, stat_of, tag_of
 from fanwise.testing import within
 from fanwise.testing.processes import MARKER, running_processes
 
@@ -126,7 +126,7 @@ def test_a_fork_that_left_is_gone_with_its_job_also_while_one_runs_whose_process
     waiting = within(10, lambda: children_of(warm) - {first.pid}, "a process waits for a job")
     gate.open()
     pids = family(tmp_path, 4)
-    within(10, lambda: boot_s() > max(map(started_s, pids)), "the clock of processes has gone on")
+    within(10, lambda: boot_s() > max(stat_of(pid).started_s for pid in pids), "the clock of processes has gone on")
     with Gate(tmp_path / "another") as another:
         later = began(pool.submit(job, another, starts=False))
         assert {later.pid} == waiting
@@ -179,7 +179,7 @@ def test_every_process_of_a_pool_carries_the_line_it_comes_from(pool: Pool, gate
     assert of_a_child.startswith(f"{of_a_fork}/") and of_a_fork.endswith(
         f"{supervisor}/1"
     )  # all that nothing was executed in
-    guard = local_engine(pool).worker_set._interpreters._guard
+    guard = local_engine(pool).worker_set.interpreters._guard
     assert guard is not None and of_a_fork == f"{tag_of(guard.pid)}/1"
 
 
@@ -229,7 +229,7 @@ if __name__ == "__main__":
     pool = Pool(cpus=2, seed=1)
     handles = [pool.submit(job, {folder!r}) for _ in range(4)]
     assert all(handle.wait_began(60) for handle in handles[:2])
-    interpreters = pool._engine.worker_set._interpreters
+    interpreters = pool._engine.worker_set.interpreters
     supervisor = interpreters._supervisor_link.peer.pid
     print(interpreters._guard.pid, supervisor, pool._engine.worker_set._warm.pid, pool._life.folder, flush=True)
     for line in sys.stdin:
@@ -414,7 +414,7 @@ def test_a_closed_pool_leaves_nothing(owner: Owner, tmp_path: Path) -> None:
 
 
 def test_supervisor_and_guard_that_are_told_to_end_by_a_terminal_stay(pool: Pool) -> None:
-    launched = local_engine(pool).worker_set._interpreters
+    launched = local_engine(pool).worker_set.interpreters
     guard, link = launched._guard, launched._supervisor_link
     assert guard is not None and link is not None
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
@@ -427,7 +427,7 @@ def test_supervisor_and_guard_that_are_told_to_end_by_a_terminal_stay(pool: Pool
 @pytest.mark.parametrize("victim", ["supervisor", "guard"])
 def test_a_killed_supervisor_is_replaced_for_the_next_job(victim: str, caplog: pytest.LogCaptureFixture) -> None:
     def pids() -> dict[str, int]:
-        launched = local_engine(pool).worker_set._interpreters
+        launched = local_engine(pool).worker_set.interpreters
         assert launched._guard is not None and launched._supervisor_link is not None
         return {"guard": launched._guard.pid, "supervisor": launched._supervisor_link.peer.pid}
 
@@ -465,7 +465,7 @@ def test_the_hub_answers_while_the_end_of_a_killed_supervisor_is_waited_for(
     waits, goes_on = late_end
     with Pool(cpus=1, seed=1) as pool:
         running = began(pool.submit(signal.pause))
-        guard = local_engine(pool).worker_set._interpreters._guard
+        guard = local_engine(pool).worker_set.interpreters._guard
         assert guard is not None
         guard.kill()
         assert waits.wait(30)
@@ -484,7 +484,7 @@ def test_a_pool_that_is_closed_while_the_end_of_its_supervisor_is_waited_for_wai
     waits, goes_on = late_end
     pool = Pool(cpus=1, seed=1)
     pool.submit(int).result(within_s=60)
-    guard = local_engine(pool).worker_set._interpreters._guard
+    guard = local_engine(pool).worker_set.interpreters._guard
     assert guard is not None
     guard.kill()
     assert waits.wait(30)
@@ -502,7 +502,7 @@ def test_a_supervisor_that_is_killed_while_it_starts_is_replaced() -> None:
         done = threading.Event()
 
         def kill_supervisor() -> None:
-            guard = local_engine(pool).worker_set._interpreters._guard
+            guard = local_engine(pool).worker_set.interpreters._guard
             assert guard is not None
             guard.kill()
             done.set()
@@ -513,8 +513,7 @@ def test_a_supervisor_that_is_killed_while_it_starts_is_replaced() -> None:
         assert handle.result(within_s=60) == 1
 
 
-def test_who_was_started_while_the_processes_were_listed_is_ended_too() -> None:
-    """By one that was on the list, and was dead when it was looked at."""
+def test_process_started_during_the_search_for_a_lineage_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     line = "0.a-line-of-this-test"
     started: list[subprocess.Popen[bytes]] = []
 
@@ -525,7 +524,8 @@ def test_who_was_started_while_the_processes_were_listed_is_ended_too() -> None:
         return pids
 
     try:
-        kill_lineage(line, list_pids=listed)
+        monkeypatch.setattr(processes, "all_pids", listed)
+        kill_lineage(line)
         assert started[0].wait(GONE_WITHIN_S) == -signal.SIGKILL
     finally:
         started[0].kill()

@@ -69,7 +69,7 @@ class Killing:
             self._kill_pid(next((handle.pid for handle in handles if handle.pid and not handle.done()), None))
         else:
             warm = local_engine(self._pool).worker_set._warm
-            interpreters = local_engine(self._pool).worker_set._interpreters
+            interpreters = local_engine(self._pool).worker_set.interpreters
             if "warm" in victim and warm is not None:
                 self._kill_pid(warm.pid)
             if "supervisor" in victim and interpreters._supervisor_link is not None:
@@ -96,7 +96,7 @@ class Killing:
         )
         assert (engine.worker_set._starts, engine.worker_set._processes, engine._unsettled) == ({}, {}, set())
         within(
-            10, lambda: len(engine.worker_set._interpreters._links) == 2, "only supervisor and warm process are linked"
+            10, lambda: len(engine.worker_set.interpreters._links) == 2, "only supervisor and warm process are linked"
         )
 
 

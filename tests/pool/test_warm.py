@@ -137,7 +137,7 @@ def test_a_module_that_starts_a_thread_makes_jobs_run_in_spares_and_one_line_nam
         assert pool.submit(abs, -1).result(within_s=60) == 1
         stats = pool.stats()
         assert (stats.started_in_spare, stats.started_by_fork) == (3, 1)
-        interpreters = local_engine(pool).worker_set._interpreters._all
+        interpreters = local_engine(pool).worker_set.interpreters._all
         within(30, lambda: [i.kind for i in [*interpreters.values()]].count("spare") == 1, "one spare waits, no more")
     lines = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert lines == [
@@ -186,7 +186,7 @@ def test_a_crash_at_import_is_one_clear_error_and_is_not_tried_for_ever(folder: 
             assert "It was importing what 'crash' needs" in died.text
             with pytest.raises(WorkerLostError, match="SIGSEGV"):
                 ran(handle).result(0)
-        assert local_engine(pool).worker_set._interpreters._last_number <= 2
+        assert local_engine(pool).worker_set.interpreters._last_number <= 2
         path.write_text("")
         assert outcome(pool.submit(crash)).kind == "returned"
 
@@ -279,7 +279,7 @@ def test_a_job_whose_warm_process_is_killed_every_time_is_given_up(folder: Path)
     with Pool(cpus=1, seed=1) as pool:
         died = outcome(pool.submit(use))
         assert (died.kind, "the warm process ended by SIGKILL" in died.text) == ("lost", True)
-        assert local_engine(pool).worker_set._interpreters._last_number == 3
+        assert local_engine(pool).worker_set.interpreters._last_number == 3
 
 
 def test_a_job_that_never_began_is_started_again_when_the_warm_process_dies_in_between() -> None:

@@ -16,14 +16,13 @@ from pathlib import Path
 from fanwise.links.hub import Hub
 from fanwise.links.transports.unix import memory_links
 from fanwise.pool import Machine
-from fanwise.pool.backend import Backend
+from fanwise.pool.backend import Backend, Lifetime
 from fanwise.pool.cluster.engine import ClusterEngine
 from fanwise.pool.cluster.host import Host, HostFacts
 from fanwise.pool.contract import Engine, Job, JobRequest, Outcome, Ready, Reply, Report
 from fanwise.pool.engine import LocalEngine
 from fanwise.pool.functions import pack
 from fanwise.pool.leases import Gpu, Resources
-from fanwise.pool.lifetime import Lifetime
 from fanwise.pool.runtime_environment import capture_environment
 from fanwise.testing.within import within
 

@@ -1,4 +1,4 @@
-"""The event loop and processes of a pool, which are kept for the next pool of this process.
+"""The event loop, processes and engine of a pool, from first use to closing and on to the next pool.
 
     start_ahead() --> kept --take()--> used by one pool --keep()--> kept --idle for IDLE_S, or release()--> ended
 
@@ -7,7 +7,8 @@ Importing torch takes seconds, so the backend of a closed pool is kept for a whi
 job at once. At most one is kept. It is used again only if a process started now would have the same environment, paths
 and limits. The warm process itself notices edited source files.
 
-Functions here may be called on any thread. A forked child of this process keeps nothing.
+A `Lifetime` is an engine on a backend. Everything here may be used on any thread. A forked child of this process keeps
+nothing; in it, use of a `Lifetime` raises `ClosedError` and closing does nothing.
 """
 
 import atexit
@@ -17,20 +18,29 @@ import resource
 import shutil
 import sys
 import threading
+import time
+from collections import Counter
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
+from typing import Protocol
 
+from ..base.errors import ClosedError
 from ..links.hub import Hub, Timer
 from ..links.transports.unix import new_key, private_folder
+from .contract import Engine
 from .current import in_job
-from .launching import FIXED_VARIABLES
-from .preload import modules_needed
-from .runtime_environment import capture_environment
+from .modules import modules_needed
+from .runtime_environment import FIXED_VARIABLES, capture_environment
+from .specs import How, RuntimeEnvironment
 from .worker_set import WorkerSet
 
 # A kept warm process holds the memory of the user's imports. Consecutive searches start sooner than this.
 IDLE_S = 60.0
+
+# Time for reused workers and an MPS daemon to exit at closing. Later, all processes are ended.
+_LEAVING_S = 2.0
+_POLL_S = 0.001
 
 # Importing scikit-learn or torch sets these in the user's process. Other processes do not need them.
 _SET_BY_LIBRARIES = frozenset(("KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK"))
@@ -61,7 +71,7 @@ class Backend:
 
     @property
     def is_current(self) -> bool:
-        """Whether a process started now would have the same surroundings as the processes of this backend."""
+        """True if a process started now would have the same surroundings as the processes of this backend."""
         return self._surroundings == _surroundings()
 
     def on_hub(self, call: Callable[[], None]) -> None:
@@ -81,7 +91,7 @@ class Backend:
             self.on_hub(worker_set.close)
         self.hub.close()
         if worker_set is not None:
-            worker_set.wait_closed()
+            worker_set.interpreters.wait_closed()
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
@@ -178,3 +188,170 @@ def _after_fork() -> None:
 
 os.register_at_fork(after_in_child=_after_fork)
 atexit.register(release)
+
+
+# -- engines on backends -----------------------------------------------------------------------------------------------
+
+
+class PoolEngine(Engine, Protocol):
+    """An engine with the statistics of a pool."""
+
+    @property
+    def finished(self) -> int: ...
+
+    @property
+    def started(self) -> Counter[How]:
+        """Numbers of jobs by the way in which their process was started."""
+
+    def counts(self) -> tuple[int, int]:
+        """Return the number of running and of waiting jobs. May be called on any thread."""
+
+    def runtime_environment(self) -> RuntimeEnvironment:
+        """Return the runtime environment of this process for its jobs. May be called on any thread."""
+
+
+class Running(Protocol):
+    """An engine with the processes around it."""
+
+    @property
+    def engine(self) -> PoolEngine: ...
+
+    def begin(self) -> None:
+        """Block until jobs can run. Called when the event loop runs."""
+
+    def leave(self) -> bool | None:
+        """Close the engine so that the next pool can use the backend. Called on the event loop's thread.
+
+        Returns:
+            False if that is impossible, None while processes are exiting: call it again.
+        """
+
+    def close(self) -> None:
+        """End every job. Called on the event loop's thread. Does not block."""
+
+    def wait_closed(self) -> None:
+        """Block until no processes are left. Called after `close`, on another thread."""
+
+
+class Lifetime:
+    """An engine that is created at first use and never again after closing.
+
+    Args:
+        make: creates the engine on a backend.
+        shares_backend: use the kept backend, and leave it to the next pool if no jobs are left.
+
+    Attributes:
+        closed: never becomes False again.
+        retried: number of repeated jobs.
+    """
+
+    def __init__(self, make: Callable[[Backend], Running], *, shares_backend: bool = False) -> None:
+        self.closed = False
+        self.retried = 0
+        self.engine: PoolEngine | None = None
+        self.hub: Hub | None = None
+        self.folder = Path()
+        self._make = make
+        self._shares_backend = shares_backend
+        self._backend: Backend | None = None
+        self._running: Running | None = None
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+
+    def start(self) -> PoolEngine:
+        """Return the engine. The first call blocks until jobs can run.
+
+        Raises:
+            ClosedError: closed, or this process was forked from the owner.
+            NotInstalled, ClusterError: the cluster cannot be used.
+        """
+        self.check_process()
+        with self._lock:
+            if self.closed:
+                raise closed_error()
+            if self.engine is None:
+                self._begin()
+            return self.started_engine
+
+    def _begin(self) -> None:
+        backend = take() if self._shares_backend else Backend()
+        running: Running | None = None
+        try:
+            running = self._make(backend)
+            running.begin()
+        except BaseException:  # also Ctrl-C: the next use starts again
+            _end(running, backend)
+            raise
+        self.hub, self.folder, self._backend = backend.hub, backend.folder, backend
+        self._running, self.engine = running, running.engine
+
+    @property
+    def started_engine(self) -> PoolEngine:
+        """The engine of a job, which must have been started."""
+        assert self.engine is not None, "jobs exist only when the engine does"
+        return self.engine
+
+    def on_hub(self, call: Callable[[], None]) -> bool:
+        """Queue `call` for the event loop's thread. Return False if the pool is closed."""
+        self.check_process()
+        with self._lock:
+            if self.closed or self.hub is None:
+                return False
+            self.hub.call_soon(call)
+            return True
+
+    @property
+    def is_forked(self) -> bool:
+        """True in a process that was forked from the owner."""
+        return self._pid != os.getpid()
+
+    def check_process(self) -> None:
+        """Raise ClosedError if this process was forked from the owner."""
+        if self.is_forked:
+            raise ClosedError(
+                f"this pool belongs to process {self._pid}; process {os.getpid()} was forked from it and cannot use it."
+            )
+
+    def close(self) -> None:
+        """End every job and process. Blocks until they are gone. Further calls do nothing."""
+        if self.is_forked:
+            return
+        with self._lock:
+            if self.closed:
+                return
+            self.closed = True
+            running, backend = self._running, self._backend
+        if running is None or backend is None:
+            return
+        if self._shares_backend and not backend.hub.is_loop_thread and _leave(running, backend):
+            keep(backend)
+        else:
+            _end(running, backend)
+
+
+def _leave(running: Running, backend: Backend) -> bool:
+    has_left: bool | None = None
+
+    def leave() -> None:
+        nonlocal has_left
+        has_left = False  # if it raises
+        has_left = running.leave()
+
+    until_s = time.monotonic() + _LEAVING_S
+    while has_left is None and time.monotonic() < until_s:
+        backend.on_hub(leave)
+        if has_left is None:
+            time.sleep(_POLL_S)
+    return bool(has_left)
+
+
+def _end(running: Running | None, backend: Backend) -> None:
+    if running is not None:
+        backend.on_hub(running.close)
+        backend.hub.close()
+        running.wait_closed()
+    backend.end()
+
+
+def closed_error() -> ClosedError:
+    return ClosedError("this pool is closed. Make a new one.")

@@ -57,7 +57,7 @@ _SAME_FAULT_S = 5.0
 
 
 class LocalEngine:
-    """Runs jobs in processes of this machine, see `contract.Engine` and `lifetime.Running`."""
+    """Runs jobs in processes of this machine, see `contract.Engine` and `backend.Running`."""
 
     def __init__(
         self,
@@ -126,7 +126,7 @@ class LocalEngine:
         return job
 
     def runtime_environment(self) -> RuntimeEnvironment:
-        return capture_environment(self.worker_set.environment)
+        return capture_environment(self.worker_set.interpreters.environment)
 
     def counts(self) -> tuple[int, int]:
         jobs = list(self._jobs.values())

@@ -15,10 +15,10 @@ from typing import Any, cast
 
 from ..base.errors import DeadlineExceeded
 from ..links.codec import pack_error
+from .backend import Lifetime, closed_error
 from .contract import GO_ON, Decision, Engine, Job, JobRequest, JobState, Outcome, Output, Ready, Reply, Report
 from .leases import Resources
 from .leftovers import GRACE_S
-from .lifetime import Lifetime, closed_error
 from .outcomes import exception_outcome, value_of
 from .settings import grace_of, limit_of, require_bool, require_callable_or_none, require_int, require_int_or_none
 from .specs import How, Packed, RuntimeEnvironment

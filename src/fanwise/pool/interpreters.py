@@ -10,29 +10,37 @@ Used on the event loop's thread. Links of workers are passed on to the worker se
 """
 
 import contextlib
+import json
 import logging
 import os
 import select
 import signal
 import subprocess
+import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 from ..base.errors import ClosedError, FanwiseError, WorkerLostError
 from ..links.codec import pack_error
 from ..links.hub import Hub
 from ..links.link import Link, Reply, Request
 from ..links.transports.unix import UnixListener
-from .launching import launch
+from .mps import MpsDaemon
 from .outcomes import end_of_stderr, explain
 from .processes import TAG, kill_lineage
+from .runtime_environment import guard_environment, own_path
 from .specs import Packed, Prepared, RuntimeEnvironment
 
 _log = logging.getLogger(__name__)
+
+_BOOT = (
+    "import json, sys; c = json.loads(sys.stdin.buffer.readline()); sys.path[:] = c['path']; "
+    "from fanwise.pool import supervisor; supervisor.main(c)"
+)
 
 # Maximum number of functions that a process keeps loaded. Closures created for each submit are all different.
 _MAX_FUNCTIONS = 32
@@ -76,11 +84,10 @@ class Interpreter:
 
     @property
     def usable(self) -> bool:
-        """Whether it can get requests, now or when its link is there."""
+        """True if it can get requests, now or when its link is there."""
         return not self.over and not self.retired and (self.link is None or self.link.ending is None)
 
     def death(self) -> str:
-        """Describe its exit."""
         status, output = self.status or 0, end_of_stderr(self.log)
         if status < 0:
             return explain(status, last_output=output).text
@@ -99,26 +106,37 @@ class _Loading:
     callbacks: list[OnPrepared]
 
 
-class InterpreterEvents(Protocol):
-    """Event handlers of the worker set."""
-
-    def on_worker(self, request: Request) -> None: ...
-    def on_child_exited(self, interpreter: Interpreter, pid: int, status: int) -> None: ...
-    def on_over(self, interpreter: Interpreter) -> None: ...
-    def on_supervisor_linked(self, link: Link) -> None: ...
-    def on_supervisor_ended(self) -> None: ...
-    def on_daemon_exited(self, pid: int, status: int) -> None: ...
-
-
 class Interpreters:
-    """All interpreters of a pool and their supervisor."""
+    """All interpreters of a pool, their supervisor and its MPS daemon.
 
-    def __init__(self, hub: Hub, folder: Path, key: bytes, events: InterpreterEvents) -> None:
+    Args:
+        folder: the pool's folder, for the listening socket and the logs.
+        on_worker: called with the first message of a worker.
+        on_child_exited: called with interpreter, pid and exit status of a child, usually a worker.
+        on_over: called when an interpreter is over, and so are its children.
+
+    Attributes:
+        environment: environment variables at the start of the pool's processes.
+    """
+
+    def __init__(
+        self,
+        hub: Hub,
+        folder: Path,
+        key: bytes,
+        *,
+        on_worker: Callable[[Request], None],
+        on_child_exited: Callable[[Interpreter, int, int], None],
+        on_over: Callable[[Interpreter], None],
+    ) -> None:
         self.environment: Mapping[str, str] = dict(os.environ)
+        self.mps = MpsDaemon(hub, folder, self.environment)
         self._hub = hub
         self._folder = folder
         self._key = key
-        self._events = events
+        self._on_worker = on_worker
+        self._on_child_exited = on_child_exited
+        self._report_over = on_over
         self._listener = UnixListener(hub, folder / "hub", key, on_link=self._on_link)
         self._links: set[Link] = set()
         self._all: dict[int, Interpreter] = {}
@@ -133,7 +151,7 @@ class Interpreters:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a process is loading a function, which may take forever, or a dead supervisor is being replaced."""
+        """True while a function is being loaded, which may take forever, or a dead supervisor is being replaced."""
         return self._ending is not None or any(interpreter.loading for interpreter in self._all.values())
 
     @property
@@ -159,15 +177,43 @@ class Interpreters:
     def _launch_supervisor(self) -> None:
         self._has_supervisor = True
         self._num_supervisors += 1
-        config = {"owner_pid": os.getpid(), "folder": str(self._folder), "key": self._key.hex()}
         try:
-            self._guard = launch(config, log=self._supervisor_log, tag=self.lineage, environment=self.environment)
+            self._guard = self._start_guard()
             self._guard_pidfd = os.pidfd_open(self._guard.pid)
         except OSError as error:
             self._supervisor_log.write_text(f"it could not be started: {error}\n")
             self._hub.call_soon(self._on_supervisor_end)  # not now, because `launch` must return before `on_over`
             return
         self._hub.watch(self._guard_pidfd, lambda _events: self._on_supervisor_end())
+
+    def _start_guard(self) -> "subprocess.Popen[bytes]":
+        """Start a fresh interpreter, which gets its configuration on one line of its standard input.
+
+        Nothing secret is on a command line or in the environment.
+        """
+        with self._supervisor_log.open("ab") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-c", _BOOT],
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                env=guard_environment(self.environment, self.lineage),
+                start_new_session=True,
+            )
+        config = {
+            "path": own_path(),
+            "tag": self.lineage,
+            "owner_pid": os.getpid(),
+            "folder": str(self._folder),
+            "key": self._key.hex(),
+        }
+        assert process.stdin is not None, "asked for a pipe"
+        with contextlib.suppress(BrokenPipeError):  # it has exited already
+            process.stdin.write(json.dumps(config).encode() + b"\n")
+            process.stdin.flush()
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.close()
+        return process
 
     @property
     def _supervisor_log(self) -> Path:
@@ -252,7 +298,7 @@ class Interpreters:
             self._notify(interpreter.link, "forget", oldest)
 
     def forget_functions(self) -> None:
-        """Unload all functions, because the data of closures may be large."""
+        """Unload all functions of the warm process and the spares, because the data of closures may be large."""
         for interpreter in self._all.values():
             for function_id in interpreter.prepared:
                 self._notify(interpreter.link, "forget", function_id)
@@ -285,7 +331,7 @@ class Interpreters:
     def _on_first_message(self, request: Request) -> None:
         """Identify the process: a worker's first message is `ready`, that of other processes is `hello`."""
         if request.method != "hello":
-            self._events.on_worker(request)
+            self._on_worker(request)
             return
         role, number = request.args
         if role == "supervisor":
@@ -302,7 +348,7 @@ class Interpreters:
         for interpreter in list(self._all.values()):
             if interpreter.status is None:
                 self._request_launch(interpreter)
-        self._events.on_supervisor_linked(link)
+        self.mps.supervisor_linked(link)
 
     def _on_interpreter_link(self, interpreter: Interpreter, link: Link) -> None:
         interpreter.link = link
@@ -316,7 +362,7 @@ class Interpreters:
 
     def _on_interpreter_message(self, interpreter: Interpreter, request: Request) -> None:
         assert request.method == "exited", request.method
-        self._events.on_child_exited(interpreter, *request.args)
+        self._on_child_exited(interpreter, *request.args)
         interpreter.end_if_idle()
 
     def _on_supervisor_message(self, request: Request) -> None:
@@ -325,7 +371,7 @@ class Interpreters:
         for interpreter in list(self._all.values()):
             if interpreter.pid == pid:
                 self._on_exit(interpreter, status)
-        self._events.on_daemon_exited(pid, status)
+        self.mps.exited(pid, status)
 
     # -- exits -----------------------------------------------------------------------------------------------------
 
@@ -342,7 +388,7 @@ class Interpreters:
         del self._all[interpreter.number]
         interpreter.when_linked.clear()
         all_loading, interpreter.loading = interpreter.loading, {}
-        self._events.on_over(interpreter)
+        self._report_over(interpreter)
         for loading in all_loading.values():
             prepared = self._death_as_prepared(interpreter, loading.name)
             for callback in loading.callbacks:
@@ -358,7 +404,7 @@ class Interpreters:
         lost = list(self._all.values())
         for interpreter in lost:
             interpreter.retired = True  # new launches wait for the next supervisor
-        self._events.on_supervisor_ended()
+        self.mps.supervisor_ended()
         guard, self._guard = self._guard, None
         self._forget_guard()
         pidfd = os.dup(link.pidfd) if link is not None and link.pidfd >= 0 else -1
@@ -397,7 +443,9 @@ class Interpreters:
             self._guard_pidfd = -1
 
     def close(self) -> None:
-        """End every process. Does not block."""
+        """End every process. Does not block. May be called twice."""
+        if self._closed:
+            return
         self._closed = True
         self._listener.close()
         for link in list(self._links):

@@ -24,10 +24,10 @@ from ..base.errors import ClosedError, WorkerLostError
 from ..base.text import printable_line
 from ..links.hub import Hub
 from ..links.link import Link, Reply
-from .launching import MPS_LOG_FOLDER, MPS_MEMORY_LIMIT, MPS_PIPE_FOLDER, MPS_VARIABLES
 from .leases import Gpu
 from .output import tail
 from .processes import TAG, descendants_of, die_with_parent, reap_all
+from .runtime_environment import MPS_LOG_FOLDER, MPS_MEMORY_LIMIT, MPS_PIPE_FOLDER, MPS_VARIABLES
 
 _log = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from ..base.errors import ClosedError
 from ..base.nearest import names_nearest_option
 from ..base.text import counted
 from ..links.hub import Hub
-from .backend import Backend, start_ahead, take
+from .backend import Backend, Lifetime, PoolEngine, Running, closed_error, start_ahead
 from .contract import Capacity
 from .current import CurrentJob, NestedHandle, current, in_job
 from .devices import find_machine
@@ -28,7 +28,6 @@ from .engine import LocalEngine
 from .functions import pack
 from .handles import Call, JobHandle, OnReport, Options, submit_call
 from .leases import Gpu, Ledger, Machine, Resources
-from .lifetime import Lifetime, PoolEngine, Running, closed_error
 from .settings import cluster_of, require_bool, require_int, require_int_or_none
 from .specs import How
 
@@ -136,7 +135,7 @@ class Pool:
         if self._cluster is not None:
             self._life = Lifetime(self._make_on_cluster)
             return
-        self._life = Lifetime(self._make, take, keeps_backend=True)
+        self._life = Lifetime(self._make, shares_backend=True)
         start_ahead()
 
     def _make(self, backend: Backend) -> Running:

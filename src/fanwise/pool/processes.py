@@ -1,4 +1,4 @@
-"""Linux functions for process trees: parent-death signals, subreapers, lookup in /proc, and tags in the environment.
+"""Linux process trees: parent-death signals, subreapers, lookup in /proc, tags in the environment, and `Children`.
 
 Every process of a pool has its lineage as a tag in its environment, such as `4711.1/2/4720`. Executed programs inherit
 it, so orphans can be attributed even after they have left their session. /proc shows the environment at the time of
@@ -11,13 +11,16 @@ functions that need prctl do nothing.
 
 import contextlib
 import ctypes
+import math
 import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
+
+from ..links.hub import Hub
 
 TAG = "FANWISE_LINE"
 
@@ -29,6 +32,7 @@ _prctl = ctypes.CDLL(None, use_errno=True).prctl if sys.platform == "linux" else
 
 # Killed processes with much memory need a while to exit. A process that hangs in the kernel is not waited for.
 _DYING_S = 5.0
+_ORPHANS_DYING_S = 1.0
 _POLL_S = 0.0005
 # A process has no environment during exec. Older processes without one were started that way.
 _EXEC_S = 2.0
@@ -37,7 +41,10 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 class Stat(NamedTuple):
-    """State of a process (`Z`: a zombie; empty: gone), its parent's pid, and its start in seconds since boot."""
+    """State of a process (`Z`: a zombie; empty: gone), its parent's pid, and its start in seconds since boot.
+
+    Pid and start together identify a process.
+    """
 
     state: str
     parent: int
@@ -75,13 +82,8 @@ def stat_of(pid: int) -> Stat:
     return Stat(fields[0].decode(), int(fields[1]), int(fields[19]) / _TICKS_PER_S)
 
 
-def started_s(pid: int) -> float:
-    """Return the start of a process in seconds since boot, 0.0 if it is gone. Together with the pid it is unique."""
-    return stat_of(pid).started_s
-
-
 def boot_s() -> float:
-    """Return the current time on the scale of `started_s`."""
+    """Return the current time on the scale of `Stat.started_s`."""
     return int(time.clock_gettime(time.CLOCK_BOOTTIME) * _TICKS_PER_S) / _TICKS_PER_S
 
 
@@ -156,17 +158,13 @@ def is_in_lineage(tag: str, lineage: str) -> bool:
     return tag == lineage or tag.startswith(f"{lineage}/")
 
 
-def kill_lineage(lineage: str, *, list_pids: Callable[[], Iterable[int]] | None = None) -> None:
-    """Kill every process whose tag is in `lineage`. Blocks until they are gone, at most 5 s.
-
-    Args:
-        list_pids: returns the processes to check; None: all of this machine.
-    """
+def kill_lineage(lineage: str) -> None:
+    """Kill every process whose tag is in `lineage`. Blocks until they are gone, at most 5 s."""
     until_s = time.monotonic() + _DYING_S
     num_clean = 0
     # Two clean passes: a listed process may start another and exit before its tag is read.
     while num_clean < 2 and time.monotonic() < until_s:
-        tags = {pid: tag_of(pid) for pid in (list_pids or all_pids)()}
+        tags = {pid: tag_of(pid) for pid in all_pids()}
         members = [pid for pid, tag in tags.items() if is_in_lineage(tag, lineage)]
         _kill_all(members)
         is_clean = not members and not any(_is_in_exec(pid) for pid, tag in tags.items() if not tag)
@@ -201,3 +199,127 @@ def _initial_environment() -> tuple[int, int]:
     fields = stat[stat.rindex(b")") + 2 :].split()  # from the third field on
     start, end = int(fields[47]), int(fields[48])
     return start, end - start
+
+
+# -- children of this process ------------------------------------------------------------------------------------------
+
+
+class _Child(NamedTuple):
+    pidfd: int
+    lineage: str
+    started_s: float
+
+
+class Children:
+    """The running children of a supervisor or warm process. Kills everything that an exited child leaves behind.
+
+    Processes of a child's tree are found in three ways: by its session (every child starts one); outside of the
+    session, by the tag; and without session and tag, by their start time: a plain fork that has left the session is
+    killed when no child is left that is older. Orphans become children of this process, which is a subreaper.
+
+    Used on the event loop's thread, in a process with one thread.
+
+    Args:
+        on_exit: called with pid and status when a child and everything that it left behind are gone. `status` is an
+            exit code, or minus the number of the signal.
+    """
+
+    def __init__(self, hub: Hub, on_exit: Callable[[int, int], None]) -> None:
+        self._hub = hub
+        self._on_exit = on_exit
+        self._children: dict[int, _Child] = {}
+        self._unrelated: set[int] = set()
+
+    def add(self, pid: int, lineage: str) -> None:
+        """Watch a child that was just started, whose tag is `lineage`."""
+        pidfd = os.pidfd_open(pid)
+        self._children[pid] = _Child(pidfd, lineage, stat_of(pid).started_s)
+        self._hub.watch(pidfd, lambda _events: self._on_child_exit(pid))
+
+    def add_idle(self, pid: int, lineage: str) -> None:
+        """Watch a child without a job: no other process belongs to it before `begin`."""
+        self.add(pid, lineage)
+        self._children[pid] = self._children[pid]._replace(started_s=math.inf)
+
+    def begin(self, pid: int) -> None:
+        """Record that an idle child gets a job: processes that start from now on may belong to it."""
+        if pid in self._children:
+            self._children[pid] = self._children[pid]._replace(started_s=boot_s())
+
+    def pids(self) -> list[int]:
+        return list(self._children)
+
+    def signal(self, pid: int, number: int) -> None:
+        """Send a signal to a running child. Unknown pids are ignored."""
+        if pid in self._children:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._children[pid].pidfd, number)
+
+    def close_fds(self) -> None:
+        for child in self._children.values():
+            os.close(child.pidfd)
+        self._children.clear()
+
+    def _on_child_exit(self, pid: int) -> None:
+        child = self._children.pop(pid)
+        self._hub.forget(child.pidfd)
+        os.close(child.pidfd)
+        with contextlib.suppress(OSError):
+            os.killpg(pid, signal.SIGKILL)  # before it is reaped, because then the pid can be reused
+        _, status = os.waitpid(pid, 0)
+        self._kill_left_behind(pid)
+        self._on_exit(pid, os.waitstatus_to_exitcode(status))
+
+    def _kill_left_behind(self, ended: int) -> None:
+        """Kill orphans that belong to no running child, again and again until there are none."""
+        until_s = time.monotonic() + _ORPHANS_DYING_S
+        while (orphans := self._orphans(ended)) and time.monotonic() < until_s:
+            _kill_all(orphans)
+            if sum(map(_reap, orphans)) == 0:
+                time.sleep(_POLL_S)
+
+    def _orphans(self, ended: int) -> list[int]:
+        """Return adopted processes that belong to no running child. Reap dead ones."""
+        own_pid = os.getpid()
+        pids = set(all_pids())
+        self._unrelated &= pids
+        orphans = []
+        for pid in pids - self._unrelated - self._children.keys():
+            stat = stat_of(pid)
+            if stat.parent != own_pid:
+                if not self._is_below(stat.parent):
+                    self._unrelated.add(pid)
+            elif stat.state == "Z":
+                _reap(pid)
+            elif not self._may_belong_to_running(pid, stat.started_s, ended):
+                orphans.append(pid)
+        return orphans
+
+    def _may_belong_to_running(self, pid: int, began_s: float, ended: int) -> bool:
+        """Decide by session, then by tag; without either, a process may belong to any older child."""
+        try:
+            session = os.getsid(pid)
+        except OSError:
+            return False
+        if session == ended or session in self._children:
+            return session != ended
+        tag = tag_of(pid)
+        if tag and not is_in_lineage(os.environ.get(TAG, ""), tag):
+            return any(is_in_lineage(tag, child.lineage) for child in self._children.values())
+        return any(child.started_s <= began_s for child in self._children.values())
+
+    def _is_below(self, pid: int) -> bool:
+        """Return whether `pid` is this process or a descendant, so that its children may become ours."""
+        own_pid = os.getpid()
+        while pid > 1:
+            if pid == own_pid or pid in self._children:
+                return True
+            pid = stat_of(pid).parent
+        return False
+
+
+def _reap(pid: int) -> bool:
+    try:
+        return os.waitpid(pid, os.WNOHANG)[0] == pid
+    except ChildProcessError:
+        return True

@@ -16,8 +16,39 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from .launching import OWN_VARIABLES
+from .processes import TAG, with_room
 from .specs import RuntimeEnvironment
+
+# Numeric libraries, JAX and TensorFlow read these.
+THREAD_VARIABLES = (
+    *("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"),
+    *("PJRT_NPROC", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"),
+)
+
+# torch must ask NVML instead of CUDA whether there is a GPU, because a process with a CUDA context cannot be forked.
+# pyarrow, which pandas imports, starts a thread of its memory allocator (jemalloc) unless told not to.
+_FORK_SAFE = {
+    **dict.fromkeys(THREAD_VARIABLES, "1"),
+    "NUMEXPR_NUM_THREADS": "1",
+    "VECLIB_MAXIMUM_THREADS": "1",
+    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",
+}
+
+# Folders for sockets and logs of the MPS daemon, and the limit of a client's device memory; see `mps`.
+MPS_PIPE_FOLDER, MPS_LOG_FOLDER = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"
+MPS_MEMORY_LIMIT = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
+MPS_VARIABLES = (MPS_PIPE_FOLDER, MPS_LOG_FOLDER, MPS_MEMORY_LIMIT)
+
+# Variables that the pool sets, even if the user's environment has others.
+FIXED_VARIABLES = frozenset((*_FORK_SAFE, TAG))
+
+# Variables that belong to the pool or to a lease, and not to the user's runtime environment.
+OWN_VARIABLES = FIXED_VARIABLES | {"CUDA_VISIBLE_DEVICES", *MPS_VARIABLES}
+
+# Huge pages for the C library's heap, which make `collapse` in `warm` faster.
+_TUNABLES = "GLIBC_TUNABLES"
+_HUGE_PAGES = "glibc.malloc.hugetlb=1"
 
 # The environment at the start of this process, or of the warm process that it was forked from.
 _base: dict[str, str] = {}
@@ -36,6 +67,24 @@ def capture_environment(base: Mapping[str, str] | None = None) -> RuntimeEnviron
     changes.update(dict.fromkeys(before.keys() - variables.keys()))
     own = tuple(sorted((name, value) for name, value in changes.items() if name not in OWN_VARIABLES))
     return RuntimeEnvironment(_folder(), tuple(sys.path), own)
+
+
+def guard_environment(environ: Mapping[str, str], tag: str) -> dict[str, str]:
+    """Return the environment in which the first process of a pool is started. `tag`: see `processes`."""
+    tunables = f"{environ[_TUNABLES]}:{_HUGE_PAGES}" if environ.get(_TUNABLES) else _HUGE_PAGES
+    return {**environ, **_FORK_SAFE, _TUNABLES: tunables, TAG: with_room(tag)}
+
+
+def forget_tunables() -> None:
+    """Remove the pool's tunables from this process's environment, so that its children do not inherit them."""
+    own = os.environ.pop(_TUNABLES, "").removesuffix(_HUGE_PAGES).removesuffix(":")
+    if own:
+        os.environ[_TUNABLES] = own
+
+
+def own_path() -> list[str]:
+    """Return `sys.path` with the working folder last, so that files in it do not shadow modules."""
+    return sorted(sys.path, key=lambda folder: folder == "")
 
 
 def remember_base() -> None:

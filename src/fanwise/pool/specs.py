@@ -23,7 +23,7 @@ class Packed:
         function_id: sha256 of `function` and `modules` in hex, the key of the caches of loaded functions.
         name: name of the function in messages.
         modules: modules to import before it runs, also for functions and classes among its arguments; see
-            `preload.modules_needed`.
+            `modules.modules_needed`.
     """
 
     function: bytes

@@ -24,16 +24,14 @@ import shutil
 import signal
 import sys
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from ..links.hub import Hub
 from ..links.link import Request
 from ..links.transports.unix import dial
 from . import mps, warm
-from .children import Children
-from .launching import Config
-from .pages import forget_tunables
-from .processes import TAG, adopt_orphans, kill_descendants, set_tag
+from .processes import TAG, Children, adopt_orphans, kill_descendants, set_tag
+from .runtime_environment import forget_tunables
 
 # Time for the supervisor to end everything below it after the owner's death, before the guard does.
 _SUPERVISOR_S = 8.0
@@ -42,7 +40,7 @@ _SUPERVISOR_S = 8.0
 _OWNER_EXIT_S = 0.5
 
 
-def main(config: Config) -> None:
+def main(config: dict[str, Any]) -> None:
     """Run the guard, whose exit status is the supervisor's."""
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, _ignore)
@@ -75,7 +73,7 @@ def _ignore(_number: int, _frame: object) -> None:
     """Leave signals of a terminal or batch system to the owner. Children would inherit SIG_IGN."""
 
 
-def _supervisor_after_fork(config: Config, owner: int, guard_pid: int) -> NoReturn:
+def _supervisor_after_fork(config: dict[str, Any], owner: int, guard_pid: int) -> NoReturn:
     """Run the supervisor in a forked child. Exits with 0 if the pool has closed. `owner` is a pidfd."""
     code = 1
     try:
@@ -97,7 +95,7 @@ def _has_ended(pidfd: int, within_s: float) -> bool:
     return bool(select.select([pidfd], [], [], within_s)[0])
 
 
-def _supervise(config: Config, owner: int, guard_pid: int) -> bool:
+def _supervise(config: dict[str, Any], owner: int, guard_pid: int) -> bool:
     """Serve until the owner or the guard ends. Return True if the owner has closed the link."""
     hub = Hub(name="supervisor")
     over = False
@@ -128,7 +126,7 @@ def _supervise(config: Config, owner: int, guard_pid: int) -> bool:
         children.add(pid, tag)
         return pid
 
-    def launch(child: Config) -> int:
+    def launch(child: dict[str, Any]) -> int:
         tag, own_pid = f"{os.environ[TAG]}/{child['number']}", os.getpid()
         pid = os.fork()
         if pid == 0:

@@ -25,22 +25,20 @@ import os
 import pickle
 import signal
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Literal, NoReturn
+from typing import Any, Literal, NoReturn
 
+from ..base.huge_pages import HUGE_PAGE_BYTES, collapse
 from ..links.codec import pack_error
 from ..links.hub import Hub, Timer
 from ..links.link import Link, Request
 from ..links.transports.unix import dial
 from . import runtime_environment, worker
-from .children import Children
 from .functions import Function, unpack_function
 from .late_imports import call_on_import
-from .launching import Config
-from .pages import collapse
-from .processes import TAG, adopt_orphans, die_with_parent, set_tag, stat_of
-from .sources import Sources
+from .modules import Sources
+from .processes import TAG, Children, adopt_orphans, die_with_parent, set_tag, stat_of
 from .specs import Home, JobSpec, Prepared, Refusal, RuntimeEnvironment
 
 # Imported after the first jobs were forked: workers and many objectives use these, but not at the start.
@@ -61,7 +59,7 @@ _IDLE_S = 0.1
 _COLLECT_DELAY_S = 1.0
 
 
-def main_after_fork(config: Config, tag: str, supervisor_pid: int) -> NoReturn:
+def main_after_fork(config: dict[str, Any], tag: str, supervisor_pid: int) -> NoReturn:
     """Run a warm process or a spare (`config["kind"]`) in a child that the supervisor has just forked."""
     code = 1
     try:
@@ -88,7 +86,7 @@ def _redirect_to_log(path: str) -> None:
     os.close(log)
 
 
-def _main(config: Config) -> None:
+def _main(config: dict[str, Any]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -214,10 +212,17 @@ class _Warm:
         return None
 
     def _settle(self) -> None:
-        """Make later forks cheaper by work for which the first jobs did not have to wait."""
+        """Make later forks cheaper by work for which the first jobs did not have to wait.
+
+        Most of a fork's time is spent copying page tables. A process with torch has about 220 MB of anonymous memory in
+        4 KiB pages. The kernel merges them into 2 MiB pages (Linux 6.1 or later). Written pages are split and copied
+        one by one, so a child does not copy more. Measured from fork to wait: 8.5 ms before, 3.5 ms after.
+        """
         self._import_all(_IMPORTED_LATER, None, lambda: None)
         self._is_settled = True
-        collapse()
+        if sys.platform == "linux":
+            for start, size in list(_heap_regions()):
+                collapse(start, size)
 
     def _collect(self) -> None:
         """Free the memory of forgotten functions, which are in reference cycles with their global variables."""
@@ -373,3 +378,15 @@ def _why_unsafe() -> Literal["threads", "cuda"] | None:
             if os.readlink(f"/proc/self/fd/{fd}").startswith("/dev/nvidia-uvm"):
                 return "cuda"
     return None
+
+
+def _heap_regions() -> Iterator[tuple[int, int]]:
+    """Yield start and size of private writable anonymous memory, rounded to huge pages."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        addresses, mode, _offset, _device, _inode, *name = line.split()
+        if mode != "rw-p" or name not in ([], ["[heap]"]):
+            continue
+        start, end = (int(number, 16) for number in addresses.split("-"))
+        start, end = -(-start // HUGE_PAGE_BYTES) * HUGE_PAGE_BYTES, end // HUGE_PAGE_BYTES * HUGE_PAGE_BYTES
+        if start < end:
+            yield start, end - start

@@ -32,11 +32,10 @@ from . import runtime_environment
 from .current import CurrentJob, enter, leave
 from .functions import Function, unpack_arguments, unpack_function
 from .late_imports import call_on_import
-from .launching import THREAD_VARIABLES
 from .leftovers import end_all, has_child_processes, running_threads
-from .processes import TAG, adopt_orphans, die_with_parent, started_s
+from .modules import Sources
+from .processes import TAG, adopt_orphans, die_with_parent, stat_of
 from .seeds import seed_everything, seed_on_import
-from .sources import Sources
 from .specs import LINK_LOST, EndKind, Home, How, JobSpec
 from .stop_signal import StopSignal, stop_by_signal
 
@@ -142,7 +141,7 @@ class _Worker:
         with seed_on_import(spec.seed), stop_by_signal() as stop_signal:
             job = CurrentJob(self._hub, self._link, spec, stop_signal)
             enter(job)
-            self._link.notify("ready", spec.job_id, os.getpid(), started_s(os.getpid()), how)
+            self._link.notify("ready", spec.job_id, os.getpid(), stat_of(os.getpid()).started_s, how)
             ended = self._call(spec, job, stop_signal)
             if os.getpid() != self._pid:  # a process forked by user code, which returned from the user's function
                 _flush()
@@ -217,7 +216,7 @@ def _pack_result(value: object, spec: JobSpec) -> tuple[bytes, list[Beside]]:
 def _limit(spec: JobSpec, how: How) -> None:
     """Limit threads, GPUs and memory to the lease, before any user code of the job runs."""
     os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(spec.gpus)
-    for name in THREAD_VARIABLES:
+    for name in runtime_environment.THREAD_VARIABLES:
         os.environ[name] = str(spec.cpus)
     if spec.gpus and spec.gpu_fraction < 1:
         os.environ.update(_gpu_share(spec.gpu_fraction))

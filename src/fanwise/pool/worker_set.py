@@ -12,7 +12,7 @@ repeated.
 import logging
 import signal
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -24,7 +24,7 @@ from ..links.link import Link, Reply, Request
 from ..links.peers import Ending
 from .interpreters import Interpreter, Interpreters
 from .leases import Gpu
-from .mps import MpsDaemon, Variables
+from .mps import Variables
 from .runtime_environment import capture_environment
 from .specs import How, JobSpec, Packed, Prepared, Refusal
 
@@ -73,8 +73,15 @@ class WorkerSet:
         self.started: Counter[How] = Counter()
         self._hub = hub
         self._events: WorkerSetEvents  # set by `attach`
-        self._interpreters = Interpreters(hub, folder, key, self)
-        self._mps = MpsDaemon(hub, folder, self.environment)
+        self.interpreters = Interpreters(
+            hub,
+            folder,
+            key,
+            on_worker=self._on_worker,
+            on_child_exited=self._on_child_exited,
+            on_over=self._on_over,
+        )
+        self._mps = self.interpreters.mps
         self._starts: dict[int, _Start] = {}
         self._processes: dict[int, tuple[Interpreter, int]] = {}  # by job: its parent and its pid
         self._warm: Interpreter | None = None
@@ -100,31 +107,25 @@ class WorkerSet:
 
         This makes an MPS daemon quit, so call it again if it returns False.
         """
-        if self._starts or self._processes or self._interpreters.is_busy or not self._mps.quit():
+        if self._starts or self._processes or self.interpreters.is_busy or not self._mps.quit():
             return False
-        self._interpreters.forget_functions()
+        self.interpreters.forget_functions()
         return True
 
     @property
     def uses_mps(self) -> bool:
-        """Whether jobs that share a GPU run under MPS."""
         return self._mps.is_used
-
-    @property
-    def environment(self) -> Mapping[str, str]:
-        """Environment variables at the start of the pool's processes."""
-        return self._interpreters.environment
 
     # -- starting jobs ---------------------------------------------------------------------------------------------
 
     def preload(self, modules: Sequence[str]) -> None:
         if self._unsafe.keys().isdisjoint(modules):
-            self._interpreters.preload(self._warm_process(), modules, capture_environment(self.environment))
+            self.interpreters.preload(self._warm_process(), modules, capture_environment(self.interpreters.environment))
 
     def warm_up(self, packed: Packed) -> None:
         if not self._is_unsafe(packed):
-            environment = capture_environment(self.environment)
-            self._interpreters.prepare(self._warm_process(), packed, environment, lambda prepared: None)
+            environment = capture_environment(self.interpreters.environment)
+            self.interpreters.prepare(self._warm_process(), packed, environment, lambda prepared: None)
 
     def start(self, spec: JobSpec, packed: Packed) -> None:
         """Start a process for a job. `on_started` or `on_not_started` follows."""
@@ -147,7 +148,7 @@ class WorkerSet:
             return
         is_unsafe = self._is_unsafe(start.packed)
         interpreter = self._spare_for(start) if is_unsafe else self._warm_process()
-        self._interpreters.prepare(
+        self.interpreters.prepare(
             interpreter,
             start.packed,
             start.spec.runtime_environment,
@@ -256,7 +257,7 @@ class WorkerSet:
 
     def _warm_process(self) -> Interpreter:
         if self._warm is None or not self._warm.usable:
-            self._warm = self._interpreters.launch("warm")
+            self._warm = self.interpreters.launch("warm")
         return self._warm
 
     def _retire(self, interpreter: Interpreter) -> None:
@@ -270,14 +271,14 @@ class WorkerSet:
         """Return the idle spare, even if it has imported other modules, or a new one."""
         if start.spare is None or not start.spare.usable:
             idle, self._idle_spare = self._idle_spare, None
-            start.spare = idle if idle is not None and idle.usable else self._interpreters.launch("spare")
+            start.spare = idle if idle is not None and idle.usable else self.interpreters.launch("spare")
         return start.spare
 
     def _launch_next_spare(self, start: _Start) -> None:
         """Prepare a spare for the next job while this one runs."""
         if self._idle_spare is None or not self._idle_spare.usable:
-            self._idle_spare = self._interpreters.launch("spare")
-            self._interpreters.prepare(
+            self._idle_spare = self.interpreters.launch("spare")
+            self.interpreters.prepare(
                 self._idle_spare, start.packed, start.spec.runtime_environment, lambda prepared: None
             )
 
@@ -292,18 +293,18 @@ class WorkerSet:
 
     # -- events of the interpreters --------------------------------------------------------------------------------
 
-    def on_worker(self, request: Request) -> None:
+    def _on_worker(self, request: Request) -> None:
         request.link.handler = self._events.on_request
         request.link.on_ended(self._events.on_link_ended)
         self._events.on_request(request)
 
-    def on_child_exited(self, interpreter: Interpreter, pid: int, status: int) -> None:
+    def _on_child_exited(self, interpreter: Interpreter, pid: int, status: int) -> None:
         job_id = interpreter.pids.pop(pid, None)
         if job_id is not None:
             del self._processes[job_id]
             self._events.on_exited(job_id, status, "")
 
-    def on_over(self, interpreter: Interpreter) -> None:
+    def _on_over(self, interpreter: Interpreter) -> None:
         """Handle the exit of a warm process or a spare, and of all jobs below it."""
         if self._warm is interpreter:
             self._warm = None
@@ -318,15 +319,6 @@ class WorkerSet:
             self._events.on_exited(job_id, status if is_spare else -signal.SIGKILL, why)
         for start in [start for start in self._starts.values() if start.requested_from is interpreter]:
             self._on_over_during_start(start, interpreter)
-
-    def on_supervisor_linked(self, link: Link) -> None:
-        self._mps.supervisor_linked(link)
-
-    def on_supervisor_ended(self) -> None:
-        self._mps.supervisor_ended()
-
-    def on_daemon_exited(self, pid: int, status: int) -> None:
-        self._mps.exited(pid, status)
 
     def _on_over_during_start(self, start: _Start, interpreter: Interpreter) -> None:
         job_id = start.spec.job_id
@@ -350,19 +342,13 @@ class WorkerSet:
                 pass  # it has just exited, and `on_exited` follows
         elif job_id in self._processes:
             interpreter, pid = self._processes[job_id]
-            self._interpreters.signal_child(interpreter, pid, number)
+            self.interpreters.signal_child(interpreter, pid, number)
 
     def close(self) -> None:
         """End every process. Does not block. May be called twice."""
-        if self._closed:
-            return
         self._closed = True
         self._starts.clear()
-        self._interpreters.close()
-
-    def wait_closed(self, within_s: float = 10.0) -> None:
-        """Block until the supervisor and everything below it are gone. Called after `close`, on another thread."""
-        self._interpreters.wait_closed(within_s)
+        self.interpreters.close()
 
 
 def _death_of_parent(interpreter: Interpreter) -> str:

@@ -19,12 +19,12 @@ from ...base.errors import ClosedError, WorkerLostError
 from ...links.codec import pack_error, with_note
 from ...links.link import Link, Request
 from ...links.link import Reply as Asked
+from ..backend import Lifetime
 from ..contract import GO_ON, Engine, Job, JobRequest, Outcome, Output, Ready, Reply, Report
 from ..devices import find_machine
 from ..engine import LocalEngine
 from ..jobs import to_send
 from ..leases import Machine
-from ..lifetime import Lifetime
 from ..outcomes import exception_outcome
 from ..runtime_environment import capture_environment, localize
 from ..specs import RuntimeEnvironment

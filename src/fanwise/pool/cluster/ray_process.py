@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..launching import own_path
+from ..runtime_environment import own_path
 
 _BOOT = (
     "import json, sys; c = json.loads(sys.stdin.readline()); sys.path[:] = c['path']; "

@@ -34,7 +34,7 @@ _MAX_LOST_S = 1800.0
 
 
 class ClusterStart:
-    """The connection of a pool to a cluster; see `lifetime.Running`. `engine` has hosts when `begin` has returned."""
+    """The connection of a pool to a cluster; see `backend.Running`. `engine` has hosts when `begin` has returned."""
 
     def __init__(self, hub: Hub, folder: Path, settings: ClusterSettings, seed: int) -> None:
         self.engine = ClusterEngine(hub, seed=seed, patience_s=settings.start_within_s, on_hosts=self._on_hosts)

@@ -22,7 +22,7 @@ from ...pool import Capacity, Pool
 from ...pool.contract import JobRequest
 from ...pool.current import in_job
 from ...pool.functions import name_of, pack
-from ...pool.preload import modules_needed
+from ...pool.modules import modules_needed
 from ...pool.specs import Packed
 from ..callbacks.dispatcher import CallbackDispatcher, checked_callbacks
 from ..callbacks.search_events import SearchEnded

@@ -17,8 +17,7 @@ from typing import Any
 import cloudpickle
 import pytest
 
-from fanwise.pool.preload import modules_needed, travels_by_value
-from fanwise.pool.sources import Sources, sources_of
+from fanwise.pool.modules import Sources, modules_needed, sources_of, travels_by_value
 
 
 @pytest.fixture
@@ -282,7 +281,7 @@ def test_installed_files_are_not_watched(
 
 
 def test_the_files_of_fanwise_are_not_watched_wherever_it_is_installed() -> None:
-    assert sources_of(["fanwise.pool.preload"]) == {}
+    assert sources_of(["fanwise.pool.modules"]) == {}
 
 
 def test_edited_replaced_and_removed_files_are_seen(write: Callable[[str, str], Path]) -> None:

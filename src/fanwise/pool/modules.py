@@ -1,20 +1,23 @@
-"""The modules that a function will import, found by inspecting it, so that the warm process can import them first.
+"""The modules that a function will import, and the user's source files of imported modules.
 
     function -> its code and nested code -> names -> modules, functions, classes, objects
                                          -> import statements
 
-Functions and classes that are sent by value (of `__main__`, lambdas, local functions) are followed without limit,
-because unpickling them imports everything that they refer to. For a function that is sent by reference, its module
-imports the rest; only import statements inside it, and inside functions of the user's files that it calls, are added.
+The warm process imports these modules before the function is called. Functions and classes that are sent by value (of
+`__main__`, lambdas, local functions) are followed without limit, because unpickling them imports everything that they
+refer to. For a function that is sent by reference, its module imports the rest; only import statements inside it, and
+inside functions of the user's files that it calls, are added.
 
 Nothing is imported here. A listed module may not exist (an optional import in a `try`), so importers must ignore
-errors.
+errors. A process that keeps imported modules for later jobs must not run old code, so it compares `Sources`.
 """
 
 import dis
 import functools
 import importlib.machinery
+import os
 import sys
+import sysconfig
 import types
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -22,8 +25,6 @@ from itertools import islice
 from pathlib import Path
 
 import cloudpickle
-
-from .sources import user_file
 
 _LIBRARY = __name__.partition(".")[0]
 _NOT_IMPORTED = frozenset({"", "__main__", "__mp_main__", "builtins"})
@@ -69,7 +70,7 @@ def only_here(name: str) -> bool:
     Examples are modules that pytest loads in its mode `importlib`, and modules that were loaded from a file by hand. If
     another file is found under the name, that is a different module.
     """
-    path = user_file(name)
+    path = _user_file(name)
     return path is not None and _only_here(name, str(path), tuple(sys.path))
 
 
@@ -79,10 +80,9 @@ def _only_here(name: str, file: str, _path: tuple[str, ...]) -> bool:
     return spec is None or spec.origin is None or Path(spec.origin).resolve() != Path(file).resolve()
 
 
-Finder = Callable[[str, list[str] | None], importlib.machinery.ModuleSpec | None]
-
-
-def _find(name: str, find: Finder) -> importlib.machinery.ModuleSpec | None:
+def _find(
+    name: str, find: Callable[[str, list[str] | None], importlib.machinery.ModuleSpec | None]
+) -> importlib.machinery.ModuleSpec | None:
     """Find a module below its packages without importing any of them."""
     folders: list[str] | None = None
     spec: importlib.machinery.ModuleSpec | None = None
@@ -103,7 +103,13 @@ def _find_with_all(name: str, folders: list[str] | None) -> importlib.machinery.
 
 
 class _Search:
-    """A breadth-first search from functions. `modules` is an ordered set."""
+    """A breadth-first search from functions.
+
+    Objects are visited `near` if they are the function itself, or are sent by value with it.
+
+    Attributes:
+        modules: the result, an ordered set.
+    """
 
     def __init__(self) -> None:
         self.modules: dict[str, None] = {}
@@ -119,7 +125,6 @@ class _Search:
                 self._visit(obj, near=near)
 
     def _add_objects(self, *objects: object, near: bool = True) -> None:
-        """Queue objects. `near`: they are the function itself, or are sent by value with it."""
         self._todo.extend((obj, near) for obj in objects)
 
     def _visit(self, obj: object, *, near: bool) -> None:
@@ -153,7 +158,7 @@ class _Search:
         if (inner := vars(function).get("__wrapped__")) is not None:
             self._add_objects(inner, near=near)
         is_ours = (function.__module__ or "").partition(".")[0] == _LIBRARY
-        if by_value or (_is_users(function.__module__) and (near or not is_ours)):
+        if by_value or (_user_file(function.__module__) is not None and (near or not is_ours)):
             self._visit_code(function, near=by_value)
 
     def _visit_class(self, cls: type, *, near: bool) -> None:
@@ -161,11 +166,10 @@ class _Search:
             self._add_objects(*cls.__mro__[1:], *vars(cls).values())
             return
         self._add_module(cls.__module__)
-        if near and _is_users(cls.__module__):
+        if near and _user_file(cls.__module__) is not None:
             self._add_objects(*cls.__mro__[1:], *vars(cls).values(), near=False)
 
     def _visit_code(self, function: types.FunctionType, *, near: bool) -> None:
-        """Queue everything that a function refers to. `near` is False if the function is importable."""
         codes = list(_codes(function.__code__))
         names = dict.fromkeys(name for code in codes for name in code.co_names)
         used = [function.__globals__[name] for name in names if name in function.__globals__]
@@ -185,17 +189,13 @@ class _Search:
         for name in names:
             if (inner := sys.modules.get(f"{called}.{name}")) is not None:
                 self._visit_module(f"{called}.{name}", inner, [rest for rest in names if rest != name])
-            elif isinstance(value := vars(module).get(name), types.FunctionType) and _is_users(called):
+            elif isinstance(value := vars(module).get(name), types.FunctionType) and _user_file(called) is not None:
                 self._add_objects(value, near=False)
 
     def _add_module(self, name: str) -> None:
         is_hidden = name.startswith("_") and name in sys.builtin_module_names
         if name not in _NOT_IMPORTED and not is_hidden:
             self.modules.setdefault(name)
-
-
-def _is_users(name: str) -> bool:
-    return user_file(name) is not None
 
 
 def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
@@ -240,3 +240,72 @@ def _cell_content(cell: types.CellType) -> object:
         return cell.cell_contents
     except ValueError:  # the variable is not bound yet
         return None
+
+
+# -- source files ------------------------------------------------------------------------------------------------------
+
+
+class Sources:
+    """Time of the last change and size of the source files of imported modules. A forked process has a copy."""
+
+    def __init__(self) -> None:
+        self._files: dict[Path, tuple[int, int]] = {}
+        self._modules: set[str] = set()
+
+    def remember(self) -> bool:
+        """Add the files of modules that were imported since the last call. Return False if there are none."""
+        new = sys.modules.keys() - self._modules
+        if new:
+            self._modules |= new
+            self._files.update({path: stamp for path, stamp in sources_of(new).items() if path not in self._files})
+        return bool(new)
+
+    def edited(self) -> list[Path]:
+        """Return the files that were edited, replaced or removed since they were added."""
+        return [path for path, stamp in self._files.items() if _stamp(path) != stamp]
+
+
+def sources_of(modules: Iterable[str]) -> dict[Path, tuple[int, int]]:
+    """Return the state of the user's own source files among these modules.
+
+    Files of the standard library, of installed packages and of fanwise are omitted, because every job checks all files.
+    So is `__main__`, whose functions are sent by value.
+    """
+    files: dict[Path, tuple[int, int]] = {}
+    for name in modules:
+        path = None if name.partition(".")[0] == _LIBRARY else _user_file(name)
+        if path is not None and (stamp := _stamp(path)) is not None:
+            files[path] = stamp
+    return files
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    try:
+        stat = path.stat()
+    except OSError:
+        return None
+    return stat.st_mtime_ns, stat.st_size
+
+
+def _user_file(name: str) -> Path | None:
+    """Return the source file of a loaded module if it is neither of the standard library nor installed."""
+    if name in _NOT_IMPORTED:
+        return None
+    file = getattr(sys.modules.get(name), "__file__", None)
+    if not isinstance(file, str) or not file.endswith(".py"):
+        return None
+    return _user_path(file if os.path.isabs(file) else str(Path(file).absolute()))
+
+
+@functools.lru_cache(maxsize=4096)
+def _user_path(file: str) -> Path | None:
+    path = Path(file)
+    if {"site-packages", "dist-packages"} & set(path.parts):
+        return None
+    return None if any(path.is_relative_to(folder) for folder in _stdlib()) else path
+
+
+@functools.cache
+def _stdlib() -> tuple[Path, ...]:
+    folders = [Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")]
+    return tuple(dict.fromkeys([*folders, *(folder.resolve() for folder in folders)]))

@@ -69,7 +69,6 @@ QUIET = [
     "pool/settings.py",
     "pool/specs.py",
     "pool/cluster/placement.py",
-    "pool/tree.py",
     "rpc/autograd/pass_state.py",
     "rpc/membership/members.py",
     "rpc/membership/coordinator.py",

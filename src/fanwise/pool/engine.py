@@ -3,9 +3,8 @@
     submit --> backlog --lease free--> worker set starts a process --> ready, reports --> done --> exit: lease returned
                           \\-> an idle reused worker with the same resources takes it at once
 
-Combines two tables without I/O, `JobTree` (which job submitted which) and `Ledger` (leases), with the processes of the
-worker set. Messages and exits of a process arrive in any order. Jobs that jobs submit are handled like those of the
-user; they have a parent and take their lease from its lease. Used on the event loop's thread, except where stated.
+Messages and exits of a process arrive in any order. Jobs that jobs submit are handled like those of the user; they have
+a parent and take their lease from its lease. Used on the event loop's thread, except where stated.
 
 Invariant: a finished job is in no table, and its outcome is reported once, before `on_free`.
 """
@@ -17,6 +16,7 @@ import signal
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from ..base.errors import ClosedError, LeaseError
 from ..links.link import Link, Request
@@ -26,7 +26,7 @@ from .contract import Capacity, Ending, JobEvents, JobRequest, Outcome, Output, 
 from .contract import Job as AnyJob
 from .devices import find_machine, ooms_so_far
 from .interpreters import after_turns
-from .jobs import Backlog, Job, NestedEvents, Report, Worker
+from .jobs import Backlog, Job, NestedEvents, Report
 from .leases import Ledger, Machine
 from .leftovers import GRACE_S
 from .outcomes import (
@@ -41,7 +41,6 @@ from .outcomes import (
 from .runtime_environment import capture_environment
 from .seeds import job_seed
 from .specs import How, NestedJob, Packed, RuntimeEnvironment
-from .tree import End, JobTree, Order
 from .workers import LeasedWorkers
 
 _log = logging.getLogger(__name__)
@@ -74,7 +73,6 @@ class LocalEngine:
         self.loop = hub = backend.hub
         self._folder = backend.folder
         self.ledger = Ledger(self.machine, "this pool")
-        self._tree = JobTree()
         self._jobs: dict[int, Job] = {}
         self._backlog = Backlog()
         self._unsettled: set[Job] = set()
@@ -101,7 +99,7 @@ class LocalEngine:
         """Queue a job, see `contract.Engine`."""
         return self._submit(request, events, None)
 
-    def _submit(self, request: JobRequest, events: JobEvents, parent: int | None) -> Job:
+    def _submit(self, request: JobRequest, events: JobEvents, parent: Job | None) -> Job:
         if self._closed:
             raise ClosedError("this pool is closed. Make a new one.")
         self._ledger_of(parent).check(request.resources)
@@ -113,7 +111,9 @@ class LocalEngine:
             events,
             number,
             job_seed(self.seed if request.seed is None else request.seed, number, request.attempt),
-            _pickled_arguments(request),
+            request.packed.arguments
+            if request.keywords is None
+            else pickle.dumps(((), dict(request.keywords)), protocol=5),
             request.output or str(self._folder / f"job-{job_id}"),
             request.runtime_environment or self.runtime_environment(),
             parent,
@@ -121,7 +121,10 @@ class LocalEngine:
         self._last_id = job_id
         self._jobs[job_id] = job
         self._backlog.append(job)
-        self._execute(self._tree.add(job_id, parent))
+        if parent is not None:
+            parent.children.append(job)
+            if parent.is_ending or parent.is_reaped or parent.outcome is not None:
+                self._end_nested(job)
         self._schedule()
         return job
 
@@ -189,14 +192,14 @@ class LocalEngine:
 
     def _signal_or_drop(self, job: Job, number: int) -> bool:
         """Signal the job's process, or cancel a job without one. Return whether it was signaled."""
-        is_dropped = self._backlog.remove(job) or (
-            job.worker is not None and job.worker.link is None and self.worker_set.cancel(job.worker.id)
-        )
+        worker = job.worker
+        is_canceled = worker is not None and worker.link is None and self.worker_set.cancel(worker.id)
+        is_dropped = is_canceled or self._backlog.remove(job)
         if is_dropped:
             # Not now, because the caller may be updating its own tables.
             self.loop.call_soon(lambda: self._finish_unstarted(job, never_began(job.id)))
-        elif job.worker is not None:
-            self.worker_set.signal(job.worker.id, job.worker.link, number)
+        elif worker is not None:
+            self.worker_set.signal(worker.id, worker.link, number)
         return not is_dropped
 
     def _finish_unstarted(self, job: Job, outcome: Outcome) -> None:
@@ -205,7 +208,7 @@ class LocalEngine:
         if job.worker is not None:
             self._workers.remove(job.worker.id)
         self._set_outcome(job, outcome)
-        self._execute(self._tree.reaped(job.id))
+        self._on_reaped(job)
 
     # -- scheduling ------------------------------------------------------------------------------------------------
 
@@ -218,28 +221,23 @@ class LocalEngine:
         try:
             while self._schedule_again:
                 self._schedule_again = False
-                for parent in self._backlog.parents():
-                    while (job := self._backlog.head(parent)) is not None and self._try_start(job):
-                        pass
+                for job in self._backlog.heads():
+                    self._try_start(job)
         finally:
             self._scheduling = False
 
-    def _ledger_of(self, parent_id: int | None) -> Ledger:
-        if parent_id is None:
+    def _ledger_of(self, parent: Job | None) -> Ledger:
+        if parent is None:
             return self.ledger
-        parent = self._jobs[parent_id]
         assert parent.worker is not None, "a job that submits jobs is running"
         if parent.inner is None:
             parent.inner = Ledger.within(parent.worker.lease)
         return parent.inner
 
-    def _try_start(self, job: Job) -> bool:
-        if not (job.request.reuse and self._workers.hand_over(job)) and not self._workers.start(
-            job, self._ledger_of(job.parent)
-        ):
-            return False
-        self._backlog.remove(job)
-        return True
+    def _try_start(self, job: Job) -> None:
+        is_handed_over = job.request.reuse and self._workers.hand_over(job)
+        if is_handed_over or self._workers.start(job, self._ledger_of(job.parent)):
+            self._backlog.remove(job)
 
     def _next(self, job: Job, request: Request) -> None:
         worker = job.worker
@@ -248,7 +246,7 @@ class LocalEngine:
             return
         worker.set_timer(None)
         worker.request = request
-        self._execute(self._tree.reaped(job.id))
+        self._on_reaped(job)
         self._schedule()
 
     # -- events of the worker set ----------------------------------------------------------------------------------
@@ -262,43 +260,36 @@ class LocalEngine:
 
     def on_not_started(self, job_id: int, error: bytes) -> None:
         """Handle a function that cannot be loaded, or a process that cannot be started."""
-        # Not now, because `submit` must return before the events of its job.
-        self.loop.call_soon(lambda: self._not_started(job_id, error))
-
-    def _not_started(self, job_id: int, error: bytes) -> None:
-        job = self._jobs.get(job_id)
-        if job is not None:
-            self._finish_unstarted(job, exception_outcome(error, None, ""))
+        if (job := self._jobs.get(job_id)) is not None:
+            # Not now, because `submit` must return before the events of its job.
+            self.loop.call_soon(lambda: self._finish_unstarted(job, exception_outcome(error, None, "")))
 
     def has_begun(self, job_id: int) -> bool:
-        """Return whether a job's process has announced that it is about to call the function."""
         job = self._jobs.get(job_id)
         return job is not None and job.begun
 
     def on_request(self, request: Request) -> None:
         """Handle a message of a worker. Its first argument is the id of a job."""
         job = self._jobs.get(request.args[0])
-        if request.method == "report" and job is not None and job.outcome is None:  # by far the most frequent
-            job.events.on_report(Report(job, request))
-        elif request.method == "result":
-            self._result(request)
-        elif request.method == "stop":
-            if job is not None and job.parent is not None:
-                self._terminate(job, request.args[1])
-            request.answer(None)
-        elif job is not None:
-            self._on_request_of(job, request)
-        elif request.method == "next":
-            request.answer(None)
-        else:
-            request.fail(LookupError(f"job {request.args[0]} has ended; {request.method!r} comes too late"))
-
-    def _on_request_of(self, job: Job, request: Request) -> None:
         match request.method:
+            case "report" if job is not None:  # by far the most frequent
+                report = Report(job, request)
+                if job.outcome is None:
+                    job.events.on_report(report)
+                else:
+                    report.answer(Reply("STOP"))  # to a thread that the function left running
+            case "result":
+                self._result(request)
+            case "stop":
+                if job is not None and job.parent is not None:
+                    self._terminate(job, request.args[1])
+                request.answer(None)
+            case "next" if job is None:
+                request.answer(None)
+            case method if job is None:
+                request.fail(LookupError(f"job {request.args[0]} has ended; {method!r} comes too late"))
             case "ready":
                 self._ready(job, request)
-            case "report":  # by a thread that the function left running
-                Report(job, request).answer(Reply("STOP"))
             case "done":
                 self._done(job, *request.args[1:])
             case "killed":
@@ -314,8 +305,8 @@ class LocalEngine:
                 request.answer(job.request.packed.function)
             case "submit":
                 self._submit_nested(job, request)
-            case other:
-                request.fail(LookupError(f"unknown message of a worker: {other!r}"))
+            case method:
+                request.fail(LookupError(f"unknown message of a worker: {method!r}"))
 
     def on_link_ended(self, link: Link, _ending: LinkEnding) -> None:
         """Handle the end of a worker's link, before or after the exit. A process that lives on is killed."""
@@ -340,14 +331,10 @@ class LocalEngine:
             return
         job.exited = (status, why)
         self._unsettled.add(job)
-        if job.outcome is not None or worker.cut_off:
+        if job.outcome is not None or worker.is_cut_off:
             self._settle(job)
         elif worker.link is None:
-            after_turns(self.loop, lambda: self._settle_unless_linked(job, worker))
-
-    def _settle_unless_linked(self, job: Job, worker: Worker) -> None:
-        if worker.link is None or worker.cut_off:
-            self._settle(job)
+            after_turns(self.loop, lambda: self._settle(job) if worker.link is None or worker.is_cut_off else None)
 
     def _settle(self, job: Job) -> None:
         """Finish a job whose process has exited and whose link is drained."""
@@ -362,7 +349,7 @@ class LocalEngine:
             return
         if job.outcome is None:
             self._set_outcome(job, _death_of(job, *job.exited))
-        self._execute(self._tree.reaped(job.id))
+        self._on_reaped(job)
 
     # -- the life of a job -----------------------------------------------------------------------------------------
 
@@ -432,18 +419,27 @@ class LocalEngine:
         job.outcome = outcome
         job.set_timer(None)
         self._notify(lambda: job.events.on_ended(job, outcome))
-        self._execute(self._tree.outcome(job.id))
+        self._end_descendants(job)
 
-    def _execute(self, orders: list[Order]) -> None:
-        for order in orders:
-            job = self._jobs.get(order.job)
-            if job is None:
-                continue
-            if isinstance(order, End):
-                if job.outcome is None:
-                    self._terminate(job, _NESTED_GRACE_S)
-            else:
-                self._finish(job)
+    def _on_reaped(self, job: Job) -> None:
+        job.is_reaped = True
+        self._end_descendants(job)
+
+    def _end_descendants(self, job: Job) -> None:
+        """End all jobs below a job that has ended for any reason. Finish it if nothing is left.
+
+        A parent ends before its children, because it could report the death of a child as a failure, or start it again.
+        """
+        for nested in job.descendants():
+            self._end_nested(nested)
+        for finished in job.pop_finished():
+            self._finish(finished)
+
+    def _end_nested(self, job: Job) -> None:
+        if not job.is_ending and not job.is_reaped:
+            job.is_ending = True
+            if job.outcome is None:
+                self._terminate(job, _NESTED_GRACE_S)
 
     def _finish(self, job: Job) -> None:
         """Forget a job. If its worker is gone, return the lease before `on_free`."""
@@ -484,7 +480,7 @@ class LocalEngine:
                 seed=parent.seed,
                 runtime_environment=nested.runtime_environment,
             )
-            job = self._submit(job_request, events, parent.id)
+            job = self._submit(job_request, events, parent)
         except (LeaseError, TypeError, ValueError) as error:
             request.fail(error)
             return
@@ -536,15 +532,12 @@ class LocalEngine:
         self._workers.close()
         jobs, self._jobs = self._jobs, {}
         for job in jobs.values():
-            self._finish_at_close(job)
-
-    def _finish_at_close(self, job: Job) -> None:
-        job.set_timer(None)
-        job.over = True
-        if job.outcome is None:
-            outcome = Outcome("stopped", f"job {job.id} was ended because its pool was closed")
-            self._notify(lambda: job.events.on_ended(job, outcome))
-        self._notify(lambda: job.events.on_free(job))
+            job.set_timer(None)
+            job.over = True
+            if job.outcome is None:
+                outcome = Outcome("stopped", f"job {job.id} was ended because its pool was closed")
+                self._notify(partial(job.events.on_ended, job, outcome))
+            self._notify(partial(job.events.on_free, job))
 
 
 def _death_of(job: Job, status: int, why: str) -> Outcome:
@@ -554,9 +547,3 @@ def _death_of(job: Job, status: int, why: str) -> Outcome:
     lost = f"it was lost: {why}" if why else job.how_lost(status)
     ooms = ooms_so_far() - job.ooms_before
     return death_of(status, stop_request=job.stop_request, ooms=ooms, stderr=job.stderr, lost=lost)
-
-
-def _pickled_arguments(request: JobRequest) -> bytes:
-    if request.keywords is None:
-        return request.packed.arguments
-    return pickle.dumps(((), dict(request.keywords)), protocol=5)

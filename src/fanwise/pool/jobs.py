@@ -1,7 +1,11 @@
-"""Jobs and worker processes in the tables of an engine, and the queue of jobs that wait for a lease.
+"""Jobs and worker processes of a local engine, the tree of jobs, and the queue of jobs that wait for a lease.
 
 A worker process holds a lease from its start until it is reaped. It usually runs one job. A reused worker runs several
 jobs of the same resources, one after another, and keeps a `next` request open while it is idle.
+
+Jobs that a job submits end with it at the latest. A job is finished when its process is reaped, its outcome is known
+(which may be unread when the process is gone), and all jobs below it are finished, so a lease is returned only when
+nothing runs inside it.
 """
 
 import contextlib
@@ -101,7 +105,7 @@ class Worker:
     id: int
     resources: Resources
     lease: Lease
-    parent: int | None
+    parent: "Job | None"
     ledger: Ledger
     gpus: GpuReservation
     link: Link | None = None
@@ -112,8 +116,7 @@ class Worker:
     is_reaped: bool = False
 
     @property
-    def cut_off(self) -> bool:
-        """Whether its link has ended."""
+    def is_cut_off(self) -> bool:
         return self.link is not None and self.link.ending is not None
 
     def set_timer(self, timer: Timer | None) -> None:
@@ -129,14 +132,19 @@ class Job:
     Attributes:
         arguments: pickled arguments of the call.
         output: path of its output files without the extension.
+        parent: the job that submitted it; None: the user did.
+        children: its unfinished nested jobs.
         worker: its process; None while the job is queued.
         begun: the worker has announced that it is about to call the function.
+        is_ending: it is being ended because its parent has ended.
+        is_reaped: its process and everything that it started are gone.
         over: the job is in no table any more.
-        inner: ledger of the jobs that this one submits, inside its own lease.
+        inner: ledger of its nested jobs, inside its own lease.
         stop_request: the stop request that was sent.
         repeat_s, kill_s: times of the loop's clock at which SIGTERM is repeated and the process is killed.
         ooms_before: the kernel's count of OOM kills when the job began.
         exited: exit status of its process, and the reason if another process caused the exit.
+        nested: event handlers of its nested jobs, by job id, until it asks for the outcome.
     """
 
     id: int
@@ -147,9 +155,12 @@ class Job:
     arguments: bytes
     output: str
     runtime_environment: RuntimeEnvironment
-    parent: int | None = None
+    parent: "Job | None" = None
+    children: "list[Job]" = field(default_factory=list)
     worker: Worker | None = None
     begun: bool = False
+    is_ending: bool = False
+    is_reaped: bool = False
     over: bool = False
     inner: Ledger | None = None
     stop_request: StopRequest | None = None
@@ -163,7 +174,6 @@ class Job:
 
     @property
     def state(self) -> JobState:
-        """See `contract.Job`."""
         if self.over:
             return "over"
         if self.outcome is not None or self.stop_request is not None:
@@ -172,13 +182,32 @@ class Job:
             return "queued"
         return "running" if self.begun else "starting"
 
+    def descendants(self) -> "list[Job]":
+        """Return all unfinished jobs below this one, from the top down, and from older to younger jobs."""
+        jobs: list[Job] = []
+        level = self.children
+        while level:
+            jobs += level
+            level = sorted((child for job in level for child in job.children), key=lambda job: job.id)
+        return jobs
+
+    def pop_finished(self) -> "list[Job]":
+        """Take this job out of the tree if it is finished, then its parent, which may have waited only for this one."""
+        finished: list[Job] = []
+        job: Job | None = self
+        while job is not None and job.is_reaped and job.outcome is not None and not job.children:
+            finished.append(job)
+            if job.parent is not None:
+                job.parent.children.remove(job)
+            job = job.parent
+        return finished
+
     @property
     def stderr(self) -> Path:
         return Path(f"{self.output}.err")
 
     @property
     def shares_gpu(self) -> bool:
-        """Whether its lease has a part of a GPU."""
         shares = () if self.worker is None else self.worker.lease.gpus
         return bool(shares) and shares[0].fraction < 1
 
@@ -188,7 +217,6 @@ class Job:
         self.timer = timer
 
     def printed(self) -> Output:
-        """Return the end of its output files."""
         paths = (Path(f"{self.output}.out"), self.stderr)
         return Output(*(tail(path, max_bytes=_MAX_OUTPUT_BYTES, max_lines=_MAX_OUTPUT_LINES) for path in paths))
 
@@ -218,7 +246,6 @@ class Job:
         return f"its link to the pool broke: {ending.reason}"
 
     def spec(self) -> JobSpec:
-        """Return the message that starts the job in its process."""
         assert self.worker is not None, "a job that starts has a lease"
         lease = self.worker.lease
         return JobSpec(
@@ -247,7 +274,7 @@ class Backlog:
     """
 
     def __init__(self) -> None:
-        self._queues: dict[int | None, deque[Job]] = {}
+        self._queues: dict[Job | None, deque[Job]] = {}
 
     def append(self, job: Job) -> None:
         self._queues.setdefault(job.parent, deque()).append(job)
@@ -256,13 +283,13 @@ class Backlog:
         """Insert a job that could not begin at the head of its queue."""
         self._queues.setdefault(job.parent, deque()).appendleft(job)
 
-    def parents(self) -> Iterator[int | None]:
-        """Return the parents of all queues; None for the user's."""
-        return iter(list(self._queues))
-
-    def head(self, parent: int | None) -> Job | None:
-        queue = self._queues.get(parent)
-        return queue[0] if queue else None
+    def heads(self) -> Iterator[Job]:
+        """Yield the heads of all queues, and from each queue that has got a new head meanwhile, that one, too."""
+        for parent in list(self._queues):
+            head: Job | None = None
+            while (queue := self._queues.get(parent)) and queue[0] is not head:
+                head = queue[0]
+                yield head
 
     def remove(self, job: Job) -> bool:
         """Remove a job. Return whether it was queued."""
@@ -276,6 +303,3 @@ class Backlog:
 
     def clear(self) -> None:
         self._queues.clear()
-
-    def __len__(self) -> int:
-        return sum(map(len, self._queues.values()))

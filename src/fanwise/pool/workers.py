@@ -45,7 +45,6 @@ class LeasedWorkers:
         return True
 
     def of_link(self, link: Link) -> Worker | None:
-        """Return the worker at the other end of a link."""
         return next((worker for worker in self._workers.values() if worker.link is link), None)
 
     def has_neighbor(self, worker: Worker) -> bool:
@@ -74,7 +73,6 @@ class LeasedWorkers:
 
     def kill_later(self, worker: Worker) -> None:
         """Kill the process if it does not exit in time. Later calls have no effect."""
-
         job = worker.job
         name = f"job {worker.id}" if job is None else f"job {job.number} {job.request.packed.name!r}"
 

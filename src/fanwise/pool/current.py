@@ -1,29 +1,36 @@
-"""The job that this process runs, from the point of view of its own code.
+"""The job that this process runs, from the point of view of its own code, and stop requests to it.
 
 `current()` gives access to the job's number and seed, the CPUs and GPUs of its lease, and `report`. `Pool()` inside a
 job submits further jobs, which share its lease and end with it. In a process forked from the worker, such as a
 DataLoader's worker, all of this raises `ClosedError` and nothing is sent.
+
+A stop request is a SIGTERM. It raises `TrialStopped` in the main thread, once, also while the job waits for a reply.
+While a message is being sent or read, the exception is deferred, because a partial message would break the link. In
+processes that user code forks from the job, SIGTERM has its usual meaning.
 """
 
+import contextlib
 import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from types import FrameType
 from typing import Any, Protocol
 
-from ..base.errors import ClosedError, DeadlineExceeded
+from ..base.errors import ClosedError, DeadlineExceeded, TrialStopped
 from ..links.hub import Hub
 from ..links.link import Link
 from ..links.link import Reply as Asked
 from .contract import GO_ON, Outcome, Reply
-from .functions import pack
 from .leases import Resources
 from .outcomes import value_of
 from .runtime_environment import capture_environment
 from .settings import grace_of, limit_of
-from .specs import JobSpec, NestedJob
-from .stop_signal import InterruptibleWaiter, StopSignal
+from .specs import JobSpec, NestedJob, Packed
+
+# Time for which a thread other than the main one runs the event loop before another may.
+_SLICE_S = 0.05
 
 
 class CurrentJob:
@@ -40,7 +47,7 @@ class CurrentJob:
         gpus: its GPUs as in CUDA_VISIBLE_DEVICES; empty: none.
     """
 
-    def __init__(self, hub: Hub, link: Link, spec: JobSpec, stop_signal: StopSignal) -> None:
+    def __init__(self, hub: Hub, link: Link, spec: JobSpec, stop_signal: "StopSignal") -> None:
         self.id = spec.job_id
         self.number = spec.number
         self.attempt = spec.attempt
@@ -89,16 +96,8 @@ class CurrentJob:
                 os.kill(os.getpid(), signal.SIGTERM)  # end the function, not only the thread that reported
         return reply
 
-    def _submit(
-        self,
-        function: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        resources: Resources,
-        number: int | None,
-    ) -> "NestedHandle":
+    def _submit(self, packed: Packed, resources: Resources, number: int | None) -> "NestedHandle":
         """Submit a job that runs beside this one, within its lease. Blocks until the pool has accepted it."""
-        packed = pack(function, args, kwargs)
         nested = NestedJob(packed, resources, number, capture_environment())
         with self._stop_signal.shield():
             job_id = self._link.ask("submit", self.id, nested)
@@ -110,11 +109,10 @@ class Reported(Protocol):
 
     def reply(self, within_s: float) -> Reply | None:
         """Return the reply, or None if there is none within this time. Blocks. Raises like `CurrentJob.report`."""
-        ...
 
 
 class _Reported:
-    def __init__(self, sent: Asked, waiter: InterruptibleWaiter, apply_reply: Callable[[Any], Reply]) -> None:
+    def __init__(self, sent: Asked, waiter: "InterruptibleWaiter", apply_reply: Callable[[Any], Reply]) -> None:
         self._sent = sent
         self._waiter = waiter
         self._apply_reply = apply_reply
@@ -128,7 +126,7 @@ class NestedHandle:
     """A job that this job submitted. It ends with this job at the latest."""
 
     def __init__(
-        self, link: Link, stop_signal: StopSignal, waiter: InterruptibleWaiter, job_id: int, name: str
+        self, link: Link, stop_signal: "StopSignal", waiter: "InterruptibleWaiter", job_id: int, name: str
     ) -> None:
         self.id = job_id
         self.name = name
@@ -206,3 +204,158 @@ def current() -> CurrentJob:
             f"Report from the function that the pool runs, not from its DataLoader workers."
         )
     return _current
+
+
+# -- stop requests -----------------------------------------------------------------------------------------------------
+
+
+class StopSignal:
+    """Raises `TrialStopped` on SIGTERM, once, and never inside `shield`.
+
+    Attributes:
+        stopped_in_report: the job learned of the stop from the reply to a report.
+    """
+
+    def __init__(self) -> None:
+        self.stopped_in_report = False
+        self._pid = os.getpid()
+        self._shielded = 1  # until `begin`
+        self._pending = False
+        self._ignoring = False
+
+    def handle(self, number: int, _frame: FrameType | None) -> None:
+        """Handle the signal. Python calls this in the main thread."""
+        if os.getpid() != self._pid:  # in a child that user code forked
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        elif self._shielded:
+            self._pending = True
+        elif not self._ignoring:
+            self._raise()
+
+    def begin(self) -> None:
+        """Start raising, when the function is called. Raise at once if a stop is pending."""
+        self._shielded -= 1
+        self._raise_pending()
+
+    @contextlib.contextmanager
+    def shield(self) -> Iterator[None]:
+        """Defer the exception until the block is left. Has no effect in other threads than the main one."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        self._shielded += 1
+        try:
+            yield
+        finally:
+            self._shielded -= 1
+            self._raise_pending()
+
+    @property
+    def pending(self) -> bool:
+        """True if a stop was deferred and not raised yet."""
+        return self._pending and not self._ignoring
+
+    def ignore(self) -> None:
+        """Stop raising, because the function has ended or is about to."""
+        self._ignoring = True
+
+    def _raise_pending(self) -> None:
+        if self.pending and not self._shielded:
+            self._raise()
+
+    def _raise(self) -> None:
+        self._ignoring = True
+        raise TrialStopped("this trial was stopped")
+
+
+_handling = False
+
+
+@contextlib.contextmanager
+def stop_by_signal() -> Iterator[StopSignal]:
+    """Handle SIGTERM by a `StopSignal` inside the block."""
+    global _handling
+    stop_signal = StopSignal()
+    previous = signal.signal(signal.SIGTERM, stop_signal.handle)
+    _handling = True
+    try:
+        yield stop_signal
+    finally:
+        stop_signal.ignore()
+        signal.signal(signal.SIGTERM, previous)
+        _handling = False
+
+
+# SIGTERM gets its default action in a child that user code forks, before it can arrive. It is blocked meanwhile,
+# because Python discards pending handlers in a forked child.
+
+
+def _before_fork() -> None:
+    if _handling:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+
+def _after_fork_in_parent() -> None:
+    if _handling:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+
+
+def _after_fork_in_child() -> None:
+    global _handling
+    if _handling:
+        _handling = False
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
+
+
+class InterruptibleWaiter:
+    """Waits for replies by running this process's event loop. Threads take turns."""
+
+    def __init__(self, hub: Hub, stop_signal: StopSignal) -> None:
+        self._hub = hub
+        self._stop_signal = stop_signal
+        self._running = threading.Lock()
+
+    def wait(self, reply: Asked, within_s: float | None) -> None:
+        """Block until the reply arrives, at most `within_s` seconds. Raises `TrialStopped` after a stop request."""
+        self._hub.check_usable()
+        # Another thread may run the loop and read the reply; it must wake this one.
+        reply.add_done_callback(lambda reply: self._hub.call_soon(lambda: None))
+        until_s = None if within_s is None else self._hub.clock.now_s() + within_s
+        if threading.current_thread() is threading.main_thread():
+            with self._woken_by_signals(), self._stop_signal.shield():
+                self._run_loop(lambda: reply.done() or self._stop_signal.pending, until_s, None)
+        else:
+            self._run_loop(reply.done, until_s, _SLICE_S)
+
+    def _run_loop(self, is_over: Callable[[], bool], until_s: float | None, slice_s: float | None) -> None:
+        while not is_over():
+            left_s = None if until_s is None else until_s - self._hub.clock.now_s()
+            if left_s is not None and left_s <= 0:
+                return
+            if self._running.acquire(timeout=_SLICE_S):
+                try:
+                    # Check again: the previous thread may have handled the event that this one waits for.
+                    if not is_over():
+                        self._hub.turn(min((s for s in (left_s, slice_s) if s is not None), default=None))
+                finally:
+                    self._running.release()
+
+    @contextlib.contextmanager
+    def _woken_by_signals(self) -> Iterator[None]:
+        """Let signals end an iteration of the loop, which would otherwise continue after the handler."""
+        reading, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._hub.watch(reading, lambda _events: None)
+        previous = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(previous)
+            self._hub.forget(reading)
+            os.close(reading)
+            os.close(writing)

@@ -17,16 +17,12 @@ from ..base.errors import DeadlineExceeded
 from ..links.codec import pack_error
 from .backend import Lifetime, closed_error
 from .contract import GO_ON, Decision, Engine, Job, JobRequest, JobState, Outcome, Output, Ready, Reply, Report
-from .leases import Resources
 from .leftovers import GRACE_S
 from .outcomes import exception_outcome, value_of
 from .settings import grace_of, limit_of, require_bool, require_callable_or_none, require_int, require_int_or_none
-from .specs import How, Packed, RuntimeEnvironment
+from .specs import How
 
 _log = logging.getLogger(__name__)
-
-# Outcomes that `retries` repeats.
-_FAILURES = frozenset(("exception", "exit", "signal", "out-of-memory", "gpu-fault", "lost"))
 
 _MAX_REASON_CHARS = 100  # in a repr
 
@@ -50,16 +46,6 @@ class Options:
         require_callable_or_none("on_report", self.on_report)
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
-    """A submitted call with its settings."""
-
-    packed: Packed
-    resources: Resources
-    options: Options
-    runtime_environment: RuntimeEnvironment
-
-
 class JobHandle:
     """A submitted job.
 
@@ -69,14 +55,15 @@ class JobHandle:
         pid, how: its process, and how it was started; None until the process is about to call the function.
     """
 
-    def __init__(self, life: Lifetime, call: Call) -> None:
-        self.name = call.packed.name
+    def __init__(self, life: Lifetime, request: JobRequest, options: Options) -> None:
+        self.name = request.packed.name
         self.id = 0
         self.seed = 0
         self.pid: int | None = None
         self.how: How | None = None
         self._life = life
-        self._call: Call | None = call
+        self._request: JobRequest | None = request  # None when the job is done
+        self._options: Options | None = options
         self._attempt = 0
         self._job: Job | None = None
         self._outcome: Outcome | None = None
@@ -85,7 +72,6 @@ class JobHandle:
         self._callbacks: list[Callable[[JobHandle], None]] = []
         self._output = Output()
         self._stopped = False
-        self._is_alone = False  # it gets the whole GPU instead of its share
 
     def result(self, within_s: float | None = None) -> Any:
         """Return the result of the function. Blocks until the job's process is gone.
@@ -189,17 +175,8 @@ class JobHandle:
     # -- on the event loop's thread --------------------------------------------------------------------------------
 
     def _submit(self) -> None:
-        call = self._call
-        assert call is not None, "kept until the last attempt has ended"
-        request = JobRequest(
-            call.packed,
-            replace(call.resources, gpus=1) if self._is_alone else call.resources,
-            number=call.options.number,
-            attempt=self._attempt,
-            reuse=call.options.reuse,
-            runtime_environment=call.runtime_environment,
-        )
-        self._job = self._life.started_engine.submit(request, _Events(self))
+        assert self._request is not None, "kept until the last attempt has ended"
+        self._job = self._life.started_engine.submit(self._request, _Events(self))
         self.id, self.seed = self._job.id, self._job.seed
 
     def _on_ready(self, job: Job, ready: Ready) -> None:
@@ -207,7 +184,7 @@ class JobHandle:
         self._began.set()
 
     def _on_report(self, report: Report) -> None:
-        on_report = self._call.options.on_report if self._call is not None else None
+        on_report = self._options.on_report if self._options is not None else None
         if on_report is None:
             report.answer(GO_ON)
             return
@@ -232,7 +209,7 @@ class JobHandle:
         self._output = self._life.started_engine.output(job)
         if self._retry():
             return
-        self._job = self._call = None
+        self._job = self._request = self._options = None
         self._finished.set()
         callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
@@ -246,19 +223,21 @@ class JobHandle:
 
     def _retry(self) -> bool:
         """Submit a failed job again if retries are left. Return whether it was submitted."""
-        assert self._outcome is not None and self._call is not None, "the outcome comes first"
-        allowed = self._call.options.retries
-        if (self._outcome.kind == "gpu-fault" or self._outcome.retry_alone) and self._attempt == 0:
+        outcome, request = self._outcome, self._request
+        assert outcome is not None and request is not None and self._options is not None, "the outcome comes first"
+        allowed = self._options.retries
+        if (outcome.kind == "gpu-fault" or outcome.retry_alone) and self._attempt == 0:
             allowed = max(allowed, 1)  # another job may have caused it, or its share was too small
-        is_repeated = self._outcome.kind in _FAILURES and self._attempt < allowed
+        is_repeated = outcome.kind not in ("returned", "stopped") and self._attempt < allowed
         if not is_repeated or self._stopped or self._life.closed:
             return False
-        if self._outcome.kind == "gpu-fault":
-            _log.warning("job %d %r is repeated: %s", self.id, self.name, self._outcome.text)
-        if self._outcome.retry_alone:
-            _log.warning("job %d %r is repeated with the whole GPU: %s", self.id, self.name, self._outcome.text)
-            self._is_alone = True
+        if outcome.kind == "gpu-fault":
+            _log.warning("job %d %r is repeated: %s", self.id, self.name, outcome.text)
+        if outcome.retry_alone:
+            _log.warning("job %d %r is repeated with the whole GPU: %s", self.id, self.name, outcome.text)
+            request = replace(request, resources=replace(request.resources, gpus=1))
         self._attempt += 1
+        self._request = replace(request, attempt=self._attempt)
         self._life.retried += 1
         try:
             self._submit()
@@ -278,13 +257,9 @@ class _Events:
         self.on_free = handle._on_free
 
 
-def submit_call(life: Lifetime, call: Call) -> JobHandle:
-    """Submit a call. Blocks until the engine has accepted it.
-
-    Raises:
-        LeaseError, ClosedError: see `Engine.submit`.
-    """
-    handle = JobHandle(life, call)
+def submit_job(life: Lifetime, request: JobRequest, options: Options) -> JobHandle:
+    """Submit a job. Blocks until the engine has accepted it. Raises like `Engine.submit`."""
+    handle = JobHandle(life, request, options)
     errors: list[BaseException] = []
     accepted = threading.Event()
 

@@ -21,15 +21,15 @@ from ..base.nearest import names_nearest_option
 from ..base.text import counted
 from ..links.hub import Hub
 from .backend import Backend, Lifetime, PoolEngine, Running, closed_error, start_ahead
-from .contract import Capacity
-from .current import CurrentJob, NestedHandle, current, in_job
+from .contract import Capacity, JobRequest
+from .current import NestedHandle, current, in_job
 from .devices import find_machine
 from .engine import LocalEngine
 from .functions import pack
-from .handles import Call, JobHandle, OnReport, Options, submit_call
+from .handles import JobHandle, OnReport, Options, submit_job
 from .leases import Gpu, Ledger, Machine, Resources
 from .settings import cluster_of, require_bool, require_int, require_int_or_none
-from .specs import How
+from .specs import How, Packed
 
 if TYPE_CHECKING:
     from .cluster.engine import ClusterEngine
@@ -56,7 +56,7 @@ class Submitter:
 
     def submit(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> JobHandle | NestedHandle:
         """Submit a call with these settings, like `Pool.submit`."""
-        return self._pool._submit(function, args, kwargs, self._resources, self._options)
+        return self._pool._submit(pack(function, args, kwargs), self._resources, self._options)
 
 
 class Pool:
@@ -132,21 +132,17 @@ class Pool:
                     "a pool on a cluster cannot be made inside a job: jobs of a job run beside it. Use Pool() for them."
                 )
         self._machine = Machine(self._job.cpus, 0) if self._job is not None else _counting(find_machine(), cpus, gpus)
-        if self._cluster is not None:
-            self._life = Lifetime(self._make_on_cluster)
-            return
-        self._life = Lifetime(self._make, shares_backend=True)
-        start_ahead()
+        self._life = Lifetime(self._make, shares_backend=self._cluster is None)
+        if self._cluster is None:
+            start_ahead()
 
     def _make(self, backend: Backend) -> Running:
+        if self._cluster is not None:
+            from .cluster.starting import ClusterStart
+
+            return ClusterStart(backend.hub, backend.folder, self._cluster, self.seed)
         retries_alone = self._on_oom == "retry_alone"
         return LocalEngine(backend, seed=self.seed, machine=self._machine, mps=self._mps, retries_alone=retries_alone)
-
-    def _make_on_cluster(self, backend: Backend) -> Running:
-        assert self._cluster is not None, "made for one"
-        from .cluster.starting import ClusterStart
-
-        return ClusterStart(backend.hub, backend.folder, self._cluster, self.seed)
 
     def capacity(self) -> Capacity:
         """Return this machine, or those of the cluster's hosts now. With `ray`, the first use connects and blocks.
@@ -183,7 +179,7 @@ class Pool:
             LeaseError: the pool cannot provide the resources.
             ClosedError: the pool is closed.
         """
-        return self._submit(function, args, kwargs, Resources(), Options())
+        return self._submit(pack(function, args, kwargs), Resources(), Options())
 
     @names_nearest_option
     def needs(
@@ -215,43 +211,28 @@ class Pool:
         """
         require_int("memory", memory, least=0)
         resources = Resources(cpus=cpus, gpus=gpus, memory_bytes=memory)
-        if self._job is None:
-            self._check(resources)
+        if self._job is None and self._cluster is None:
+            Ledger(self._machine, "this pool").check(resources)
         return Submitter(self, resources, Options(number, reuse, retries, on_report))
 
-    def _check(self, resources: Resources) -> None:
-        if self._cluster is None:
-            Ledger(self._machine, "this pool").check(resources)
-
-    def _submit(
-        self,
-        function: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        resources: Resources,
-        options: Options,
-    ) -> JobHandle | NestedHandle:
+    def _submit(self, packed: Packed, resources: Resources, options: Options) -> JobHandle | NestedHandle:
         if self._job is not None:
-            return self._submit_nested(self._job, function, args, kwargs, resources, options)
-        self._check(resources)
+            if self._life.closed:
+                raise closed_error()
+            if options.reuse or options.retries or options.on_report is not None:
+                raise ValueError(
+                    "inside a job, needs() takes no reuse, retries or on_report: its jobs end with this job."
+                )
+            return self._job._submit(packed, resources, options.number)
         engine = self._started()
-        call = Call(pack(function, args, kwargs), resources, options, engine.runtime_environment())
-        return submit_call(self._life, call)
-
-    def _submit_nested(
-        self,
-        job: CurrentJob,
-        function: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        resources: Resources,
-        options: Options,
-    ) -> NestedHandle:
-        if self._life.closed:
-            raise closed_error()
-        if options.reuse or options.retries or options.on_report is not None:
-            raise ValueError("inside a job, needs() takes no reuse, retries or on_report: its jobs end with this job.")
-        return job._submit(function, args, kwargs, resources, options.number)
+        request = JobRequest(
+            packed,
+            resources,
+            number=options.number,
+            reuse=options.reuse,
+            runtime_environment=engine.runtime_environment(),
+        )
+        return submit_job(self._life, request, options)
 
     # -- for other layers ------------------------------------------------------------------------------------------
 

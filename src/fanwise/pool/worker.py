@@ -4,7 +4,7 @@
       --> lease, environment, output files, seeds --> ready --> the user's function --> done --> exit, or the next job
 
 A forked child shares only memory with the warm process: the fork closes its links, and it has its own signal and exit
-handlers. A stop request arrives as SIGTERM (see `stop_signal`).
+handlers. A stop request arrives as SIGTERM (see `current`).
 
 Messages to the pool: `ready`, `report`, `done`. A reused worker then sends `next`, or exits if it cannot run another
 job. Before it exits, a worker ends everything that its function left running (see `leftovers`), and sends `killed` if a
@@ -29,7 +29,7 @@ from ..links.hub import Hub
 from ..links.link import Link
 from ..links.transports.unix import dial
 from . import runtime_environment
-from .current import CurrentJob, enter, leave
+from .current import CurrentJob, StopSignal, enter, leave, stop_by_signal
 from .functions import Function, unpack_arguments, unpack_function
 from .late_imports import call_on_import
 from .leftovers import end_all, has_child_processes, running_threads
@@ -37,7 +37,6 @@ from .modules import Sources
 from .processes import TAG, adopt_orphans, die_with_parent, stat_of
 from .seeds import seed_everything, seed_on_import
 from .specs import LINK_LOST, EndKind, Home, How, JobSpec
-from .stop_signal import StopSignal, stop_by_signal
 
 # Makes the kernel's OOM killer prefer workers to the tuner.
 _OOM_SCORE = 500

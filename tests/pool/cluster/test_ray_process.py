@@ -11,8 +11,7 @@ import pytest
 from fanwise.base.errors import ClusterError
 from fanwise.links.hub import Hub
 from fanwise.pool.cluster import starting
-from fanwise.pool.cluster.ray_process import Event, RayProcess
-from fanwise.pool.cluster.starting import ClusterStart
+from fanwise.pool.cluster.starting import ClusterStart, Event, RayProcess
 from fanwise.pool.contract import JobEvents, JobRequest
 from fanwise.pool.functions import pack
 from fanwise.pool.leases import Resources

@@ -9,8 +9,7 @@
     engine        the pool's side: an engine as in `contract`
     host          the node's side: a local engine behind a link
     with_ray      the driver process, the only file that imports Ray
-    ray_process   the driver process seen from the pool
-    starting      connects to a cluster and waits for hosts
+    starting      starts that process, connects to a cluster and waits for hosts
 
 Imported when a pool with `ray=` is first used. See docs/design/cluster.md.
 """

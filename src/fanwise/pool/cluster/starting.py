@@ -1,15 +1,19 @@
-"""Connects a pool to a Ray cluster: starts the driver process and the listener, and waits for hosts.
+"""Connects a pool to a Ray cluster: starts the Ray driver process and the listener, and waits for hosts.
 
     begin() --> RayProcess --connected--> listener at the node's address --> hosts join --> returns
                     '--fatal, or a node with other versions, or no host within start_within_s --> ClusterError
 
-Blocks its caller. All problems with the cluster are reported here, before a job runs.
+All problems with the cluster are reported here, before a job runs.
 """
 
+import contextlib
+import json
 import logging
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +21,19 @@ from ...base.errors import ClusterError, NotInstalled
 from ...base.text import counted
 from ...links.hub import Hub
 from ...links.shared_secret import new_secret
+from ..runtime_environment import own_path
 from ..settings import ClusterSettings
 from .engine import ClusterEngine
 from .host import HostFacts
-from .ray_process import Event, RayProcess
 
 _log = logging.getLogger(__name__)
 
+_BOOT = (
+    "import json, sys; c = json.loads(sys.stdin.readline()); sys.path[:] = c['path']; "
+    "from fanwise.pool.cluster import with_ray; with_ray.main(c)"
+)
+_EXIT_S = 15.0
+_MAX_LINES = 20
 _ANSWER_S = 5.0
 _POLL_S = 0.2
 
@@ -31,6 +41,77 @@ _POLL_S = 0.2
 _FIRST_PAUSE_S = 2.0
 _MAX_PAUSE_S = 30.0
 _MAX_LOST_S = 1800.0
+
+Event = Mapping[str, Any]
+
+
+class RayProcess:
+    """The Ray driver process, see `with_ray`. Settings and events are lines of JSON on its standard input and output.
+
+    Settings are not passed on the command line or in the environment, because they contain the secret of the pool's
+    links.
+
+    Args:
+        config: the settings for `with_ray.main`.
+        log: file for its standard error, which includes Ray's messages.
+        on_event: called with each event, and at the end with `{"kind": "gone", "text": ...}`.
+    """
+
+    def __init__(self, config: Mapping[str, object], log: Path, on_event: Callable[[Event], None]) -> None:
+        self._log = log
+        self._on_event = on_event
+        with log.open("ab") as errors:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-c", _BOOT],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                start_new_session=True,  # Ctrl-C is for the pool, which ends this process
+            )
+        self.send({"path": own_path(), **config})
+        self._thread = threading.Thread(target=self._read, name="fanwise-ray", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def send(self, values: Mapping[str, object]) -> None:
+        """Send a line of JSON. Does nothing if the process has exited."""
+        assert self._process.stdin is not None, "asked for a pipe"
+        with contextlib.suppress(BrokenPipeError, ValueError):  # ValueError: the pipe is closed
+            self._process.stdin.write(json.dumps(dict(values)) + "\n")
+            self._process.stdin.flush()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None, "asked for a pipe"
+        with self._process.stdout as lines:
+            for line in lines:
+                with contextlib.suppress(json.JSONDecodeError):  # printed by Ray
+                    self._on_event(json.loads(line))
+        self._process.wait()
+        self._close_stdin()
+        text = f"exit code {self._process.returncode}\n{self.last_lines()}".rstrip()
+        self._on_event({"kind": "gone", "text": text})
+
+    def last_lines(self) -> str:
+        with contextlib.suppress(OSError):
+            return "\n".join(self._log.read_text(errors="replace").splitlines()[-_MAX_LINES:])
+        return ""
+
+    def _close_stdin(self) -> None:
+        assert self._process.stdin is not None, "asked for a pipe"
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+
+    def close(self) -> None:
+        """End the process and all host processes. Blocks until it has exited."""
+        self._close_stdin()
+        try:
+            self._process.wait(_EXIT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
 
 
 class ClusterStart:

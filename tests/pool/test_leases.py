@@ -64,11 +64,11 @@ def test_n_jobs_of_one_nth_fit_on_one_gpu(number: int) -> None:
 def test_parts_fill_one_gpu_before_they_open_another() -> None:
     ledger = Ledger(BOX)
     lent = [ledger.take(Resources(gpus=part), job) for job, part in enumerate([0.5, 0.75, 0.25, 0.25, 0.25])]
-    assert [lease.visible for lease in lent if lease] == ["a", "b", "b", "a", "a"]
+    assert [lease.gpus[0].visible for lease in lent if lease] == ["a", "b", "b", "a", "a"]
     assert ledger.free() == Lease(cpus=1, gpus=shares(c=1.0), memory_bytes=100)
     whole = ledger.take(Resources(gpus=1), "whole")
     assert whole is not None
-    assert whole.visible == "c"
+    assert whole.gpus == shares(c=1.0)
 
 
 def test_a_whole_gpu_is_not_lent_while_a_part_of_it_is() -> None:

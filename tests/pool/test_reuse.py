@@ -102,7 +102,7 @@ def test_a_process_is_replaced_after_a_stop_at_any_place_and_kept_after_one_in_a
     assert pid_of(reuse) != kept
 
 
-def test_a_process_is_replaced_when_its_memory_stays_above_its_baseline(own: Pool) -> None:
+def test_process_is_replaced_when_its_memory_is_well_above_that_after_the_first_job(own: Pool) -> None:
     def grow(mib: int) -> int:
         # A module keeps what outlives a job.
         random.__dict__.setdefault("fanwise_test_kept", []).append(bytearray(b"x" * (mib * MiB)))
@@ -111,8 +111,7 @@ def test_a_process_is_replaced_when_its_memory_stays_above_its_baseline(own: Poo
     reuse = own.needs(reuse=True)
     first = pid_of(reuse)
     assert pid_of(reuse, grow, 10) == first
-    assert pid_of(reuse, grow, 500) == first  # once may be chance
-    assert pid_of(reuse, grow, 1) == first
+    assert pid_of(reuse, grow, 500) == first
     assert pid_of(reuse) != first
 
 

@@ -55,24 +55,21 @@ class Backend:
     Attributes:
         hub: event loop with its own thread.
         folder: for sockets, logs and the output of jobs. Removed at the end.
+        surroundings: those of its processes, see `_surroundings`.
+        timer: ends it while it is kept.
     """
 
     def __init__(self) -> None:
         self.hub = Hub(name="pool")
         self.folder = private_folder()
         self.timer: Timer | None = None
-        self._surroundings = _surroundings()
+        self.surroundings = _surroundings()
         self.hub.start()
 
     @cached_property
     def worker_set(self) -> WorkerSet:
-        """The processes of this machine. Not used by a pool on a cluster."""
+        """The processes of this machine. A pool on a cluster has none."""
         return WorkerSet(self.hub, self.folder, new_key())
-
-    @property
-    def is_current(self) -> bool:
-        """True if a process started now would have the same surroundings as the processes of this backend."""
-        return self._surroundings == _surroundings()
 
     def on_hub(self, call: Callable[[], None]) -> None:
         """Run `call` on the event loop's thread. Blocks until it has run."""
@@ -103,8 +100,7 @@ _of_parent: list[Backend | None] = []  # kept alive in a forked child, because d
 def start_ahead(*functions: Callable[..., object]) -> None:
     """Start a warm process in the background and let it import the modules of these functions. Does not block.
 
-    Uses the kept backend if possible. Does nothing inside a job. If processes cannot be started, the first job of
-    the pool reports the error.
+    Does nothing inside a job. If processes cannot be started, the first job of the pool reports the error.
     """
     if in_job():
         return
@@ -118,11 +114,10 @@ def start_ahead(*functions: Callable[..., object]) -> None:
 def take() -> Backend:
     """Return the kept backend, or a new one if none is kept or it is out of date."""
     backend = _take_kept()
-    if backend is not None and backend.is_current:
-        return backend
-    if backend is not None:
+    if backend is not None and backend.surroundings != _surroundings():
         backend.end()
-    return Backend()
+        backend = None
+    return backend or Backend()
 
 
 def keep(backend: Backend) -> None:
@@ -287,7 +282,6 @@ class Lifetime:
 
     @property
     def started_engine(self) -> PoolEngine:
-        """The engine of a job, which must have been started."""
         assert self.engine is not None, "jobs exist only when the engine does"
         return self.engine
 
@@ -330,6 +324,7 @@ class Lifetime:
 
 
 def _leave(running: Running, backend: Backend) -> bool:
+    """Close the engine so that another one can use the backend. Return False if that takes too long."""
     has_left: bool | None = None
 
     def leave() -> None:

@@ -1,9 +1,5 @@
 """The CPUs, memory and GPUs of this machine that this process may use, and the kernel's count of OOM kills.
 
-    /proc, cgroups (v1 and v2), $FANWISE_CPUS ---------> cpus, memory_bytes
-    NVML (through nvidia-ml-py), $CUDA_VISIBLE_DEVICES -> gpus
-    unusual findings ----------------------------------> notes
-
 The smallest limit counts, because a container or batch job often gets less than the machine has. NVML lists GPUs
 without creating a CUDA context. GPUs are identified by their UUIDs, which are the same in every process; their numbers
 depend on CUDA_DEVICE_ORDER and CUDA_VISIBLE_DEVICES.
@@ -87,7 +83,10 @@ def gpu_pids(visible: str, nvml: Nvml | None = None, root: Path = _ROOT) -> set[
 
     They are unknown in a PID namespace (a container), where NVML returns pids of the host or none at all.
     """
-    if _link_target(root / "proc/self/ns/pid") != _INITIAL_PID_NAMESPACE:
+    try:
+        if os.readlink(root / "proc/self/ns/pid") != _INITIAL_PID_NAMESPACE:
+            return None
+    except OSError:
         return None
     processes = _query_gpu(visible, nvml, lambda lib, handle: lib.nvmlDeviceGetComputeRunningProcesses(handle))
     return None if processes is None else {process.pid for process in processes}
@@ -115,7 +114,7 @@ def _query_gpu(visible: str, nvml: Nvml | None, query: Callable[[Nvml, Any], Any
 
 
 def _cpus(environ: Mapping[str, str], root: Path) -> tuple[int, list[str]]:
-    available = min([_allowed_cpus(root), *_cpu_quotas(root)])
+    available = min(_cpu_limits(root))
     override = environ.get("FANWISE_CPUS", "").strip()
     if not override:
         return available, []
@@ -126,28 +125,22 @@ def _cpus(environ: Mapping[str, str], root: Path) -> tuple[int, list[str]]:
 
 
 def usable_cpus(environ: Mapping[str, str] = os.environ, root: Path = _ROOT) -> int:
-    """Return the number of CPUs that this process may use, as in `find_machine`."""
+    """Return the number of CPUs of `find_machine`."""
     return _cpus(environ, root)[0]
 
 
-def _allowed_cpus(root: Path) -> int:
-    """Return the number of CPUs in the affinity mask, which includes cpusets."""
+def _cpu_limits(root: Path) -> list[int]:
+    """Return the number of CPUs in the affinity mask, which includes cpusets, and all quotas of cgroups."""
     listed = re.search(r"^Cpus_allowed_list:\s*(\S+)", _read(root / "proc/self/status"), re.MULTILINE)
-    if listed is None:
-        return os.cpu_count() or 1
-    ends = [part.split("-") for part in listed[1].split(",")]
-    return sum(int(end[-1]) - int(end[0]) + 1 for end in ends)
-
-
-def _cpu_quotas(root: Path) -> list[int]:
-    quotas = []
+    ends = [] if listed is None else [part.split("-") for part in listed[1].split(",")]
+    limits = [sum(int(end[-1]) - int(end[0]) + 1 for end in ends) or os.cpu_count() or 1]
     for folder in _cgroup_folders(root, "cpu"):
         both = f"{_read(folder / 'cpu.cfs_quota_us')} {_read(folder / 'cpu.cfs_period_us')}"
         for text in (_read(folder / "cpu.max"), both):
             match text.split():
                 case [quota, period] if quota.isdecimal() and int(quota) > 0 and int(period) > 0:
-                    quotas.append(math.ceil(int(quota) / int(period)))
-    return quotas
+                    limits.append(math.ceil(int(quota) / int(period)))
+    return limits
 
 
 def _memory_bytes(root: Path) -> int:
@@ -164,9 +157,9 @@ def _memory_bytes(root: Path) -> int:
 
 
 def _cgroup_folders(root: Path, controller: str) -> tuple[Path, ...]:
-    """Return the folders of our cgroups, innermost first. Some may not exist.
+    """Return the folders of this process's cgroups, innermost first. Some may not exist.
 
-    In a container, /proc may contain the path on the host, while the container's own cgroup is mounted: then the longer
+    /proc of a container may contain the path on the host, while the container's own cgroup is mounted: then the longer
     folders do not exist, and the mount itself is the right one.
     """
     return _folders_of(root, controller, _read(root / "proc/self/cgroup"))
@@ -202,13 +195,6 @@ def _read(path: Path) -> str:
         return ""
 
 
-def _link_target(path: Path) -> str:
-    try:
-        return os.readlink(path)
-    except OSError:
-        return ""
-
-
 # -- GPUs --------------------------------------------------------------------------------------------------------------
 
 
@@ -237,9 +223,9 @@ def _gpus(environ: Mapping[str, str], nvml: Nvml | None) -> tuple[tuple[Gpu, ...
     except nvml.NVMLError as error:
         return (), [f"An NVIDIA driver is installed, but does not work: {error}. No GPU is used."]
     chosen, problem = _select(environ.get("CUDA_VISIBLE_DEVICES"), cards)
-    unequal = len({card.name for card in cards if card.devices}) > 1
-    numbered = bool(chosen) and environ.get("CUDA_VISIBLE_DEVICES", "")[:1].isdigit()
-    if numbered and unequal and environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
+    is_unequal = len({card.name for card in cards if card.devices}) > 1
+    is_numbered = bool(chosen) and environ.get("CUDA_VISIBLE_DEVICES", "")[:1].isdigit()
+    if is_numbered and is_unequal and environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
         notes.append(
             "The GPUs differ and CUDA_VISIBLE_DEVICES gives numbers: they were taken in the order of nvidia-smi, "
             "while CUDA puts the fastest first. Give UUIDs (`nvidia-smi -L`), or set CUDA_DEVICE_ORDER=PCI_BUS_ID."
@@ -251,7 +237,11 @@ def _card(lib: Nvml, index: int, notes: list[str]) -> _Card:
     try:
         card = lib.nvmlDeviceGetHandleByIndex(index)
         uuid, name = lib.nvmlDeviceGetUUID(card), lib.nvmlDeviceGetName(card)
-        if not _has_mig(lib, card):
+        try:
+            is_mig, _after_next_reset = lib.nvmlDeviceGetMigMode(card)
+        except lib.NVMLError:
+            is_mig = False  # not supported by most cards
+        if not is_mig:
             return _Card(uuid, name, (_gpu(lib, index, card),))
         devices = tuple(_gpu(lib, index, instance) for instance in _instances(lib, card))
     except lib.NVMLError as error:
@@ -275,14 +265,6 @@ def _gpu(lib: Nvml, index: int, handle: Any) -> Gpu:
     return Gpu(index, uuid, lib.nvmlDeviceGetName(handle), memory_bytes, uuid, (int(major), int(minor)))
 
 
-def _has_mig(lib: Nvml, card: Any) -> bool:
-    try:
-        current, _after_next_reset = lib.nvmlDeviceGetMigMode(card)
-    except lib.NVMLError:
-        return False  # not supported by most cards
-    return bool(current)
-
-
 def _instances(lib: Nvml, card: Any) -> Iterator[Any]:
     for number in range(lib.nvmlDeviceGetMaxMigDeviceCount(card)):
         try:
@@ -295,36 +277,29 @@ def _select(value: str | None, cards: list[_Card]) -> tuple[list[Gpu], list[str]
     """Return the GPUs in CUDA_VISIBLE_DEVICES, in its order, and a note if an entry is unknown."""
     if value is None:
         return [gpu for card in cards for gpu in card.devices], []
-    by_uuid = value.startswith(("GPU-", "MIG-"))
     chosen: list[tuple[Gpu, ...]] = []
+    notes: list[str] = []
     for entry in value.split(","):
-        gpus = _by_uuid(entry, value[:4], cards) if by_uuid else _by_number(entry, cards)
+        gpus = _find_gpus(entry, value, cards)
         if gpus is None:
-            is_unknown = entry.strip() not in ("", "-1")
-            return _flat(chosen), [_unknown_entry(value, entry)] if is_unknown else []
+            if entry.strip() not in ("", "-1"):
+                text = f"there is no GPU {entry!r}, so CUDA ignores it and all later entries."
+                notes = [f"CUDA_VISIBLE_DEVICES={value}: {text}"]
+            break
         if gpus and gpus in chosen:
             return [], [f"CUDA_VISIBLE_DEVICES={value} names a GPU twice, so CUDA shows no GPU."]
         chosen.append(gpus)
-    return _flat(chosen), []
+    return [gpu for devices in chosen for gpu in devices], notes
 
 
-def _by_number(entry: str, cards: list[_Card]) -> tuple[Gpu, ...] | None:
-    number = re.match(r"\+?\d+", entry.strip())  # CUDA parses `1gpu` as 1, like C's strtoul
-    return cards[int(number[0])].devices if number and int(number[0]) < len(cards) else None
-
-
-def _by_uuid(entry: str, prefix: str, cards: list[_Card]) -> tuple[Gpu, ...] | None:
-    if not entry.startswith(prefix):
+def _find_gpus(entry: str, value: str, cards: list[_Card]) -> tuple[Gpu, ...] | None:
+    """Return the GPUs of an entry. The first entry of `value` decides between numbers and UUIDs."""
+    if not value.startswith(("GPU-", "MIG-")):
+        number = re.match(r"\+?\d+", entry.strip())  # CUDA parses `1gpu` as 1, like C's strtoul
+        return cards[int(number[0])].devices if number and int(number[0]) < len(cards) else None
+    if not entry.startswith(value[:4]):
         return None
     known = [(card.uuid, card.devices) for card in cards]
     known += [(gpu.uuid, (gpu,)) for card in cards for gpu in card.devices if gpu.uuid != card.uuid]
     fitting = [devices for uuid, devices in known if uuid.startswith(entry)]
     return fitting[0] if len(fitting) == 1 else None
-
-
-def _flat(chosen: list[tuple[Gpu, ...]]) -> list[Gpu]:
-    return [gpu for devices in chosen for gpu in devices]
-
-
-def _unknown_entry(value: str, entry: str) -> str:
-    return f"CUDA_VISIBLE_DEVICES={value}: there is no GPU {entry!r}, so CUDA ignores it and all later entries."

@@ -405,7 +405,7 @@ class LocalEngine:
         Under MPS, all clients of a GPU fail together, and the driver does not report which one caused the fault.
         """
         worker = job.worker
-        if worker is None or not self.worker_set.uses_mps or not job.shares_gpu or not has_cuda_error(outcome):
+        if worker is None or not self.worker_set.mps.is_used or not job.shares_gpu or not has_cuda_error(outcome):
             return outcome
         gpu, now_s = worker.lease.gpus[0].visible, self.loop.now_s()
         failed_together = now_s - self._cuda_errors.get(gpu, -math.inf) < _SAME_FAULT_S

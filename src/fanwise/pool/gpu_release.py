@@ -33,19 +33,16 @@ class GpuReservation:
         self.pids: set[int] = set()
         self._shares = lease.gpus
         self._used_before: dict[str, int | None] = {}
-        self._measuring = threading.Thread(target=self._measure, name="fanwise-gpus", daemon=True)
+
+        def measure() -> None:
+            self._used_before = {share.visible: gpu_memory_used(share.visible) for share in lease.gpus}
+
+        self._measuring = threading.Thread(target=measure, name="fanwise-gpus", daemon=True)
         if self._shares:
             self._measuring.start()
 
-    def _measure(self) -> None:
-        self._used_before = {share.visible: gpu_memory_used(share.visible) for share in self._shares}
-
     def on_free(self, hub: Hub, holder: str, callback: Callable[[], None]) -> None:
-        """Call `callback` once the GPUs are free, at once if there are none. Log a warning if that takes too long.
-
-        Args:
-            holder: name of the lease in the warning.
-        """
+        """Call `callback` once the GPUs are free, at once if there are none. Warn about `holder` if that takes long."""
         if not self._shares:
             callback()
             return
@@ -78,10 +75,8 @@ class GpuReservation:
             if pids is not None:
                 if pids & self.pids:
                     return f"process {min(pids & self.pids)} is still listed on GPU {share.visible}"
-            elif share.fraction == 1.0 and self._is_memory_in_use(share.visible):
-                return f"the memory of GPU {share.visible} is still in use"
+            elif share.fraction == 1.0:
+                before, used = self._used_before.get(share.visible), gpu_memory_used(share.visible)
+                if before is not None and used is not None and used > before + _NOISE_BYTES:
+                    return f"the memory of GPU {share.visible} is still in use"
         return ""
-
-    def _is_memory_in_use(self, visible: str) -> bool:
-        before, used = self._used_before.get(visible), gpu_memory_used(visible)
-        return before is not None and used is not None and used > before + _NOISE_BYTES

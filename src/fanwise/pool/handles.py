@@ -19,7 +19,7 @@ from .backend import Lifetime, closed_error
 from .contract import GO_ON, Decision, Engine, Job, JobRequest, JobState, Outcome, Output, Ready, Reply, Report
 from .leftovers import GRACE_S
 from .outcomes import exception_outcome, value_of
-from .settings import grace_of, limit_of, require_bool, require_callable_or_none, require_int, require_int_or_none
+from .settings import grace_of, limit_of, require_bool, require_int
 from .specs import How
 
 _log = logging.getLogger(__name__)
@@ -40,10 +40,12 @@ class Options:
     on_report: OnReport | None = None
 
     def __post_init__(self) -> None:
-        require_int_or_none("number", self.number, least=0)
+        require_int("number", self.number, least=0, or_none=True)
         require_bool("reuse", self.reuse)
         require_int("retries", self.retries, least=0)
-        require_callable_or_none("on_report", self.on_report)
+        if self.on_report is not None and not callable(self.on_report):
+            kind = type(self.on_report).__name__
+            raise TypeError(f"on_report must be a function or None, got {self.on_report!r} ({kind})")
 
 
 class JobHandle:

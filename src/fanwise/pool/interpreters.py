@@ -208,11 +208,8 @@ class Interpreters:
             "key": self._key.hex(),
         }
         assert process.stdin is not None, "asked for a pipe"
-        with contextlib.suppress(BrokenPipeError):  # it has exited already
-            process.stdin.write(json.dumps(config).encode() + b"\n")
-            process.stdin.flush()
-        with contextlib.suppress(BrokenPipeError):
-            process.stdin.close()
+        with contextlib.suppress(BrokenPipeError), process.stdin as stdin:  # it has exited already
+            stdin.write(json.dumps(config).encode() + b"\n")
         return process
 
     @property
@@ -329,7 +326,7 @@ class Interpreters:
         link.on_ended(lambda link, ending: self._links.discard(link))
 
     def _on_first_message(self, request: Request) -> None:
-        """Identify the process: a worker's first message is `ready`, that of other processes is `hello`."""
+        """Handle the first message of a process: `ready` of a worker, and `hello` of others."""
         if request.method != "hello":
             self._on_worker(request)
             return

@@ -1,10 +1,9 @@
-"""Leases of CPUs, GPUs and memory of a machine.
+"""Leases of CPUs, GPUs and memory of a machine. Pure.
 
     Resources --take--> Ledger --> Lease     (None: not free now; LeaseError: never)
     holder --give_back--> Ledger             (unknown holders are ignored)
-    Lease --within--> Ledger                 for the jobs that a job starts inside its own lease
 
-Pure: no processes and no time. Callers retry when something was returned. CPUs are counted. GPUs are named as in
+Callers retry when something was returned. CPUs are counted. GPUs are named as in
 CUDA_VISIBLE_DEVICES. Fractions of a GPU are stored in millionths, rounded down, so that n jobs of 1/n GPU always fit.
 
 Invariants: no GPU is leased beyond 1.0; a whole GPU has one holder; a holder has one lease; free and leased resources
@@ -111,11 +110,6 @@ class Lease:
     gpus: tuple[GpuShare, ...]
     memory_bytes: int
 
-    @property
-    def visible(self) -> str:
-        """CUDA_VISIBLE_DEVICES of the job; empty without GPUs."""
-        return ",".join(share.visible for share in self.gpus)
-
 
 class Ledger:
     """The leases on one machine, or inside one lease.
@@ -179,15 +173,13 @@ class Ledger:
         return lease
 
     def has_room(self, resources: Resources) -> bool:
-        """Return whether `take` would return a lease now."""
         return self._free_shares(resources) is not None
 
     def _free_shares(self, resources: Resources) -> tuple[GpuShare, ...] | None:
         """Return the GPUs of a lease, or None if some of the resources are not free."""
         free = self.free()
-        if resources.cpus > free.cpus or resources.memory_bytes > free.memory_bytes:
-            return None
-        return _choose(resources, free.gpus)
+        has_rest = resources.cpus <= free.cpus and resources.memory_bytes <= free.memory_bytes
+        return _choose(resources, free.gpus) if has_rest else None
 
     def give_back(self, holder: Hashable) -> bool:
         """Return the lease of `holder` to the ledger. Return False if it has none."""

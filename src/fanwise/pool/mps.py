@@ -1,7 +1,6 @@
 """NVIDIA's Multi-Process Service (MPS): jobs that share a GPU run on it at the same time instead of taking turns.
 
     owner: MpsDaemon.use --> supervisor: start_daemon --> control socket answers --> variables for the job's environment
-    supervisor: end_daemon --> daemon and server quit; the rest is killed
 
 The control daemon is a child of the supervisor, so it ends with the pool like all workers. It starts one server process
 when the first client connects. A daemon that the user has started is used instead, and never stopped.
@@ -12,7 +11,6 @@ import errno
 import logging
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -26,7 +24,7 @@ from ..links.hub import Hub
 from ..links.link import Link, Reply
 from .leases import Gpu
 from .output import tail
-from .processes import TAG, descendants_of, die_with_parent, reap_all
+from .processes import TAG, descendants_of, die_with_parent, kill_all, reap_all
 from .runtime_environment import MPS_LOG_FOLDER, MPS_MEMORY_LIMIT, MPS_PIPE_FOLDER, MPS_VARIABLES
 
 _log = logging.getLogger(__name__)
@@ -100,19 +98,14 @@ class MpsDaemon:
         self._waiting: list[tuple[Callable[[], None], Callable[[], None]]] = []  # called when it is ready, or lost
 
     def attach(self, gpus: Sequence[Gpu], *, enabled: bool) -> None:
-        """Serve another pool. Called while there is no daemon.
-
-        Args:
-            gpus: the GPUs of the pool.
-            enabled: if False, `use` never starts a daemon, and no warning is logged.
-        """
+        """Serve another pool, which has these GPUs. Called while there is no daemon. `enabled`: it may use MPS."""
         self._gpus = {gpu.visible: gpu for gpu in gpus}
         self._enabled = enabled
         self._checked = False
         self._is_users = False
 
     def quit(self) -> bool:
-        """Tell the daemon to quit. Return True if there is none, or it has quit."""
+        """Tell the daemon to quit. Return True if there is none left."""
         if self._pipe is None:
             return True
         if not self._is_quitting and self._supervisor is not None:
@@ -141,7 +134,7 @@ class MpsDaemon:
 
     @property
     def is_used(self) -> bool:
-        """Whether jobs that share a GPU are clients of a daemon."""
+        """True if jobs that share a GPU are clients of a daemon."""
         return self._enabled and self._checked
 
     def _variables(self, visible: str, fraction: float) -> Variables:
@@ -195,11 +188,10 @@ class MpsDaemon:
 
     def _run_waiting(self) -> None:
         waiting, self._waiting = self._waiting, []
-        for ready, _ in waiting:
-            ready()
+        for on_ready, _ in waiting:
+            on_ready()
 
     def supervisor_linked(self, link: Link) -> None:
-        """Handle a new supervisor, which can start the daemon."""
         self._supervisor = link
         if self._waiting:
             self._start()
@@ -208,8 +200,8 @@ class MpsDaemon:
         self._supervisor = None
         self._reset()
         waiting, self._waiting = self._waiting, []
-        for _, lost in waiting:
-            lost()  # the start of the job fails, because its interpreter is gone, and is repeated
+        for _, on_lost in waiting:
+            on_lost()  # the start of the job fails, because its interpreter is gone, and is repeated
 
     def exited(self, pid: int, status: int) -> None:
         """Handle the exit of a child of the supervisor, which may be the daemon."""
@@ -288,11 +280,9 @@ def end_daemon(pipe: Path, pid: int) -> None:
     is_quitting = False
     while not reap_all() and time.monotonic() < until_s:
         spared |= {pid, *descendants_of(pid)}
-        others = set(descendants_of(os.getpid())) - spared
-        for other in others:
-            with contextlib.suppress(OSError):
-                os.kill(other, signal.SIGKILL)
-        if not others and not is_quitting:
+        clients = set(descendants_of(os.getpid())) - spared
+        kill_all(clients)
+        if not clients and not is_quitting:
             if not is_answering(pipe):
                 return  # it does not listen yet, or its folder is gone
             is_quitting = True
@@ -309,10 +299,7 @@ def tell_to_quit(pipe: Path) -> int:
     except OSError:
         return 0
     assert control.stdin is not None, "asked for a pipe"
-    with contextlib.suppress(BrokenPipeError):
-        control.stdin.write(b"quit\n")
-        control.stdin.flush()
-    with contextlib.suppress(BrokenPipeError):
-        control.stdin.close()
+    with contextlib.suppress(BrokenPipeError), control.stdin as stdin:
+        stdin.write(b"quit\n")
     control.returncode = 0  # the supervisor reaps it
     return control.pid

@@ -1,8 +1,4 @@
-"""Outcomes of jobs, and the reason in words if a job failed.
-
-the function returned or raised  --> exception_outcome, value_of
-the process died                 --> explain, death_of: exit status, stop request, kills by the kernel, last output
-"""
+"""Outcomes of jobs, and the reason in words if a job failed."""
 
 import re
 from dataclasses import replace
@@ -11,16 +7,18 @@ from signal import Signals
 from typing import Any, Literal, NamedTuple
 
 from ..base.errors import TrialStopped, WorkerLostError
-from ..links.codec import ErrorText, error_text, loads, unpack_error
+from ..links.codec import error_text, loads, unpack_error
 from .contract import Outcome, OutcomeKind
 from .output import last_lines, tail
 from .specs import LINK_LOST
 
-DeathKind = Literal["exit", "signal", "out-of-memory"]
 StopRequest = Literal["terminate", "kill"]
 
 _OUT_OF_MEMORY = frozenset(("MemoryError", "_ArrayMemoryError"))
-_OWN_FRAMES = (str(Path(__file__).parent), str(Path(__file__).parent.parent / "links"))
+
+# Beginnings of lines that are omitted from the stack of a crash.
+_HERE = Path(__file__).parent
+_OMITTED = (f'  File "{_HERE}', f'  File "{_HERE.parent / "links"}', "Extension modules: ")
 
 # Type names and messages of torch, CUDA and its libraries, XLA (JAX) and TensorFlow.
 _GPU_OUT_OF_MEMORY = re.compile(
@@ -77,18 +75,15 @@ def exception_outcome(
     if text.name in ("SystemExit", "KeyboardInterrupt") and text.module == "builtins":
         reason = f"the job left by {text}"
         return Outcome("exit", reason, text.trace, last_output, objective_s=objective_s, threads=threads)
-    kind = _kind_of(text)
+    kind: OutcomeKind = "exception"
+    if text.module == WorkerLostError.__module__ and text.name == WorkerLostError.__name__:
+        kind = "lost"  # a process that should have started it, or that it called, died
+    elif text.name in _OUT_OF_MEMORY or is_gpu_out_of_memory(str(text)):
+        kind = "out-of-memory"
     return Outcome(kind, str(text), text.trace, last_output, packed, objective_s=objective_s, threads=threads)
 
 
-def _kind_of(text: ErrorText) -> OutcomeKind:
-    if text.module == WorkerLostError.__module__ and text.name == WorkerLostError.__name__:
-        return "lost"  # a process that should have started it, or that it called, died
-    return "out-of-memory" if text.name in _OUT_OF_MEMORY or is_gpu_out_of_memory(str(text)) else "exception"
-
-
 def never_began(job_id: int) -> Outcome:
-    """Return the outcome of a job that was stopped before its function was called."""
     return Outcome("stopped", f"job {job_id} was stopped before it began")
 
 
@@ -112,9 +107,9 @@ def death_of(status: int, *, stop_request: StopRequest | None, ooms: int, stderr
 
 
 class Death(NamedTuple):
-    """The reason of a death. `text` has several lines if the process printed something."""
+    """The reason of a death, on several lines if the process printed something."""
 
-    kind: DeathKind
+    kind: Literal["exit", "signal", "out-of-memory"]
     text: str
 
 
@@ -218,14 +213,7 @@ def as_gpu_fault(outcome: Outcome) -> Outcome:
     return replace(outcome, kind="gpu-fault", text=f"{outcome.text}\n{_GPU_FAULT}")
 
 
-# -- last output -------------------------------------------------------------------------------------------------------
-
-
 def end_of_stderr(path: Path) -> str:
     """Return the end of a job's standard error, without the frames of fanwise in the stack of a crash."""
     lines = tail(path, max_lines=80).split("\n")
-    return "\n".join(line for line in lines if not _is_own_frame(line) and not line.startswith("Extension modules: "))
-
-
-def _is_own_frame(line: str) -> bool:
-    return line.startswith('  File "') and line.startswith(_OWN_FRAMES, len('  File "'))
+    return "\n".join(line for line in lines if not line.startswith(_OMITTED))

@@ -18,8 +18,8 @@ def tail(path: Path, *, max_bytes: int = 16_384, max_lines: int = _MAX_LINES) ->
         max_bytes: size of the part that is read. Its first line may be incomplete.
         max_lines: maximum number of lines.
     """
-    try:
-        with open(path, "rb", opener=_open_nonblocking) as file:
+    try:  # nonblocking, because opening a named pipe would wait for a writer
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 return ""
@@ -42,7 +42,7 @@ def last_lines(text: str, *, max_lines: int = _MAX_LINES, max_chars: int = _MAX_
     >>> last_lines("start\n10 %\r20 %\r30 %\n")
     ['start', '30 %']
     """
-    lines = [_as_on_screen(line) for line in text[-16 * max_chars :].split("\n")]
+    lines = [line.rstrip("\r").rpartition("\r")[2] for line in text[-16 * max_chars :].split("\n")]
     while lines and not lines[-1].strip():
         lines.pop()
     shown: list[str] = []
@@ -55,11 +55,3 @@ def last_lines(text: str, *, max_lines: int = _MAX_LINES, max_chars: int = _MAX_
         room -= len(line)
         shown.append(line)
     return shown[::-1]
-
-
-def _as_on_screen(line: str) -> str:
-    return line.rstrip("\r").rpartition("\r")[2]
-
-
-def _open_nonblocking(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)  # opening a named pipe would wait for a writer

@@ -28,7 +28,7 @@ from .engine import LocalEngine
 from .functions import pack
 from .handles import JobHandle, OnReport, Options, submit_job
 from .leases import Gpu, Ledger, Machine, Resources
-from .settings import cluster_of, require_bool, require_int, require_int_or_none
+from .settings import cluster_of, require_bool, require_int
 from .specs import How, Packed
 
 if TYPE_CHECKING:
@@ -107,8 +107,8 @@ class Pool:
         mps: bool = True,
         on_oom: Literal["fail", "retry_alone"] = "fail",
     ) -> None:
-        require_int_or_none("seed", seed)
-        require_int_or_none("cpus", cpus, least=1)
+        require_int("seed", seed, or_none=True)
+        require_int("cpus", cpus, least=1, or_none=True)
         require_bool("mps", mps)
         if on_oom not in ("fail", "retry_alone"):
             raise ValueError(f"on_oom must be 'fail' or 'retry_alone', got {on_oom!r}")
@@ -160,11 +160,7 @@ class Pool:
 
     @property
     def _cluster_settings(self) -> Mapping[str, Any]:
-        """Arguments for another pool on the same cluster: `Pool(**pool._cluster_settings)`. Empty without `ray`.
-
-        >>> dict(Pool(ray="10.0.0.1:6379", bundles=[{"CPU": 4}])._cluster_settings)
-        {'ray': '10.0.0.1:6379', 'bundles': [{'CPU': 4.0}], 'runtime_env': None, 'start_within_s': 60.0}
-        """
+        """Arguments for another pool on the same cluster. Empty without `ray`."""
         return {} if self._cluster is None else self._cluster.as_arguments(os.path.abspath)
 
     # -- submitting ------------------------------------------------------------------------------------------------
@@ -238,14 +234,12 @@ class Pool:
 
     @property
     def _hub(self) -> Hub:
-        """The event loop of this pool, whose thread runs all callbacks."""
         self._started()
         assert self._life.hub is not None, "comes with the engine"
         return self._life.hub
 
     @property
     def _engine(self) -> PoolEngine:
-        """The engine of this pool, which must be used on the event loop's thread."""
         return self._started()
 
     @property
@@ -287,28 +281,25 @@ class Pool:
         self.close()
 
     def __repr__(self) -> str:
-        machines = self._describe_machines()
+        engine = self._life.engine
+        if self._cluster is None:
+            machines = f"{counted(self._machine.cpus, 'CPU')}, {counted(len(self._machine.gpus), 'GPU')}"
+        else:
+            capacity = Capacity(()) if engine is None else engine.capacity()
+            hosts, cpus = counted(len(capacity.machines), "host"), counted(capacity.cpus, "CPU")
+            machines = f"ray {self._cluster.address}: {hosts}, {cpus}, {counted(capacity.gpus, 'GPU')}"
         if self._job is not None:
             return f"<Pool: {machines}, inside job {self._job.id} {self._job.name!r}>"
-        return f"<Pool: {machines}, seed {self.seed}: {self._describe_state()}>"
-
-    def _describe_machines(self) -> str:
-        if self._cluster is None:
-            return f"{counted(self._machine.cpus, 'CPU')}, {counted(len(self._machine.gpus), 'GPU')}"
-        capacity = Capacity(()) if self._life.engine is None else self._life.engine.capacity()
-        hosts = counted(len(capacity.machines), "host")
-        cpus, gpus = counted(capacity.cpus, "CPU"), counted(capacity.gpus, "GPU")
-        return f"ray {self._cluster.address}: {hosts}, {cpus}, {gpus}"
-
-    def _describe_state(self) -> str:
         if self._life.is_forked:
-            return "of another process"
-        if self._life.closed:
-            return "closed"
-        if self._life.engine is None:
-            return "not used yet"
-        running, waiting = self._life.engine.counts()
-        return f"{running} running, {waiting} waiting, {self._life.engine.finished} finished"
+            state = "of another process"
+        elif self._life.closed:
+            state = "closed"
+        elif engine is None:
+            state = "not used yet"
+        else:
+            running, waiting = engine.counts()
+            state = f"{running} running, {waiting} waiting, {engine.finished} finished"
+        return f"<Pool: {machines}, seed {self.seed}: {state}>"
 
     def _started(self) -> PoolEngine:
         self._life.check_process()

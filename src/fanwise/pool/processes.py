@@ -16,7 +16,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -107,7 +107,7 @@ def kill_descendants() -> None:
     """Kill everything below this process, which must be a subreaper. Blocks until it has no child, at most 5 s."""
     until_s = time.monotonic() + _DYING_S
     while not reap_all() and time.monotonic() < until_s:
-        _kill_all(descendants_of(os.getpid()))
+        kill_all(descendants_of(os.getpid()))
         time.sleep(_POLL_S)
 
 
@@ -121,7 +121,7 @@ def reap_all() -> bool:
     return False
 
 
-def _kill_all(pids: list[int]) -> None:
+def kill_all(pids: Iterable[int]) -> None:
     for pid in pids:
         with contextlib.suppress(OSError):
             os.kill(pid, signal.SIGKILL)
@@ -166,7 +166,7 @@ def kill_lineage(lineage: str) -> None:
     while num_clean < 2 and time.monotonic() < until_s:
         tags = {pid: tag_of(pid) for pid in all_pids()}
         members = [pid for pid, tag in tags.items() if is_in_lineage(tag, lineage)]
-        _kill_all(members)
+        kill_all(members)
         is_clean = not members and not any(_is_in_exec(pid) for pid, tag in tags.items() if not tag)
         num_clean = num_clean + 1 if is_clean else 0
         time.sleep(_POLL_S)
@@ -274,7 +274,7 @@ class Children:
         """Kill orphans that belong to no running child, again and again until there are none."""
         until_s = time.monotonic() + _ORPHANS_DYING_S
         while (orphans := self._orphans(ended)) and time.monotonic() < until_s:
-            _kill_all(orphans)
+            kill_all(orphans)
             if sum(map(_reap, orphans)) == 0:
                 time.sleep(_POLL_S)
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 
-def require_int(name: str, value: object, *, least: int | None = None) -> None:
-    """Check that `value` is an int of at least `least`, and not a bool.
+def require_int(name: str, value: object, *, least: int | None = None, or_none: bool = False) -> None:
+    """Check that `value` is an int of at least `least`, and not a bool, or None with `or_none`.
 
     Raises:
         TypeError, ValueError: it is not.
@@ -22,18 +22,13 @@ def require_int(name: str, value: object, *, least: int | None = None) -> None:
     Traceback (most recent call last):
     ValueError: cpus must be at least 1, got 0
     """
+    if value is None and or_none:
+        return
     if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError(f"{name} must be an int, got {value!r} ({type(value).__name__})")
+        expected = "an int or None" if or_none else "an int"
+        raise TypeError(f"{name} must be {expected}, got {value!r} ({type(value).__name__})")
     if least is not None and value < least:
         raise ValueError(f"{name} must be at least {least}, got {value}")
-
-
-def require_int_or_none(name: str, value: object, *, least: int | None = None) -> None:
-    """Check that `value` is None or as in `require_int`."""
-    if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
-        raise TypeError(f"{name} must be an int or None, got {value!r} ({type(value).__name__})")
-    if value is not None:
-        require_int(name, value, least=least)
 
 
 def require_bool(name: str, value: object) -> None:
@@ -42,19 +37,8 @@ def require_bool(name: str, value: object) -> None:
         raise TypeError(f"{name} must be True or False, got {value!r} ({type(value).__name__})")
 
 
-def require_callable_or_none(name: str, value: object) -> None:
-    """Raise TypeError unless `value` is None or callable."""
-    if value is not None and not callable(value):
-        raise TypeError(f"{name} must be a function or None, got {value!r} ({type(value).__name__})")
-
-
 def grace_of(grace_s: object) -> float:
-    """Return the grace period of a stop as a finite number of seconds.
-
-    >>> grace_of(float("nan"))
-    Traceback (most recent call last):
-    ValueError: grace_s must be a number of seconds of at least 0, got nan
-    """
+    """Return the grace period of a stop as a finite number of seconds."""
     seconds = _number("grace_s", grace_s, "a number of seconds")
     if not 0 <= seconds < math.inf:
         raise ValueError(f"grace_s must be a number of seconds of at least 0, got {grace_s!r}")
@@ -120,7 +104,8 @@ def cluster_of(ray: object, bundles: object, runtime_env: object, start_within_s
     Traceback (most recent call last):
     ValueError: each of bundles needs a whole number of CPUs, at least 1, as {'CPU': 1}; got {'CPU': 0}
     """
-    _check_seconds(start_within_s)
+    if not 0 < _number("start_within_s", start_within_s, "a number of seconds") < math.inf:
+        raise ValueError(f"start_within_s must be a number of seconds above 0, got {start_within_s!r}")
     if ray is None:
         for name, value in (("bundles", bundles), ("runtime_env", runtime_env)):
             if value is not None:
@@ -138,13 +123,6 @@ def cluster_of(ray: object, bundles: object, runtime_env: object, start_within_s
     return ClusterSettings(ray, _bundles(bundles), _runtime_env(runtime_env), float(start_within_s))
 
 
-def _check_seconds(start_within_s: object) -> None:
-    if not isinstance(start_within_s, int | float) or isinstance(start_within_s, bool):
-        raise TypeError(f"start_within_s must be a number of seconds, got {start_within_s!r}")
-    if not 0 < start_within_s < float("inf"):
-        raise ValueError(f"start_within_s must be a number of seconds above 0, got {start_within_s!r}")
-
-
 def _bundles(bundles: object) -> tuple[Mapping[str, float], ...]:
     if bundles is None:
         return ()
@@ -160,11 +138,12 @@ def _bundle(bundle: Mapping[object, object]) -> Mapping[str, float]:
         if not isinstance(kind, str) or not isinstance(amount, int | float) or isinstance(amount, bool) or amount < 0:
             raise ValueError(f"each of bundles needs amounts by name, as {{'CPU': 4, 'GPU': 1}}; got {dict(bundle)!r}")
         amounts[kind] = float(amount)
-    if amounts.get("CPU", 0) < 1 or amounts["CPU"] != int(amounts["CPU"]):
+    cpus, gpus = amounts.get("CPU", 0.0), amounts.get("GPU", 0.0)
+    if cpus < 1 or cpus != int(cpus):
         raise ValueError(
             f"each of bundles needs a whole number of CPUs, at least 1, as {{'CPU': 1}}; got {dict(bundle)!r}"
         )
-    if amounts.get("GPU", 0) != int(amounts.get("GPU", 0)):
+    if gpus != int(gpus):
         raise ValueError(f"a bundle has whole GPUs, which its jobs may share; got {dict(bundle)!r}")
     return amounts
 

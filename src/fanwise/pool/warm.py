@@ -1,9 +1,8 @@
 """The warm process and the spare: interpreters that have imported the modules of a function before a job begins.
 
-A warm process is a fork of the supervisor, which is a fresh interpreter. It imports the modules that functions use,
-touches no GPU, keeps one OS thread, and forks a child for each job. Before each fork it checks that this is safe: one
-thread, no CUDA context, and no change of an imported source file. If not, it refuses, and the pool runs the job in a
-spare or starts a new warm process.
+A warm process is a fork of the supervisor. It imports the modules that functions use and forks a child for each job.
+Before each fork it checks that this is safe: one thread, no CUDA context, and no change of an imported source file. If
+not, it refuses, and the pool runs the job in a spare or starts a new warm process.
 
 While jobs run, one child is forked ahead of the next job. It connects to the pool and waits at a pipe, so that the next
 job waits for no fork. It is dropped when this process imports something more.
@@ -66,7 +65,6 @@ def main_after_fork(config: dict[str, Any], tag: str, supervisor_pid: int) -> No
         os.setsid()
         die_with_parent(supervisor_pid)
         set_tag(tag)
-        _redirect_to_log(config["log"])
         _main(config)
         code = 0
     except BaseException:
@@ -79,14 +77,11 @@ def main_after_fork(config: dict[str, Any], tag: str, supervisor_pid: int) -> No
         os._exit(code)
 
 
-def _redirect_to_log(path: str) -> None:
-    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+def _main(config: dict[str, Any]) -> None:
+    log = os.open(config["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.close(log)
-
-
-def _main(config: dict[str, Any]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -152,7 +147,9 @@ class _Warm:
             case "prepare":
                 request.answer(self._prepare(*request.args))
             case "preload":
-                self._preload(*request.args)
+                modules, environment = request.args
+                if not self._stale():
+                    self._import_all(modules, environment, lambda: None)
             case "forget":
                 self.functions.pop(request.args[0], None)
                 if not self._has_jobs:
@@ -176,14 +173,10 @@ class _Warm:
             self._set_timer(_FORK_AHEAD_DELAY_S, self._import_on_use)
         return Prepared(refusal=None if error else self._unsafe, error=error)
 
-    def _preload(self, modules: list[str], environment: RuntimeEnvironment) -> None:
-        if not self._stale():
-            self._import_all(modules, environment, lambda: None)
-
     def _import_all(
-        self, modules: Iterable[str], environment: RuntimeEnvironment | None, then: Callable[[], bytes | None]
+        self, modules: Iterable[str], environment: RuntimeEnvironment | None, unpack: Callable[[], bytes | None]
     ) -> bytes | None:
-        """Import modules, call `then`, and return its result.
+        """Import modules, call `unpack`, and return its result.
 
         Imported objects are excluded from garbage collections, because a collection in a child would write to all of
         their pages. They are not collected before, which would take a tenth of the time and find almost nothing.
@@ -195,8 +188,11 @@ class _Warm:
         gc.disable()
         try:
             for module in modules:
-                self._import(module)
-            return then()
+                if module not in sys.modules:
+                    with contextlib.suppress(BaseException):  # the function gets the same error and may handle it
+                        importlib.import_module(module)
+                    self._check_safety(module)
+            return unpack()
         finally:
             if self.sources.remember():
                 gc.freeze()
@@ -208,7 +204,7 @@ class _Warm:
             self.functions[function_id] = unpack_function(packed)
         except BaseException as error:  # of the user's module, which may even call sys.exit
             return pack_error(error)
-        self._check_safety("what the function refers to")
+        self._check_safety("an object of the function")
         return None
 
     def _settle(self) -> None:
@@ -231,7 +227,6 @@ class _Warm:
         gc.freeze()
 
     def _on_use(self, _events: int) -> None:
-        """Handle the event that a job has imported one of `_IMPORTED_ON_USE`."""
         os.eventfd_read(self._used)
         self._import_on_use()
 
@@ -239,18 +234,10 @@ class _Warm:
         late = [late for module, late in _IMPORTED_ON_USE.items() if module in sys.modules]
         self._import_all(late, None, lambda: None)
 
-    def _import(self, module: str) -> None:
-        if module not in sys.modules:
-            with contextlib.suppress(BaseException):  # the function gets the same error and may handle it
-                importlib.import_module(module)
-            self._check_safety(module)
-
     def _check_safety(self, culprit: str) -> None:
         """Note if this process cannot be forked any more, because of `culprit`."""
-        if self._unsafe is None:
-            why = _why_unsafe()
-            if why is not None:
-                self._unsafe = Refusal(why, culprit)
+        if self._unsafe is None and (why := _why_unsafe()) is not None:
+            self._unsafe = Refusal(why, culprit)
 
     def _stale(self) -> Refusal | None:
         edited = self.sources.edited()
@@ -293,7 +280,7 @@ class _Warm:
         return pid
 
     def _watch_use(self) -> None:
-        """In a child: notify this process when the job imports one of `_IMPORTED_ON_USE`."""
+        """Notify this process, from a child, when the job imports one of `_IMPORTED_ON_USE`."""
         late = [late for module, late in _IMPORTED_ON_USE.items() if module in sys.modules and late not in sys.modules]
 
         def notify(_module: object) -> None:
@@ -337,10 +324,7 @@ class _Warm:
             os.close(sending)  # it was killed
             return None
         self._children.begin(pid)
-        with (
-            contextlib.suppress(BrokenPipeError),
-            open(sending, "wb") as pipe,
-        ):  # it has just exited
+        with contextlib.suppress(BrokenPipeError), open(sending, "wb") as pipe:  # it has just exited
             pipe.write(packed)
         return pid
 

@@ -1,7 +1,4 @@
-"""The worker process: prepares itself, connects to the pool, runs its job, reports the outcome and exits.
-
-    forked by the warm process --> own session, dies with its parent --> connects to the pool
-      --> lease, environment, output files, seeds --> ready --> the user's function --> done --> exit, or the next job
+"""The worker process: connects to the pool, prepares itself, runs its job, reports the outcome and exits.
 
 A forked child shares only memory with the warm process: the fork closes its links, and it has its own signal and exit
 handlers. A stop request arrives as SIGTERM (see `current`).
@@ -40,6 +37,10 @@ from .specs import LINK_LOST, EndKind, Home, How, JobSpec
 
 # Makes the kernel's OOM killer prefer workers to the tuner.
 _OOM_SCORE = 500
+
+# A reused process is replaced if it has grown by more than this.
+_SLACK_BYTES = 256 << 20
+_SLACK_SHARE = 0.25
 
 # The pool's thread may be busy with a large message. If the pool is gone, dialing fails at once.
 _DIAL_S = 60.0
@@ -105,7 +106,7 @@ def _main(
             can_continue = worker.run(job, how)
             job = link.ask("next", job.job_id) if can_continue and job.reuse else None
             how = "reuse"
-            if job is not None and worker.is_stale():
+            if job is not None and sources.edited():
                 link.notify("declined", job.job_id)
                 job = None
         return 0
@@ -113,7 +114,8 @@ def _main(
         return LINK_LOST  # usually the pool is gone
     finally:
         if killed := end_all():
-            worker.notify_killed(killed)
+            with contextlib.suppress(FanwiseError):  # the pool is gone
+                link.notify("killed", worker.job_id, killed)
         link.close()
         hub.close()
 
@@ -125,12 +127,12 @@ class _Worker:
         self._functions = functions
         self._sources = sources
         self._pid = os.getpid()
-        self._memory = _Memory()
-        self._job_id = 0
+        self._first_bytes: tuple[int, int] | None = None
+        self.job_id = 0
 
     def run(self, spec: JobSpec, how: How) -> bool:
         """Run one job. Return whether this process can run another one."""
-        self._job_id = spec.job_id
+        self.job_id = spec.job_id
         runtime_environment.apply(spec.runtime_environment, force=how == "reuse")
         if spec.reuse:
             adopt_orphans()  # so that `has_child_processes` finds daemons, too
@@ -152,25 +154,28 @@ class _Worker:
         # After an exception, or a stop outside of a report, state may be inconsistent. Leftover threads and processes
         # would disturb the next job, and the process may depend on them.
         is_clean = ended.kind == "returned" or (ended.kind == "stopped" and stop_signal.stopped_in_report)
-        if not (is_clean and spec.reuse) or threads or has_child_processes() or not self._memory.is_steady():
+        if not (is_clean and spec.reuse) or threads or has_child_processes() or self._has_grown():
             return False
         self._sources.remember()
         return True
 
-    def notify_killed(self, processes: tuple[str, ...]) -> None:
-        """Report child processes that ignore SIGTERM and are killed when this process has exited."""
-        with contextlib.suppress(FanwiseError):  # the pool is gone
-            self._link.notify("killed", self._job_id, processes)
-
-    def is_stale(self) -> bool:
-        """Return whether a source file that this process has imported has changed since."""
-        return bool(self._sources.edited())
+    def _has_grown(self) -> bool:
+        """Return whether the memory on the host or on a GPU is well above that after the first job."""
+        used = _memory_bytes()
+        if self._first_bytes is None:
+            self._first_bytes = used
+        if _is_above(used, self._first_bytes):
+            gc.collect()
+            used = _memory_bytes()
+        return _is_above(used, self._first_bytes)
 
     def _call(self, spec: JobSpec, job: CurrentJob, stop_signal: StopSignal) -> _Ended:
         began_s = time.monotonic()
         try:
             try:
-                function = self._function(spec)
+                if spec.function_id not in self._functions:  # forked before the warm process had it
+                    self._functions[spec.function_id] = unpack_function(self._link.ask("function", spec.job_id))
+                function = self._functions[spec.function_id]
                 args, kwargs = unpack_arguments(spec.arguments)
                 began_s = job._began_s = time.monotonic()
                 stop_signal.begin()
@@ -185,12 +190,6 @@ class _Worker:
         except BaseException as error:
             _print(error)
             return _Ended("exception", pack_error(error), [], objective_s)
-
-    def _function(self, spec: JobSpec) -> Function:
-        """Return the function, from the pool if this process was forked before the warm process had it."""
-        if spec.function_id not in self._functions:
-            self._functions[spec.function_id] = unpack_function(self._link.ask("function", spec.job_id))
-        return self._functions[spec.function_id]
 
 
 def _print(error: BaseException) -> None:
@@ -218,7 +217,10 @@ def _limit(spec: JobSpec, how: How) -> None:
     for name in runtime_environment.THREAD_VARIABLES:
         os.environ[name] = str(spec.cpus)
     if spec.gpus and spec.gpu_fraction < 1:
-        os.environ.update(_gpu_share(spec.gpu_fraction))
+        # These keep JAX and TensorFlow from allocating most of the GPU's memory on first use. TensorFlow has no
+        # variable for a part and allocates on demand.
+        os.environ["XLA_PYTHON_CLIENT_MEM_FRACTION"] = f"{0.9 * spec.gpu_fraction:.3f}"
+        os.environ["TF_FORCE_GPU_ALLOW_GROWTH"] = "true"
         os.environ.update(spec.mps_variables)  # a reused process keeps those of its first job
     if how == "reuse":
         return  # the other limits are those of the process, which runs only jobs of the same resources
@@ -231,21 +233,13 @@ def _limit(spec: JobSpec, how: How) -> None:
     if spec.memory_bytes and not spec.gpus:
         import resource
 
-        limit_bytes = _data_bytes() + spec.memory_bytes
+        limit_bytes = _statm_bytes(5) + spec.memory_bytes  # what RLIMIT_DATA limits, and the stack
         hard_bytes = resource.getrlimit(resource.RLIMIT_DATA)[1]  # only privileged users may raise it
         if hard_bytes != resource.RLIM_INFINITY:
             limit_bytes = min(limit_bytes, hard_bytes)
         resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, hard_bytes))
     if spec.gpus and spec.gpu_fraction < 1:
         _limit_gpu_memory(spec.gpu_fraction)
-
-
-def _gpu_share(fraction: float) -> dict[str, str]:
-    """Return variables that keep JAX and TensorFlow from allocating most of the GPU's memory on first use.
-
-    JAX allocates a little less than the job's part. TensorFlow has no variable for a part and allocates on demand.
-    """
-    return {"XLA_PYTHON_CLIENT_MEM_FRACTION": f"{0.9 * fraction:.3f}", "TF_FORCE_GPU_ALLOW_GROWTH": "true"}
 
 
 def _limit_gpu_memory(fraction: float) -> None:
@@ -264,13 +258,11 @@ def _limit_gpu_memory(fraction: float) -> None:
 def _redirect(output: str) -> None:
     """Redirect standard output and error to the job's files, line by line, so that a crash loses nothing."""
     _flush()
-    for fd, extension in ((1, ".out"), (2, ".err")):
-        target = os.open(output + extension, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    write = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    for fd, path, flags in ((0, os.devnull, os.O_RDONLY), (1, f"{output}.out", write), (2, f"{output}.err", write)):
+        target = os.open(path, flags | os.O_CLOEXEC, 0o600)
         os.dup2(target, fd)
         os.close(target)
-    null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-    os.dup2(null, 0)
-    os.close(null)
     sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__  # an earlier job may have replaced them
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
@@ -286,43 +278,15 @@ def _statm_bytes(field: int) -> int:
     return int(Path("/proc/self/statm").read_text().split()[field]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def _resident_bytes() -> int:
-    return _statm_bytes(1)
-
-
-def _data_bytes() -> int:
-    """Return the memory that RLIMIT_DATA limits, and the stack."""
-    return _statm_bytes(5)
-
-
-class _Memory:
-    """Checks that a reused process does not grow. The baseline is its memory after the first job."""
-
-    _SLACK_BYTES = 256 << 20
-    _SLACK_SHARE = 0.25
-
-    def __init__(self) -> None:
-        self._baseline: tuple[int, int] | None = None
-        self._num_above = 0
-
-    def is_steady(self) -> bool:
-        """Return False if two jobs in a row ended well above the baseline, on the host or on a GPU."""
-        used = (_resident_bytes(), _cuda_bytes())
-        if self._baseline is None:
-            self._baseline = used
-        if self._is_above(used, self._baseline):
-            gc.collect()
-            used = (_resident_bytes(), _cuda_bytes())
-        self._num_above = self._num_above + 1 if self._is_above(used, self._baseline) else 0
-        return self._num_above < 2
-
-    def _is_above(self, used: tuple[int, int], baseline: tuple[int, int]) -> bool:
-        return any(n > b * (1 + self._SLACK_SHARE) + self._SLACK_BYTES for n, b in zip(used, baseline, strict=True))
-
-
-def _cuda_bytes() -> int:
+def _memory_bytes() -> tuple[int, int]:
+    """Return the memory in use on the host and, by torch, on a GPU."""
     torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_initialized():
-        return 0
-    torch.cuda.empty_cache()
-    return int(torch.cuda.memory_allocated())
+    cuda_bytes = 0
+    if torch is not None and torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+        cuda_bytes = int(torch.cuda.memory_allocated())
+    return _statm_bytes(1), cuda_bytes
+
+
+def _is_above(used: tuple[int, int], before: tuple[int, int]) -> bool:
+    return any(n > b * (1 + _SLACK_SHARE) + _SLACK_BYTES for n, b in zip(used, before, strict=True))

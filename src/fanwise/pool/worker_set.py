@@ -11,7 +11,7 @@ repeated.
 
 import logging
 import signal
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,7 +32,6 @@ _log = logging.getLogger(__name__)
 
 # Maximum number of starts of a job whose warm process was killed or had imported files that were edited.
 _MAX_TRIES = 3
-_MAX_UNSAFE = 256
 
 
 class WorkerSetEvents(Protocol):
@@ -81,12 +80,12 @@ class WorkerSet:
             on_child_exited=self._on_child_exited,
             on_over=self._on_over,
         )
-        self._mps = self.interpreters.mps
+        self.mps = self.interpreters.mps
         self._starts: dict[int, _Start] = {}
         self._processes: dict[int, tuple[Interpreter, int]] = {}  # by job: its parent and its pid
         self._warm: Interpreter | None = None
         self._idle_spare: Interpreter | None = None
-        self._unsafe: OrderedDict[str, None] = OrderedDict()
+        self._unsafe: set[str] = set()  # modules, and ids of functions
         self._warned: set[Refusal] = set()
         self._closed = False
 
@@ -100,26 +99,22 @@ class WorkerSet:
         self._events = events
         self.started = Counter()
         self._warned.clear()
-        self._mps.attach(gpus, enabled=mps)
+        self.mps.attach(gpus, enabled=mps)
 
     def is_settled(self) -> bool:
         """Return whether another engine can be attached, because no jobs and no pending requests are left.
 
         This makes an MPS daemon quit, so call it again if it returns False.
         """
-        if self._starts or self._processes or self.interpreters.is_busy or not self._mps.quit():
+        if self._starts or self._processes or self.interpreters.is_busy or not self.mps.quit():
             return False
         self.interpreters.forget_functions()
         return True
 
-    @property
-    def uses_mps(self) -> bool:
-        return self._mps.is_used
-
     # -- starting jobs ---------------------------------------------------------------------------------------------
 
     def preload(self, modules: Sequence[str]) -> None:
-        if self._unsafe.keys().isdisjoint(modules):
+        if self._unsafe.isdisjoint(modules):
             self.interpreters.preload(self._warm_process(), modules, capture_environment(self.interpreters.environment))
 
     def warm_up(self, packed: Packed) -> None:
@@ -187,7 +182,7 @@ class WorkerSet:
     def _with_mps(self, spec: JobSpec, callback: Callable[[Variables], None]) -> None:
         """Call `callback` with the variables for MPS, at once if the job does not share a GPU."""
         if spec.gpus and spec.gpu_fraction < 1:
-            self._mps.use(spec.gpus[0], spec.gpu_fraction, callback)
+            self.mps.use(spec.gpus[0], spec.gpu_fraction, callback)
         else:
             callback(())
 
@@ -210,14 +205,15 @@ class WorkerSet:
         except (WorkerLostError, ClosedError):
             return  # whether it has begun is known when the interpreter is over
         except Exception as error:
-            interpreter.unanswered -= 1
-            self._fail(start, pack_error(error))
-            return
+            answer = error
         interpreter.unanswered -= 1
-        if isinstance(answer, Refusal):
-            self._on_refused(start, interpreter, answer)
-        else:
-            self._on_started(start, interpreter, answer)
+        match answer:
+            case Exception():
+                self._fail(start, pack_error(answer))
+            case Refusal():
+                self._on_refused(start, interpreter, answer)
+            case pid:
+                self._on_started(start, interpreter, pid)
         interpreter.end_if_idle()
 
     def _on_started(self, start: _Start, interpreter: Interpreter, pid: int) -> None:
@@ -227,8 +223,10 @@ class WorkerSet:
         self._processes[job_id] = (interpreter, pid)
         self.started["fork" if interpreter.kind == "warm" else "spare"] += 1
         self._events.on_started(job_id, pid)
-        if interpreter.kind == "spare":
-            self._launch_next_spare(start)
+        if interpreter.kind == "spare" and (self._idle_spare is None or not self._idle_spare.usable):
+            self._idle_spare = self.interpreters.launch("spare")  # for the next job, while this one runs
+            environment = start.spec.runtime_environment
+            self.interpreters.prepare(self._idle_spare, start.packed, environment, lambda prepared: None)
 
     def _on_refused(self, start: _Start, interpreter: Interpreter, refusal: Refusal) -> None:
         self._retire(interpreter)
@@ -244,14 +242,12 @@ class WorkerSet:
                 "%s %s while it was imported: jobs run in fresh spares, which is slower", refusal.culprit, reason
             )
         modules = start.packed.modules
-        self._unsafe[refusal.culprit if refusal.culprit in modules else start.packed.function_id] = None
-        if len(self._unsafe) > _MAX_UNSAFE:
-            self._unsafe.popitem(last=False)
+        self._unsafe.add(refusal.culprit if refusal.culprit in modules else start.packed.function_id)
         start.requested_from = None
         self._begin(start)
 
     def _is_unsafe(self, packed: Packed) -> bool:
-        return packed.function_id in self._unsafe or not self._unsafe.keys().isdisjoint(packed.modules)
+        return packed.function_id in self._unsafe or not self._unsafe.isdisjoint(packed.modules)
 
     # -- interpreters ----------------------------------------------------------------------------------------------
 
@@ -273,14 +269,6 @@ class WorkerSet:
             idle, self._idle_spare = self._idle_spare, None
             start.spare = idle if idle is not None and idle.usable else self.interpreters.launch("spare")
         return start.spare
-
-    def _launch_next_spare(self, start: _Start) -> None:
-        """Prepare a spare for the next job while this one runs."""
-        if self._idle_spare is None or not self._idle_spare.usable:
-            self._idle_spare = self.interpreters.launch("spare")
-            self.interpreters.prepare(
-                self._idle_spare, start.packed, start.spec.runtime_environment, lambda prepared: None
-            )
 
     def _keep_spare(self, start: _Start) -> None:
         spare, start.spare = start.spare, None

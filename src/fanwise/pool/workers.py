@@ -36,7 +36,7 @@ class LeasedWorkers:
         """Start a process for a job. Return False if `ledger` has no lease for it now."""
         lease = ledger.take(job.request.resources, job.id)
         if lease is None:
-            self._dismiss_one(ledger)
+            self.dismiss_idle(ledger)
             return False
         job.ooms_before = ooms_so_far()
         job.worker = Worker(job.id, job.request.resources, lease, job.parent, ledger, GpuReservation(lease), job=job)
@@ -54,7 +54,7 @@ class LeasedWorkers:
         return any(share.visible in gpus for neighbor in neighbors for share in neighbor.lease.gpus)
 
     def remove(self, worker_id: int) -> Worker | None:
-        """Remove a worker whose process is reaped or was never started. It keeps its lease until `return_lease`."""
+        """Remove a worker whose process is reaped or was never started. Its lease stays until `return_lease`."""
         worker = self._workers.pop(worker_id, None)
         if worker is not None:
             worker.is_reaped = True
@@ -98,17 +98,16 @@ class LeasedWorkers:
 
     def hand_over(self, job: Job) -> bool:
         """Give a job to an idle worker of the same resources. Return False if there is none."""
-        idle = [w for w in self._workers.values() if w.request is not None and w.job is None]
-        worker = next((w for w in idle if w.resources == job.request.resources and w.parent == job.parent), None)
-        if worker is None:
-            return False
-        request, worker.request = worker.request, None
-        assert request is not None, "an idle worker has an open request"
-        job.worker, worker.job = worker, job
-        job.ooms_before = ooms_so_far()
-        self._worker_set.started["reuse"] += 1
-        request.answer(job.spec())
-        return True
+        for worker in self._workers.values():
+            is_equal = worker.resources == job.request.resources and worker.parent is job.parent
+            if is_equal and worker.job is None and worker.request is not None:
+                request, worker.request = worker.request, None
+                job.worker, worker.job = worker, job
+                job.ooms_before = ooms_so_far()
+                self._worker_set.started["reuse"] += 1
+                request.answer(job.spec())
+                return True
+        return False
 
     def take_back(self, job: Job) -> None:
         """Undo `hand_over`, because the worker has died or exits instead."""
@@ -117,19 +116,18 @@ class LeasedWorkers:
         job.worker.job = None
         job.worker = job.exited = None
 
-    def _dismiss_one(self, ledger: Ledger) -> None:
-        jobless = [worker for worker in self._workers.values() if worker.ledger is ledger and worker.job is None]
-        if jobless and all(worker.request is not None for worker in jobless):
-            self._dismiss(jobless[0])
+    def dismiss_idle(self, ledger: Ledger | None = None) -> None:
+        """Dismiss all idle workers. Their leases are returned once they are reaped.
 
-    def dismiss_idle(self) -> None:
-        """Dismiss all idle workers. Their leases are returned once they are reaped."""
-        for worker in self._workers.values():
-            if worker.job is None and worker.request is not None:
-                self._dismiss(worker)
-
-    def _dismiss(self, worker: Worker) -> None:
-        request, worker.request = worker.request, None
-        assert request is not None, "an idle worker has an open request"
-        request.answer(None)
-        self.kill_later(worker)
+        Args:
+            ledger: dismiss only one worker that has a lease of this ledger, and none if one is exiting already.
+        """
+        jobless = [worker for worker in self._workers.values() if worker.job is None]
+        if ledger is not None:
+            jobless = [worker for worker in jobless if worker.ledger is ledger]
+            jobless = jobless[:1] if all(worker.request is not None for worker in jobless) else []
+        for worker in jobless:
+            if worker.request is not None:
+                worker.request.answer(None)
+                worker.request = None
+                self.kill_later(worker)

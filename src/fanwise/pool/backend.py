@@ -82,7 +82,6 @@ class Backend:
         done.wait()
 
     def end(self) -> None:
-        """End every process. Blocks until they are gone."""
         worker_set: WorkerSet | None = vars(self).get("worker_set")
         if worker_set is not None and not self.hub.is_closed:
             self.on_hub(worker_set.close)
@@ -296,11 +295,9 @@ class Lifetime:
 
     @property
     def is_forked(self) -> bool:
-        """True in a process that was forked from the owner."""
         return self._pid != os.getpid()
 
     def check_process(self) -> None:
-        """Raise ClosedError if this process was forked from the owner."""
         if self.is_forked:
             raise ClosedError(
                 f"this pool belongs to process {self._pid}; process {os.getpid()} was forked from it and cannot use it."

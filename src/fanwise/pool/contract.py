@@ -6,7 +6,7 @@
 
     events: on_ready? --> on_report* --> on_ended --> on_free
 
-Nothing here depends on processes, links, files or threads. `tests/support/engine_contract.py` checks these rules:
+Pure. `tests/support/engine_contract.py` checks these rules:
 * An engine is used on its loop's thread; `capacity` and `output` may be called on any. Events are called on the loop's
   thread, one after another, and never during `prepare`, `submit` or `end`.
 * `on_ended` and `on_free` are called exactly once for each accepted job, in this order; `on_ready` at most once, and
@@ -32,17 +32,13 @@ OutcomeKind = Literal["returned", "exception", "exit", "signal", "out-of-memory"
 _DECISIONS = get_args(Decision)
 
 
-# -- the event loop ----------------------------------------------------------------------------------------------------
-
-
 class Timer(Protocol):
     """A scheduled call."""
 
     @property
     def when_s(self) -> float: ...
 
-    def cancel(self) -> None:
-        """Cancel the call. Does nothing after the call."""
+    def cancel(self) -> None: ...
 
 
 class Loop(Protocol):
@@ -69,9 +65,6 @@ class Loop(Protocol):
 
     def check_usable(self) -> None:
         """Raise ClosedError if the loop is closed or belongs to another process. May be called on any thread."""
-
-
-# -- requests ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,9 +131,6 @@ class Capacity:
         raise problem or LeaseError("this pool has no machine now, so the job was refused. Wait until one has joined.")
 
 
-# -- events ------------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Ready:
     """A job's function is about to be called.
@@ -183,7 +173,7 @@ class Reply:
 
     @property
     def ends(self) -> bool:
-        """Whether the job should end."""
+        """True if the job should end."""
         return self.decision != "CONTINUE"
 
 
@@ -192,7 +182,7 @@ GO_ON = Reply()  # the most frequent reply, created once
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a job ended.
+    """The end of a job.
 
     Attributes:
         kind: `returned` is the only success. `lost`: the node, or a process that the job needs, is gone. `gpu-fault`:
@@ -204,8 +194,7 @@ class Outcome:
         objective_s: seconds inside the function, measured by the worker; None if unknown.
         retry_alone: a job with a share of a GPU ran out of its memory, and its pool asks the submitter to repeat it
             once with the whole GPU.
-        threads: name and location of each non-daemon thread that the function left running. The process exits shortly
-            afterwards, even if they are still running.
+        threads: name and location of each non-daemon thread that the function left running.
     """
 
     kind: OutcomeKind
@@ -228,40 +217,39 @@ class Output:
 
 
 class Job(Protocol):
-    """An accepted job. Compared by identity until `on_free`."""
+    """An accepted job. Compared by identity until `on_free`. `state` may be read on any thread.
+
+    Attributes:
+        id: the engine's number for the job, never reused.
+        seed: seed of its random generators.
+    """
 
     @property
-    def id(self) -> int:
-        """The engine's number for the job, never reused."""
-
+    def id(self) -> int: ...
     @property
     def request(self) -> JobRequest: ...
-
     @property
-    def seed(self) -> int:
-        """Seed of its random generators."""
-
+    def seed(self) -> int: ...
     @property
-    def state(self) -> JobState:
-        """The state of the job. May be read on any thread."""
+    def state(self) -> JobState: ...
 
 
 class Report(Protocol):
-    """A report of a job, which waits for the answer. Call `answer` or `refuse` once, now or later."""
+    """A report of a job, which waits for the answer. Call `answer` or `refuse` once, now or later.
+
+    Attributes:
+        worker_time_s: seconds since the start of the function, measured by the worker.
+        checkpoint: path of the checkpoint that was saved with the report, if any.
+    """
 
     @property
     def job(self) -> Job: ...
-
     @property
     def values(self) -> Any: ...
-
     @property
-    def worker_time_s(self) -> float:
-        """Seconds since the start of the function, measured by the worker."""
-
+    def worker_time_s(self) -> float: ...
     @property
-    def checkpoint(self) -> str | None:
-        """Path of the checkpoint that was saved with the report, if any."""
+    def checkpoint(self) -> str | None: ...
 
     def answer(self, reply: Reply) -> None:
         """Make `report` return `reply` in the job."""

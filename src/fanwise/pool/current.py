@@ -174,13 +174,11 @@ _current_pid = 0
 
 
 def enter(job: CurrentJob) -> None:
-    """Set the job of this process."""
     global _current, _current_pid
     _current, _current_pid = job, os.getpid()
 
 
 def leave() -> None:
-    """Unset the job of this process."""
     global _current
     _current = None
 
@@ -191,11 +189,7 @@ def in_job() -> bool:
 
 
 def current() -> CurrentJob:
-    """Return the job of this process.
-
-    Raises:
-        ClosedError: this process runs no job, or was forked from one that does.
-    """
+    """Return the job of this process. Raises ClosedError if there is none, or if it was forked from a job's process."""
     if _current is None:
         raise ClosedError("this process runs no job of a pool; current() is for functions that a pool runs.")
     if _current_pid != os.getpid():
@@ -224,7 +218,6 @@ class StopSignal:
         self._ignoring = False
 
     def handle(self, number: int, _frame: FrameType | None) -> None:
-        """Handle the signal. Python calls this in the main thread."""
         if os.getpid() != self._pid:  # in a child that user code forked
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)

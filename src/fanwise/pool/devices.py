@@ -37,7 +37,6 @@ def find_machine(environ: Mapping[str, str] = os.environ, root: Path = _ROOT, nv
     Args:
         environ: source of CUDA_VISIBLE_DEVICES, CUDA_DEVICE_ORDER and FANWISE_CPUS, which overrides the number of CPUs.
         root: parent folder of /proc and /sys.
-        nvml: the module pynvml or a substitute; imported if None.
 
     Raises:
         ValueError: FANWISE_CPUS is not a number of at least 1.
@@ -61,12 +60,7 @@ def ooms_so_far(root: Path = _ROOT) -> int:
 
 @contextmanager
 def opened(nvml: Nvml | None = None) -> Iterator[Nvml]:
-    """Initialize NVML for the duration of the block. Cheap if nested.
-
-    Raises:
-        NVMLError: there is no driver, or it does not work.
-        ImportError: nvidia-ml-py is not installed.
-    """
+    """Initialize NVML for the duration of the block. Cheap if nested. Raises NVMLError or ImportError."""
     if nvml is None:
         import pynvml
 
@@ -157,11 +151,7 @@ def _memory_bytes(root: Path) -> int:
 
 
 def _cgroup_folders(root: Path, controller: str) -> tuple[Path, ...]:
-    """Return the folders of this process's cgroups, innermost first. Some may not exist.
-
-    /proc of a container may contain the path on the host, while the container's own cgroup is mounted: then the longer
-    folders do not exist, and the mount itself is the right one.
-    """
+    """Return the folders of this process's cgroups, innermost first. Some may not exist in a container."""
     return _folders_of(root, controller, _read(root / "proc/self/cgroup"))
 
 

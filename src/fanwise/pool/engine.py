@@ -56,7 +56,12 @@ _SAME_FAULT_S = 5.0
 
 
 class LocalEngine:
-    """Runs jobs in processes of this machine, see `contract.Engine` and `backend.Running`."""
+    """Runs jobs in processes of this machine, see `contract.Engine` and `backend.Running`.
+
+    Args:
+        mps: run jobs that share a GPU under MPS.
+        retries_alone: ask submitters to repeat a job that runs out of memory on its share of a GPU.
+    """
 
     def __init__(
         self,
@@ -93,10 +98,7 @@ class LocalEngine:
     def prepare(self, packed: Packed) -> None:
         self.worker_set.warm_up(packed)
 
-    # -- submitting ------------------------------------------------------------------------------------------------
-
     def submit(self, request: JobRequest, events: JobEvents) -> Job:
-        """Queue a job, see `contract.Engine`."""
         return self._submit(request, events, None)
 
     def _submit(self, request: JobRequest, events: JobEvents, parent: Job | None) -> Job:
@@ -136,10 +138,7 @@ class LocalEngine:
         running = sum(job.begun for job in jobs)
         return running, len(jobs) - running
 
-    # -- stopping --------------------------------------------------------------------------------------------------
-
     def end(self, job: AnyJob, how: Ending, *, grace_s: float | None = None) -> None:
-        """End a job, see `contract.Engine`."""
         own = self._jobs.get(job.id)
         if own is not job or own is None:
             return
@@ -149,7 +148,6 @@ class LocalEngine:
             self._terminate(own, grace_s)
 
     def output(self, job: AnyJob) -> Output:
-        """Return the end of a job's output. May be called on any thread. Reads two files."""
         assert isinstance(job, Job), "a job of this engine"
         return job.printed()
 
@@ -210,10 +208,8 @@ class LocalEngine:
         self._set_outcome(job, outcome)
         self._on_reaped(job)
 
-    # -- scheduling ------------------------------------------------------------------------------------------------
-
     def _schedule(self) -> None:
-        """Start all jobs that can start now. Nested calls make the outermost one look again."""
+        """Start all jobs that can start now. Nested calls make the outermost one repeat the search."""
         self._schedule_again = True
         if self._scheduling or self._closed:
             return
@@ -248,8 +244,6 @@ class LocalEngine:
         worker.request = request
         self._on_reaped(job)
         self._schedule()
-
-    # -- events of the worker set ----------------------------------------------------------------------------------
 
     def on_started(self, job_id: int, pid: int) -> None:
         """Handle the start of a job's process. Its first message may have arrived before."""
@@ -291,7 +285,7 @@ class LocalEngine:
             case "ready":
                 self._ready(job, request)
             case "done":
-                self._done(job, *request.args[1:])
+                self._done(job, request)
             case "killed":
                 _log.warning(
                     "job %d %r left processes running that did not end within %g s of SIGTERM; they are killed: %s",
@@ -351,8 +345,6 @@ class LocalEngine:
             self._set_outcome(job, _death_of(job, *job.exited))
         self._on_reaped(job)
 
-    # -- the life of a job -----------------------------------------------------------------------------------------
-
     def _ready(self, job: Job, request: Request) -> None:
         _, pid, started_s, how = request.args
         worker = job.worker
@@ -377,23 +369,15 @@ class LocalEngine:
         else:
             self._backlog.put_back(job)
 
-    def _done(
-        self,
-        job: Job,
-        kind: str,
-        payload: bytes,
-        buffers: list[object],
-        objective_s: float,
-        threads: tuple[str, ...],
-    ) -> None:
+    def _done(self, job: Job, request: Request) -> None:
         if job.outcome is not None or job.worker is None:
             return
-        if kind == "returned":
-            outcome = Outcome("returned", payload=payload, buffers=buffers, objective_s=objective_s, threads=threads)
-        elif kind == "stopped":
-            outcome = Outcome("stopped", "stopped", objective_s=objective_s, threads=threads)
-        else:
+        _, kind, payload, buffers, objective_s, threads = request.args
+        if kind == "exception":
             outcome = exception_outcome(payload, objective_s, end_of_stderr(job.stderr), threads=threads)
+        else:
+            text = "" if kind == "returned" else "stopped"
+            outcome = Outcome(kind, text, payload=payload, buffers=buffers, objective_s=objective_s, threads=threads)
         self._workers.kill_later(job.worker)
         self._set_outcome(job, outcome)
         if job.exited is not None:
@@ -442,7 +426,7 @@ class LocalEngine:
                 self._terminate(job, _NESTED_GRACE_S)
 
     def _finish(self, job: Job) -> None:
-        """Forget a job. If its worker is gone, return the lease before `on_free`."""
+        """Forget a job. If its worker has exited, return the lease before `on_free`."""
         del self._jobs[job.id]
         job.over = True
         self.finished += 1
@@ -466,8 +450,6 @@ class LocalEngine:
             call()
         except BaseException:  # of user code: sys.exit in a callback must not end the pool's thread
             _log.exception("an event handler of a job failed; the pool continues")
-
-    # -- jobs inside jobs ------------------------------------------------------------------------------------------
 
     def _submit_nested(self, parent: Job, request: Request) -> None:
         nested: NestedJob = request.args[1]
@@ -495,26 +477,18 @@ class LocalEngine:
             return
         request.fail(LookupError(f"job {job_id} was not submitted by this job"))
 
-    # -- beginning and closing -------------------------------------------------------------------------------------
-
     @property
     def engine(self) -> "LocalEngine":
         return self
 
     def begin(self) -> None:
-        """Do nothing: processes are started by the first job."""
+        pass  # processes are started by the first job
 
     def wait_closed(self) -> None:
-        """Do nothing: processes end with the backend."""
+        pass  # processes end with the backend
 
     def leave(self) -> bool | None:
-        """Close the engine but keep the warm process for another one.
-
-        Returns:
-            True if the engine is closed. False if it cannot be closed this way, because it has jobs or a search uses
-            its loop. None while processes are exiting: call it again.
-        """
-        if self._closed or self._jobs or self.loop.has_hooks:
+        if self._closed or self._jobs or self.loop.has_hooks:  # a search uses the loop
             return False
         self._workers.dismiss_idle()
         if self.ledger.leases or not self.worker_set.is_settled():

@@ -54,12 +54,7 @@ def pack(
     *,
     caller: str = "pool.submit",
 ) -> Packed:
-    """Serialize a call.
-
-    Args:
-        function: callable for a worker; not a coroutine function and not a generator function.
-        args, kwargs: its arguments.
-        caller: the function that the user called, for messages.
+    """Serialize a call for a worker. `caller`: the function that the user called, for messages.
 
     Raises:
         TypeError: a worker cannot call `function`; often it is the result of calling it here.
@@ -85,29 +80,19 @@ def pack(
 
 
 def unpack_function(packed: bytes) -> Function:
-    """Deserialize a function. Imports the modules that it refers to.
-
-    Only for bytes from an authenticated peer, because unpickling can run any code.
-
-    Raises:
-        ImportError, AttributeError: a module or name does not exist here.
-    """
+    """Deserialize a function from an authenticated peer. Imports the modules that it refers to."""
     function: Function = pickle.loads(packed)
     return function
 
 
 def unpack_arguments(packed: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Deserialize args and kwargs, under the conditions of `unpack_function`."""
+    """Deserialize args and kwargs from an authenticated peer."""
     args, kwargs = pickle.loads(packed)
     return args, kwargs
 
 
 def name_of(function: Function) -> str:
-    """Return a short name for messages: of the function inside a partial, or of the class of a callable object.
-
-    >>> name_of(functools.partial(print, end=""))
-    'print'
-    """
+    """Return a short name for messages: of the function inside a partial, or of the class of a callable object."""
     if isinstance(function, functools.partial):
         return name_of(function.func)
     name = getattr(function, "__qualname__", None) or type(function).__qualname__
@@ -138,7 +123,6 @@ def _check_callable(function: object, caller: str) -> None:
 
 
 def _wrapped_in(wrapper: str, name: str, function: Any) -> str:
-    """Return source code of a plain function that calls `function` inside `wrapper`."""
     arguments = "*args, **kwargs" if inspect.signature(function).parameters else ""
     return f"lambda{' ' if arguments else ''}{arguments}: {wrapper}({name}({arguments}))"
 
@@ -199,7 +183,6 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no
 
 
 def _module_name(obj: object) -> str | None:
-    """Return the module from which a function, class or module is imported; None for other objects."""
     if isinstance(obj, types.FunctionType | type):
         return obj.__module__
     return obj.__name__ if isinstance(obj, types.ModuleType) else None
@@ -233,10 +216,7 @@ class _RefusedError(TypeError):
 
 
 def _find_culprit(obj: object, label: str, error: Exception) -> tuple[list[str], object, Exception]:
-    """Return the part of an object that cannot be pickled, after the labels that lead to it, and its error.
-
-    Follows variables and defaults of functions.
-    """
+    """Return the part of an object that cannot be pickled, after the labels that lead to it, and its error."""
     path, cause = [label], _cause(obj) or (obj, error)
     visited: set[int] = set()
     while id(obj) not in visited:
@@ -291,7 +271,6 @@ def _global_names(code: types.CodeType) -> Iterator[str]:
 
 
 def _refusal(obj: object) -> str | None:
-    """Return why an object must not be sent, or None."""
     if isinstance(obj, io.TextIOWrapper | io.BufferedReader | io.BufferedWriter | io.BufferedRandom | io.FileIO):
         return None if obj is sys.stdout or obj is sys.stderr else "an open file belongs to its process"
     if (device := _accelerator(obj)) is not None:

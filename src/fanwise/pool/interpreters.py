@@ -64,7 +64,7 @@ class Interpreter:
         unanswered: number of start requests without an answer.
         pids: job ids by process id. A spare has only itself.
         prepared: loaded functions by id, the least recently used first.
-        loading: functions that are being loaded.
+        loading: names and callbacks of the functions that are being loaded, by id.
         when_linked: calls to make when its link is there.
     """
 
@@ -79,7 +79,7 @@ class Interpreter:
     unanswered: int = 0
     pids: dict[int, int] = field(default_factory=dict)
     prepared: OrderedDict[str, Prepared] = field(default_factory=OrderedDict)
-    loading: dict[str, "_Loading"] = field(default_factory=dict)
+    loading: dict[str, tuple[str, list[OnPrepared]]] = field(default_factory=dict)
     when_linked: list[Callable[[], None]] = field(default_factory=list)
 
     @property
@@ -98,12 +98,6 @@ class Interpreter:
         is_busy = self.pids or self.loading or self.unanswered
         if self.retired and not is_busy and self.link is not None and self.link.ending is None:
             self.link.close("retired")
-
-
-@dataclass(slots=True, eq=False)
-class _Loading:
-    name: str
-    callbacks: list[OnPrepared]
 
 
 class Interpreters:
@@ -156,12 +150,9 @@ class Interpreters:
 
     @property
     def lineage(self) -> str:
-        """Tag of the current supervisor, and prefix of the tags of all processes below it."""
         own = os.environ.get(TAG)
         tag = f"{os.getpid()}.{id(self):x}.{self._num_supervisors}"
         return f"{own}/{tag}" if own else tag
-
-    # -- launching -------------------------------------------------------------------------------------------------
 
     def launch(self, kind: Kind) -> Interpreter:
         """Start an interpreter. Failures are reported by `on_over`."""
@@ -238,8 +229,6 @@ class Interpreters:
             interpreter.log.write_text(f"it could not be started: {error}\n")
             self._on_exit(interpreter, 1)
 
-    # -- preparing -------------------------------------------------------------------------------------------------
-
     def prepare(
         self, interpreter: Interpreter, packed: Packed, environment: RuntimeEnvironment, callback: OnPrepared
     ) -> None:
@@ -251,9 +240,9 @@ class Interpreters:
             interpreter.prepared.move_to_end(function_id)
             callback(interpreter.prepared[function_id])
         elif function_id in interpreter.loading:
-            interpreter.loading[function_id].callbacks.append(callback)
+            interpreter.loading[function_id][1].append(callback)
         else:
-            interpreter.loading[function_id] = _Loading(packed.name, [callback])
+            interpreter.loading[function_id] = packed.name, [callback]
             self._when_linked(interpreter, lambda: self._request_prepare(interpreter, packed, environment))
 
     def preload(self, interpreter: Interpreter, modules: Sequence[str], environment: RuntimeEnvironment) -> None:
@@ -268,10 +257,9 @@ class Interpreters:
 
     def _request_prepare(self, interpreter: Interpreter, packed: Packed, environment: RuntimeEnvironment) -> None:
         assert interpreter.link is not None, "called when it is linked"
+        args = (packed.function_id, packed.function, list(packed.modules), environment)
         with contextlib.suppress(FanwiseError):  # it has just ended; the callbacks are called when it is over
-            reply = interpreter.link.call(
-                "prepare", packed.function_id, packed.function, list(packed.modules), environment
-            )
+            reply = interpreter.link.call("prepare", *args)
             reply.add_done_callback(lambda reply: self._on_prepared(interpreter, packed, reply))
 
     def _on_prepared(self, interpreter: Interpreter, packed: Packed, reply: Reply) -> None:
@@ -282,17 +270,15 @@ class Interpreters:
         except Exception as error:
             prepared = Prepared(error=pack_error(error))
         if prepared.error is None and (prepared.refusal is None or prepared.refusal.why != "stale"):
-            self._keep(interpreter, packed.function_id, prepared)  # errors may be fixed before the next job
-        loading = interpreter.loading.pop(packed.function_id, None)
-        for callback in loading.callbacks if loading is not None else ():
+            # Errors may be fixed before the next job, so they are not kept.
+            interpreter.prepared[packed.function_id] = prepared
+            while len(interpreter.prepared) > _MAX_FUNCTIONS:
+                oldest, _ = interpreter.prepared.popitem(last=False)
+                self._notify(interpreter.link, "forget", oldest)
+        _, callbacks = interpreter.loading.pop(packed.function_id, ("", []))
+        for callback in callbacks:
             callback(prepared)
         interpreter.end_if_idle()
-
-    def _keep(self, interpreter: Interpreter, function_id: str, prepared: Prepared) -> None:
-        interpreter.prepared[function_id] = prepared
-        while len(interpreter.prepared) > _MAX_FUNCTIONS:
-            oldest, _ = interpreter.prepared.popitem(last=False)
-            self._notify(interpreter.link, "forget", oldest)
 
     def forget_functions(self) -> None:
         """Unload all functions of the warm process and the spares, because the data of closures may be large."""
@@ -306,8 +292,6 @@ class Interpreters:
         killed = interpreter.status == -signal.SIGKILL
         return Prepared(error=pack_error(WorkerLostError(text)), killed=killed)
 
-    # -- signals ---------------------------------------------------------------------------------------------------
-
     def signal_child(self, interpreter: Interpreter, pid: int, number: int) -> None:
         """Send a signal to a worker through its parent, which knows whether the pid is still in use."""
         parent = self._supervisor_link if interpreter.kind == "spare" else interpreter.link
@@ -317,8 +301,6 @@ class Interpreters:
         if link is not None and link.ending is None:
             with contextlib.suppress(FanwiseError):
                 link.notify(method, *args)
-
-    # -- links -----------------------------------------------------------------------------------------------------
 
     def _on_link(self, link: Link) -> None:
         self._links.add(link)
@@ -340,7 +322,16 @@ class Interpreters:
 
     def _on_supervisor_link(self, link: Link) -> None:
         self._supervisor_link = link
-        link.handler = self._on_supervisor_message
+
+        def on_exited(request: Request) -> None:
+            assert request.method == "exited", request.method
+            pid, status = request.args
+            for interpreter in list(self._all.values()):
+                if interpreter.pid == pid:
+                    self._on_exit(interpreter, status)
+            self.mps.exited(pid, status)
+
+        link.handler = on_exited
         link.on_ended(lambda link, ending: self._on_supervisor_end())
         for interpreter in list(self._all.values()):
             if interpreter.status is None:
@@ -350,27 +341,18 @@ class Interpreters:
     def _on_interpreter_link(self, interpreter: Interpreter, link: Link) -> None:
         interpreter.link = link
         interpreter.pid = link.peer.pid
-        link.handler = lambda request: self._on_interpreter_message(interpreter, request)
+
+        def on_exited(request: Request) -> None:
+            assert request.method == "exited", request.method
+            self._on_child_exited(interpreter, *request.args)
+            interpreter.end_if_idle()
+
+        link.handler = on_exited
         link.on_ended(lambda link, ending: self._check_over(interpreter))
         calls, interpreter.when_linked = interpreter.when_linked, []
         for call in calls:
             call()
         interpreter.end_if_idle()
-
-    def _on_interpreter_message(self, interpreter: Interpreter, request: Request) -> None:
-        assert request.method == "exited", request.method
-        self._on_child_exited(interpreter, *request.args)
-        interpreter.end_if_idle()
-
-    def _on_supervisor_message(self, request: Request) -> None:
-        assert request.method == "exited", request.method
-        pid, status = request.args
-        for interpreter in list(self._all.values()):
-            if interpreter.pid == pid:
-                self._on_exit(interpreter, status)
-        self.mps.exited(pid, status)
-
-    # -- exits -----------------------------------------------------------------------------------------------------
 
     def _on_exit(self, interpreter: Interpreter, status: int) -> None:
         interpreter.status = status
@@ -386,9 +368,9 @@ class Interpreters:
         interpreter.when_linked.clear()
         all_loading, interpreter.loading = interpreter.loading, {}
         self._report_over(interpreter)
-        for loading in all_loading.values():
-            prepared = self._death_as_prepared(interpreter, loading.name)
-            for callback in loading.callbacks:
+        for name, callbacks in all_loading.values():
+            prepared = self._death_as_prepared(interpreter, name)
+            for callback in callbacks:
                 callback(prepared)
         with contextlib.suppress(OSError):
             interpreter.log.unlink()

@@ -31,13 +31,11 @@ from .specs import LINK_LOST, JobSpec, RuntimeEnvironment
 _MAX_OUTPUT_BYTES = 1 << 16
 _MAX_OUTPUT_LINES = 2000
 
-# How the reason of a closed link begins if the process at its other end has exited. Other reasons are reported.
+# Beginnings of the reason of a closed link if the process at its other end has exited. Other reasons are reported.
 _EXIT_REASONS = ("the other side ended", "process ")
 
 
 class Report:
-    """A report that waits for an answer, see `contract.Report`."""
-
     __slots__ = ("_request", "checkpoint", "job", "values", "worker_time_s")
 
     def __init__(self, job: AnyJob, request: Request) -> None:
@@ -62,12 +60,11 @@ class NestedEvents:
         self._request: Request | None = None
 
     def set_request(self, request: Request) -> None:
-        """Answer `request` with the outcome as soon as nothing of the job is left."""
         self._request = request
         self._answer()
 
     def on_ready(self, job: AnyJob, ready: Ready) -> None:
-        """Do nothing: the submitting job does not need to know."""
+        pass
 
     def on_report(self, report: AnyReport) -> None:
         report.answer(GO_ON)
@@ -95,6 +92,7 @@ class Worker:
 
     Attributes:
         id: id of its first job.
+        parent, ledger: of its jobs, which all have the same.
         job: the job that it runs or is starting; None while it is idle or exits.
         request: its open `next` request, while it is idle.
         timer: kills it if it does not exit.
@@ -228,7 +226,7 @@ class Job:
                     os.unlink(path)
 
     def how_lost(self, status: int) -> str:
-        """Describe how the pool and the process lost each other; empty if the process died by itself."""
+        """Describe why the link to the process was lost; empty if the process died by itself."""
         worker, folder = self.worker, Path(self.output).parent
         if not self.begun and not folder.is_dir():
             return f"it could not begin, because the folder {folder} was removed. Make a new pool."
@@ -280,7 +278,6 @@ class Backlog:
         self._queues.setdefault(job.parent, deque()).append(job)
 
     def put_back(self, job: Job) -> None:
-        """Insert a job that could not begin at the head of its queue."""
         self._queues.setdefault(job.parent, deque()).appendleft(job)
 
     def heads(self) -> Iterator[Job]:
@@ -292,7 +289,6 @@ class Backlog:
                 yield head
 
     def remove(self, job: Job) -> bool:
-        """Remove a job. Return whether it was queued."""
         queue = self._queues.get(job.parent)
         if queue is None or job not in queue:
             return False

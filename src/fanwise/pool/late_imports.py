@@ -1,8 +1,5 @@
 """Calls around the import of a library, for settings that must wait until a job imports it.
 
-    call_on_import({"torch": limit})     call limit(torch) right after the import of torch
-    around_imports(context)              execute every library that is imported meanwhile in `with context():`
-
 Examples are the random seed and the share of a GPU. The watcher is an entry in `sys.meta_path`, which is removed when
 it has nothing left to wait for. Other import hooks work as before, and several watchers may wait for one library.
 """
@@ -20,12 +17,12 @@ Around = Callable[[types.ModuleType], AbstractContextManager[object]]
 
 def call_on_import(calls: Mapping[str, Call]) -> "ImportWatcher":
     """Call `calls[name](module)` right after the import of each named module that is not loaded yet."""
-    return _start(ImportWatcher({name: _after(call) for name, call in calls.items() if name not in sys.modules}))
+    return ImportWatcher({name: _after(call) for name, call in calls.items() if name not in sys.modules})
 
 
 def around_imports(context: Callable[[], AbstractContextManager[object]]) -> "ImportWatcher":
     """Execute every top-level module that is imported from now on in `with context():`, including its own imports."""
-    return _start(ImportWatcher({}, default=lambda module: context()))
+    return ImportWatcher({}, default=lambda module: context())
 
 
 def _after(call: Call) -> Around:
@@ -37,14 +34,8 @@ def _after(call: Call) -> Around:
     return around
 
 
-def _start(watcher: "ImportWatcher") -> "ImportWatcher":
-    if watcher.is_waiting:
-        sys.meta_path.insert(0, watcher)
-    return watcher
-
-
 class ImportWatcher(importlib.abc.MetaPathFinder):
-    """A finder that lets the other finders find modules, and executes them in a context.
+    """A finder that lets the other finders find modules, and executes them in a context, until it `leave`s.
 
     Args:
         waiting: contexts by module name. Each is used once.
@@ -55,10 +46,11 @@ class ImportWatcher(importlib.abc.MetaPathFinder):
         self._waiting = waiting
         self._default = default
         self._searching: set[str] = set()
+        if self.is_waiting:
+            sys.meta_path.insert(0, self)
 
     @property
     def is_waiting(self) -> bool:
-        """Whether there is a module left to wait for."""
         return bool(self._waiting) or self._default is not None
 
     def find_spec(

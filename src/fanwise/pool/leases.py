@@ -135,10 +135,7 @@ class Ledger:
 
     @staticmethod
     def within(lease: Lease) -> "Ledger":
-        """Return a ledger for the jobs that the holder of `lease` starts.
-
-        A job that holds half a GPU can give its jobs parts of that half, but no whole GPU.
-        """
+        """Return a ledger for the jobs that the holder of `lease` starts. They get parts of its GPU shares."""
         ledger = Ledger(Machine(lease.cpus, lease.memory_bytes), "the lease of the job that asks")
         ledger._reset(lease)
         return ledger
@@ -157,11 +154,7 @@ class Ledger:
             )
 
     def take(self, resources: Resources, holder: Hashable) -> Lease | None:
-        """Return a lease, or None if the resources are not free now.
-
-        Raises:
-            LeaseError: the machine does not have these resources.
-        """
+        """Return a lease, or None if the resources are not free now. Raises LeaseError like `check`."""
         assert holder not in self.leases, f"{holder!r} already holds {self.leases.get(holder)}"
         self.check(resources)
         shares = self._free_shares(resources)
@@ -190,7 +183,6 @@ class Ledger:
         return True
 
     def free(self) -> Lease:
-        """Return the free resources, without fully leased GPUs."""
         shares = tuple(GpuShare(visible, parts / _WHOLE) for visible, parts in self._free_parts.items() if parts)
         return Lease(self.free_cpus, shares, self._free_bytes)
 

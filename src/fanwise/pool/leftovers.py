@@ -1,11 +1,9 @@
 """Threads, executors and child processes that a function left running: find and end them.
 
-    function returns --> running_threads() --> outcome is sent --> end_all() --> process exits
-
 Python waits without limit for non-daemon threads and the processes of `multiprocessing`. A worker does not: threads get
 GRACE_S to end by themselves, and child processes get SIGTERM and the same time. Only exit handlers, which the user
 registered, may take longer; the pool limits them (see `workers`). The worker's parent kills the rest after the exit
-(see `children`).
+(see `processes.Children`).
 """
 
 import atexit
@@ -28,7 +26,6 @@ GRACE_S = 0.5
 _POLL_S = 0.002
 _COMMAND_CHARS = 60
 
-_IN_STDLIB = "in a function of the standard library"
 _LIBRARY = os.path.dirname(os.__file__)
 
 
@@ -40,8 +37,7 @@ def running_threads() -> tuple[str, ...]:
     if threading.active_count() == 1:
         return ()
     frames = sys._current_frames()
-    threads = [thread for thread in threading.enumerate() if thread is not threading.current_thread()]
-    running = [thread for thread in threads if not thread.daemon and not _is_idle(thread, frames)]
+    running = [thread for thread in _other_threads() if not thread.daemon and not _is_idle(thread, frames)]
     return tuple(_describe_thread(thread, frames.get(thread.ident or 0)) for thread in running)
 
 
@@ -62,26 +58,18 @@ def end_all() -> tuple[str, ...]:
         A description of each child process that was still running GRACE_S after SIGTERM.
     """
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler raises when a worker of a DataLoader ends
-    if _has_threads():
+    if threading.active_count() > 1 and any(not thread.daemon for thread in _other_threads()):
         _call_within_grace(_end_threads)
-    if _uses_multiprocessing():
+    if "multiprocessing.util" in sys.modules and (
+        sys.modules["multiprocessing.util"]._finalizer_registry or sys.modules["multiprocessing.process"]._children
+    ):
         _call_within_grace(_end_multiprocessing)
     atexit._run_exitfuncs()
     return _end_children()
 
 
-def _has_threads() -> bool:
-    this = threading.current_thread()
-    return threading.active_count() > 1 and any(not t.daemon and t is not this for t in threading.enumerate())
-
-
-def _uses_multiprocessing() -> bool:
-    """Return whether `multiprocessing` has children, queues, managers or shared memory to finalize."""
-    if "multiprocessing.util" not in sys.modules:
-        return False
-    return bool(
-        sys.modules["multiprocessing.util"]._finalizer_registry or sys.modules["multiprocessing.process"]._children
-    )
+def _other_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread is not threading.current_thread()]
 
 
 def _call_within_grace(call: Callable[[], None]) -> None:
@@ -111,7 +99,8 @@ def _end_multiprocessing() -> None:
 
 def _end_children() -> tuple[str, ...]:
     """Send SIGTERM to all descendants. Return a description of each that is still running after GRACE_S."""
-    remaining = _living_descendants()
+    pids = descendants_of(os.getpid()) if _has_children() else []
+    remaining = {pid: stat for pid in pids if (stat := stat_of(pid)).is_running}
     if not remaining:
         return ()  # the search for trackers touches every module, which costs a fork 1 ms of page copies
     trackers = _resource_trackers()
@@ -129,17 +118,11 @@ def _end_children() -> tuple[str, ...]:
 
 
 def _has_children() -> bool:
-    """Return whether this process has children, running or not reaped. One system call."""
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
         return False
     return True
-
-
-def _living_descendants() -> dict[int, Stat]:
-    pids = descendants_of(os.getpid()) if _has_children() else []
-    return {pid: stat for pid in pids if (stat := stat_of(pid)).is_running}
 
 
 def _is_alive(pid: int, before: Stat) -> bool:
@@ -173,10 +156,9 @@ def _describe_thread(thread: threading.Thread, frame: FrameType | None) -> str:
     """Return the thread's name and its innermost line outside the standard library."""
     location = "in native code"
     if frame is not None:
-        stack = [line for line in traceback.extract_stack(frame) if not _is_in_stdlib(line.filename)]
-        location = f"in {stack[-1].name}, {stack[-1].filename}:{stack[-1].lineno}" if stack else _IN_STDLIB
+        lines = traceback.extract_stack(frame)
+        stack = [line for line in lines if not line.filename.startswith(_LIBRARY) or "site-packages" in line.filename]
+        location = "in a function of the standard library"
+        if stack:
+            location = f"in {stack[-1].name}, {stack[-1].filename}:{stack[-1].lineno}"
     return printable(f"{thread.name!r} {location}")
-
-
-def _is_in_stdlib(path: str) -> bool:
-    return path.startswith(_LIBRARY) and "site-packages" not in path

@@ -40,9 +40,7 @@ def modules_needed(*functions: Callable[..., object]) -> tuple[str, ...]:
     >>> modules_needed(lambda text: json.loads(text))
     ('json',)
     """
-    search = _Search()
-    search.walk(*functions)
-    return tuple(search.modules)
+    return tuple(_Search(functions).modules)
 
 
 def travels_by_value(obj: types.FunctionType | type) -> bool:
@@ -67,8 +65,7 @@ def travels_by_value(obj: types.FunctionType | type) -> bool:
 def only_here(name: str) -> bool:
     """Return whether no other process with our `sys.path` can import a loaded module of the user.
 
-    Examples are modules that pytest loads in its mode `importlib`, and modules that were loaded from a file by hand. If
-    another file is found under the name, that is a different module.
+    Examples are modules that pytest loads in its mode `importlib`, and modules that were loaded from a file by hand.
     """
     path = _user_file(name)
     return path is not None and _only_here(name, str(path), tuple(sys.path))
@@ -97,7 +94,6 @@ def _find(
 
 
 def _find_with_all(name: str, folders: list[str] | None) -> importlib.machinery.ModuleSpec | None:
-    """Find a module like an import, also with the finders of editable installs."""
     specs = (finder.find_spec(name, folders) for finder in sys.meta_path if hasattr(finder, "find_spec"))
     return next((spec for spec in specs if spec is not None), None)
 
@@ -111,12 +107,10 @@ class _Search:
         modules: the result, an ordered set.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, roots: Iterable[object]) -> None:
         self.modules: dict[str, None] = {}
         self._seen: dict[int, object] = {}  # keeps objects alive, so that ids are unique
         self._todo: deque[tuple[object, bool]] = deque()
-
-    def walk(self, *roots: object) -> None:
         self._add_objects(*roots)
         while self._todo and len(self._seen) < _MAX_OBJECTS:
             obj, near = self._todo.popleft()
@@ -266,11 +260,7 @@ class Sources:
 
 
 def sources_of(modules: Iterable[str]) -> dict[Path, tuple[int, int]]:
-    """Return the state of the user's own source files among these modules.
-
-    Files of the standard library, of installed packages and of fanwise are omitted, because every job checks all files.
-    So is `__main__`, whose functions are sent by value.
-    """
+    """Return the state of the user's source files among these modules, without installed packages and `__main__`."""
     files: dict[Path, tuple[int, int]] = {}
     for name in modules:
         path = None if name.partition(".")[0] == _LIBRARY else _user_file(name)
@@ -300,12 +290,7 @@ def _user_file(name: str) -> Path | None:
 @functools.lru_cache(maxsize=4096)
 def _user_path(file: str) -> Path | None:
     path = Path(file)
-    if {"site-packages", "dist-packages"} & set(path.parts):
-        return None
-    return None if any(path.is_relative_to(folder) for folder in _stdlib()) else path
-
-
-@functools.cache
-def _stdlib() -> tuple[Path, ...]:
-    folders = [Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")]
-    return tuple(dict.fromkeys([*folders, *(folder.resolve() for folder in folders)]))
+    stdlib = {Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")}
+    stdlib |= {folder.resolve() for folder in stdlib}
+    is_installed = not {"site-packages", "dist-packages"}.isdisjoint(path.parts)
+    return None if is_installed or any(path.is_relative_to(folder) for folder in stdlib) else path

@@ -134,7 +134,6 @@ class MpsDaemon:
 
     @property
     def is_used(self) -> bool:
-        """True if jobs that share a GPU are clients of a daemon."""
         return self._enabled and self._checked
 
     def _variables(self, visible: str, fraction: float) -> Variables:
@@ -236,15 +235,11 @@ def _last_log_line(pipe: Path) -> str:
 
 
 def start_daemon(pipe: Path, visible: str, tag: str) -> int:
-    """Start a control daemon as a child of this process. Return its pid.
+    """Start a control daemon as a child of this process, with its sockets in a new folder `pipe`. Return its pid.
 
     Args:
-        pipe: the folder to create for its sockets.
         visible: its CUDA_VISIBLE_DEVICES; empty: all GPUs of the machine.
         tag: the tag of daemon and server, see `processes`.
-
-    Raises:
-        OSError: the program cannot be started, or a folder cannot be created.
     """
     for folder in (pipe, _log_folder(pipe)):
         folder.mkdir(mode=0o700)

@@ -51,13 +51,7 @@ _STACK_HINT = " The Python line where it happened is in the last output, at the 
 
 
 def value_of(outcome: Outcome) -> Any:
-    """Return the result of a job.
-
-    Raises:
-        TrialStopped: it was stopped.
-        WorkerLostError: it died without a result.
-        Exception: the error of its function, in its original type.
-    """
+    """Return the result of a job. Raises like `JobHandle.result`."""
     if outcome.kind == "returned":
         return loads(outcome.payload, outcome.buffers)
     if outcome.kind == "stopped":
@@ -91,11 +85,8 @@ def death_of(status: int, *, stop_request: StopRequest | None, ooms: int, stderr
     """Return the outcome of a job whose process exited without sending one.
 
     Args:
-        status: exit code, or minus the number of the signal.
-        stop_request: the signal that the pool had sent.
         ooms: number of processes that the kernel killed for lack of memory during the job.
-        stderr: file with the standard error of the job.
-        lost: how the pool lost the job; empty if the process died by itself.
+        lost: reason for which the pool lost the job; empty if the process died by itself.
     """
     if stop_request == "terminate" and status in (0, LINK_LOST, -Signals.SIGTERM):
         return Outcome("stopped", "ended by SIGTERM after a stop")
@@ -118,9 +109,6 @@ def explain(status: int, *, stop_request: StopRequest | None = None, ooms: int =
 
     Args:
         status: exit code, or minus the number of the signal, as from `os.waitstatus_to_exitcode`.
-        stop_request: the signal that the pool had sent.
-        ooms: number of processes that the kernel killed for lack of memory meanwhile.
-        last_output: the end of its output, which is cut and escaped here.
 
     >>> explain(3).text
     'ended with exit code 3 before its function returned. Something called sys.exit or os._exit.'
@@ -172,11 +160,7 @@ def _by_signal(number: int, stop_request: StopRequest | None, ooms: int, last_ou
 
 
 def signal_name(number: int) -> str:
-    """Return the name of a signal.
-
-    >>> signal_name(9), signal_name(77)
-    ('SIGKILL', 'signal 77')
-    """
+    """Return the name of a signal, such as SIGKILL."""
     try:
         return Signals(number).name
     except ValueError:
@@ -196,7 +180,6 @@ def is_gpu_out_of_memory(text: str) -> bool:
 
 
 def is_gpu_oom(outcome: Outcome) -> bool:
-    """Return whether a job failed for lack of memory on a GPU."""
     texts = (outcome.text, outcome.last_output)
     return outcome.kind == "out-of-memory" and any(map(is_gpu_out_of_memory, texts))
 

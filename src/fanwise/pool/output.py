@@ -11,12 +11,10 @@ _MAX_CHARS = 4_000
 
 
 def tail(path: Path, *, max_bytes: int = 16_384, max_lines: int = _MAX_LINES) -> str:
-    """Return the last lines of a text file, with control characters escaped.
+    """Return the last lines of a text file, with control characters escaped; empty if it is not a readable file.
 
     Args:
-        path: the file. The result is empty if it is missing, unreadable or not a regular file.
         max_bytes: size of the part that is read. Its first line may be incomplete.
-        max_lines: maximum number of lines.
     """
     try:  # nonblocking, because opening a named pipe would wait for a writer
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:

@@ -88,7 +88,6 @@ def boot_s() -> float:
 
 
 def all_pids() -> list[int]:
-    """Return the pids of all processes of this machine, or of our PID namespace."""
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 

@@ -1,7 +1,5 @@
 """The function `report`: a job sends metrics to its tuner and gets its decision.
 
-    report(epoch=3, validation_error=error) --> plain values --> the current job --> tuner --> return or TrialStopped
-
 Values are Python, NumPy or torch scalars, arrays or tensors with one element on any device, or strings of up to 1,000
 characters. `fanwise.tune.report` and the `report` of a data-parallel run are this function. Outside of a job, for
 example in a unit test of an objective, the values are checked and nothing is sent.
@@ -105,7 +103,10 @@ def _plain(name: str, value: Any) -> float | int | str:
     if isinstance(number, numbers.Integral) and abs(int(number)) <= _MAX_INT:
         return int(number)
     if isinstance(number, numbers.Real):
-        return _as_float(name, number)
+        try:
+            return float(number)
+        except OverflowError:
+            raise ValueError(f"report({name}=...): the number is too large for a float") from None
     raise TypeError(
         f"report({name}={reprlib.repr(value)}): a value must be a number or a string, got {type(value).__name__}.\n"
         f"Report numbers, and strings as notes; print everything else, the output of each trial is kept."
@@ -120,13 +121,6 @@ def is_plain(value: object) -> TypeGuard[float | int | str]:
     return kind is float or (kind is int and -_MAX_INT <= value <= _MAX_INT)  # type: ignore[operator]
 
 
-def _as_float(name: str, number: numbers.Real) -> float:
-    try:
-        return float(number)
-    except OverflowError:
-        raise ValueError(f"report({name}=...): the number is too large for a float") from None
-
-
 def is_array(value: object) -> bool:
     """Return whether a value is an array or tensor of any library, or a scalar type of NumPy."""
     has_elements = hasattr(value, "item") or hasattr(value, "numpy")  # TensorFlow's tensors have no item
@@ -134,8 +128,7 @@ def is_array(value: object) -> bool:
 
 
 def _only_element(name: str, value: Any) -> Any:
-    size = math.prod(value.shape)
-    if size != 1:
+    if math.prod(value.shape) != 1:
         raise TypeError(
             f"report({name}=...): a metric must be one number, got a {type(value).__name__} of shape "
             f"{tuple(value.shape)}. Reduce it first, e.g. with .mean()."

@@ -56,11 +56,7 @@ _applied: RuntimeEnvironment | None = None
 
 
 def capture_environment(base: Mapping[str, str] | None = None) -> RuntimeEnvironment:
-    """Return the runtime environment of this process now.
-
-    Args:
-        base: variables to compare with; None: those at the start of this process, which must belong to a pool.
-    """
+    """Return the runtime environment of this process. `base`: variables to compare with; None: those at its start."""
     before = _base if base is None else base
     variables = dict(os.environ)
     changes: dict[str, str | None] = {name: value for name, value in variables.items() if before.get(name) != value}
@@ -88,17 +84,12 @@ def own_path() -> list[str]:
 
 
 def remember_base() -> None:
-    """Store the current variables as the base of later comparisons. Called at the start of a process."""
     _base.clear()
     _base.update(os.environ)
 
 
 def apply(environment: RuntimeEnvironment, *, force: bool = False) -> None:
-    """Give this process a runtime environment.
-
-    Args:
-        force: also if it is the same as the last one, to undo changes by user code.
-    """
+    """Give this process a runtime environment. `force`: also if it is the last one, to undo changes by user code."""
     global _applied
     if environment == _applied and not force:
         return
@@ -125,10 +116,7 @@ def _folder() -> str:
 
 
 def without_python(environment: RuntimeEnvironment, prefixes: Sequence[str]) -> RuntimeEnvironment:
-    """Remove the folders of a Python installation from `sys.path`.
-
-    Args:
-        prefixes: folders of the installation, such as `sys.prefix`.
+    """Remove the folders of a Python installation, such as `sys.prefix`, from `sys.path`.
 
     >>> without_python(RuntimeEnvironment("/me", ("/me", "/venv/lib/site-packages")), ["/venv"]).path
     ('/me',)

@@ -1,14 +1,12 @@
 """Seeds of jobs: a job always starts from the same random states, and different jobs from different ones.
 
-    (experiment seed, job number, attempt) --sha256--> 64 bits --> random, numpy's global state, torch, TensorFlow
-
 Otherwise, children forked from one process would continue the same random states. Libraries that a job imports itself
 are seeded at the end of the import, because torch starts every process from the same default seed. numpy loads
 `numpy.random`, which holds its global state, on first use. Generators that a program makes itself
 (`numpy.random.default_rng()`, `torch.Generator()`) are not touched, and JAX has no global state.
 
-Seeding does not initialize a GPU: torch stores the seed of CUDA generators until CUDA is initialized, and TensorFlow
-stores its seed, too. This module imports none of these libraries.
+Seeding does not initialize a GPU, because torch and TensorFlow store the seed. This module imports none of these
+libraries.
 """
 
 import hashlib
@@ -42,39 +40,32 @@ def job_seed(experiment_seed: int, job_number: int, attempt: int = 0) -> int:
 def seed_everything(seed: int) -> None:
     """Seed `random`, and numpy, torch (CPU and all accelerators) and TensorFlow if they are loaded.
 
-    Args:
-        seed: a number in [0, 2**64), such as from `job_seed`.
-
     Raises:
-        ValueError: the seed is out of range.
+        ValueError: the seed is not in [0, 2**64).
     """
     if not 0 <= seed < 2**64:
         raise ValueError(f"a seed is a number in [0, 2**64), got {seed}")
     random.seed(seed)
     for name, seed_module in _SEEDERS.items():
         if (module := sys.modules.get(name)) is not None:
-            seed_module(module, seed)
+            seed_module(seed, module)
 
 
 @contextmanager
 def seed_on_import(seed: int) -> Iterator[None]:
     """Inside the block, seed numpy, torch and TensorFlow as soon as they are imported, if they are not loaded yet."""
-    watcher = call_on_import({name: partial(_call_seeder, seeder, seed) for name, seeder in _SEEDERS.items()})
+    watcher = call_on_import({name: partial(seeder, seed) for name, seeder in _SEEDERS.items()})
     try:
         yield
     finally:
         watcher.leave()
 
 
-def _call_seeder(seeder: Callable[[types.ModuleType, int], None], seed: int, module: types.ModuleType) -> None:
-    seeder(module, seed)
-
-
-def _seed_numpy(numpy_random: types.ModuleType, seed: int) -> None:
+def _seed_numpy(seed: int, numpy_random: Any) -> None:
     numpy_random.seed([seed >> 32, seed & 0xFFFF_FFFF])  # it takes 32-bit words
 
 
-def _seed_torch(torch: Any, seed: int) -> None:
+def _seed_torch(seed: int, torch: Any) -> None:
     # torch's CPU generator uses the lower 32 bits, CUDA generators use all.
     if _has_no_accelerator(torch):
         # manual_seed would format a stack trace for each kind of accelerator, which takes 3 ms.
@@ -92,11 +83,11 @@ def _has_no_accelerator(torch: Any) -> bool:
         return False  # an unknown version of torch seeds everything itself
 
 
-def _seed_tensorflow(tensorflow: Any, seed: int) -> None:
+def _seed_tensorflow(seed: int, tensorflow: Any) -> None:
     tensorflow.random.set_seed(seed % 2**63)  # it takes signed 64-bit numbers
 
 
-_SEEDERS: dict[str, Callable[[types.ModuleType, int], None]] = {
+_SEEDERS: dict[str, Callable[[int, types.ModuleType], None]] = {
     "numpy.random": _seed_numpy,
     "torch": _seed_torch,
     "tensorflow": _seed_tensorflow,

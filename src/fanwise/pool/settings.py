@@ -13,10 +13,7 @@ from typing import Any
 
 
 def require_int(name: str, value: object, *, least: int | None = None, or_none: bool = False) -> None:
-    """Check that `value` is an int of at least `least`, and not a bool, or None with `or_none`.
-
-    Raises:
-        TypeError, ValueError: it is not.
+    """Raise TypeError or ValueError unless `value` is an int of at least `least` (not a bool), or None with `or_none`.
 
     >>> require_int("cpus", 0, least=1)
     Traceback (most recent call last):
@@ -95,10 +92,7 @@ class ClusterSettings:
 
 
 def cluster_of(ray: object, bundles: object, runtime_env: object, start_within_s: float) -> ClusterSettings | None:
-    """Return the cluster settings of a pool, or None for a local pool.
-
-    Raises:
-        TypeError, ValueError: invalid settings.
+    """Return the cluster settings of a pool, or None for a local pool. Raises TypeError or ValueError.
 
     >>> cluster_of("auto", [{"CPU": 0}], None, 60.0)
     Traceback (most recent call last):

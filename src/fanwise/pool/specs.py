@@ -34,14 +34,6 @@ class Packed:
 
 
 @dataclass(frozen=True, slots=True)
-class Home:
-    """Address and key of the pool for its worker processes."""
-
-    socket: str
-    key: bytes
-
-
-@dataclass(frozen=True, slots=True)
 class RuntimeEnvironment:
     """Environment of a job.
 

@@ -25,6 +25,7 @@ import pickle
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
@@ -34,11 +35,11 @@ from ..links.hub import Hub, Timer
 from ..links.link import Link, Request
 from ..links.transports.unix import dial
 from . import runtime_environment, worker
-from .functions import Function, unpack_function
+from .functions import unpack_function
 from .late_imports import call_on_import
 from .modules import Sources
 from .processes import TAG, Children, adopt_orphans, die_with_parent, set_tag, stat_of
-from .specs import Home, JobSpec, Prepared, Refusal, RuntimeEnvironment
+from .specs import JobSpec, Prepared, Refusal, RuntimeEnvironment
 
 # Imported after the first jobs were forked: workers and many objectives use these, but not at the start.
 _IMPORTED_LATER = ("numpy", "threadpoolctl")
@@ -88,21 +89,19 @@ def _main(config: dict[str, Any]) -> None:
     faulthandler.enable()  # inherited by jobs: a crash in native code writes the Python stack to stderr
     adopt_orphans()
     runtime_environment.remember_base()
-    home = Home(config["socket"], bytes.fromhex(config["key"]))
-    warm = _Warm(home, config["kind"], config["number"])
+    warm = _Warm(config)
     spec = warm.serve()
     if spec is not None:
-        worker.main_of_spare(home, spec, warm.functions, warm.sources)
+        worker.main_of_spare(warm.inherited, spec)
 
 
 class _Warm:
-    def __init__(self, home: Home, kind: Literal["warm", "spare"], number: int) -> None:
-        self.functions: dict[str, Function] = {}
-        self.sources = Sources()
-        self._home = home
-        self._kind = kind
-        self._hub = Hub(name=kind)
-        self._link: Link = dial(self._hub, Path(home.socket), home.key)
+    def __init__(self, config: dict[str, Any]) -> None:
+        dial_pool = partial(dial, path=Path(config["socket"]), key=bytes.fromhex(config["key"]))
+        self.inherited = worker.Inherited(dial_pool, {}, Sources())
+        self._kind: Literal["warm", "spare"] = config["kind"]
+        self._hub = Hub(name=self._kind)
+        self._link: Link = dial_pool(self._hub)
         self._link.handler = self._serve
         self._link.on_ended(lambda link, ending: self._end())
         self._link.open()
@@ -116,7 +115,7 @@ class _Warm:
         self._is_settled = False
         self._used = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)  # see `_watch_use`
         self._hub.watch(self._used, self._on_use)
-        self._link.notify("hello", kind, number)
+        self._link.notify("hello", self._kind, config["number"])
 
     def serve(self) -> JobSpec | None:
         """Serve until the pool closes the link. A spare returns with its job."""
@@ -151,7 +150,7 @@ class _Warm:
                 if not self._stale():
                     self._import_all(modules, environment, lambda: None)
             case "forget":
-                self.functions.pop(request.args[0], None)
+                self.inherited.functions.pop(request.args[0], None)
                 if not self._has_jobs:
                     self._drop_idle()
                     self._set_timer(_COLLECT_DELAY_S, self._collect)
@@ -194,14 +193,14 @@ class _Warm:
                     self._check_safety(module)
             return unpack()
         finally:
-            if self.sources.remember():
+            if self.inherited.sources.remember():
                 gc.freeze()
                 self._is_settled = False
             gc.enable()
 
     def _unpack(self, function_id: str, packed: bytes) -> bytes | None:
         try:
-            self.functions[function_id] = unpack_function(packed)
+            self.inherited.functions[function_id] = unpack_function(packed)
         except BaseException as error:  # of the user's module, which may even call sys.exit
             return pack_error(error)
         self._check_safety("an object of the function")
@@ -240,7 +239,7 @@ class _Warm:
             self._unsafe = Refusal(why, culprit)
 
     def _stale(self) -> Refusal | None:
-        edited = self.sources.edited()
+        edited = self.inherited.sources.edited()
         return Refusal("stale", ", ".join(str(path) for path in edited[:3])) if edited else None
 
     # -- starting a job --------------------------------------------------------------------------------------------
@@ -276,7 +275,7 @@ class _Warm:
         if pid == 0:
             self._children.close_fds()
             self._watch_use()
-            worker.main_after_fork(self._home, receive_job, self.functions, self.sources, own_pid)
+            worker.main_after_fork(self.inherited, receive_job, own_pid)
         return pid
 
     def _watch_use(self) -> None:
@@ -311,7 +310,6 @@ class _Warm:
         self._idle = pid, sending
 
     def _hand_to_idle(self, spec: JobSpec) -> int | None:
-        """Give a job to the idle child. Return its pid, or None if there is none."""
         if self._idle is None:
             return None
         packed = pickle.dumps(spec, protocol=5)
@@ -334,7 +332,6 @@ class _Warm:
         self._timer = self._hub.call_at(self._hub.now_s() + after_s, call)
 
     def _drop_idle(self) -> None:
-        """Kill the idle child, because there is no job for it or it lacks modules that are about to be imported."""
         if self._idle is not None:
             pid, sending = self._idle
             self._idle = None

@@ -17,6 +17,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -24,7 +25,6 @@ from ..base.errors import FanwiseError, NotSendableError, TrialStopped
 from ..links.codec import Beside, dumps_by_value, pack_error
 from ..links.hub import Hub
 from ..links.link import Link
-from ..links.transports.unix import dial
 from . import runtime_environment
 from .current import CurrentJob, StopSignal, enter, leave, stop_by_signal
 from .functions import Function, unpack_arguments, unpack_function
@@ -33,7 +33,7 @@ from .leftovers import end_all, has_child_processes, running_threads
 from .modules import Sources
 from .processes import TAG, adopt_orphans, die_with_parent, stat_of
 from .seeds import seed_everything, seed_on_import
-from .specs import LINK_LOST, EndKind, Home, How, JobSpec
+from .specs import LINK_LOST, EndKind, How, JobSpec
 
 # Makes the kernel's OOM killer prefer workers to the tuner.
 _OOM_SCORE = 500
@@ -53,22 +53,38 @@ class _Ended(NamedTuple):
     objective_s: float
 
 
-def main_after_fork(
-    home: Home, receive_job: Callable[[], JobSpec], functions: dict[str, Function], sources: Sources, warm_pid: int
-) -> NoReturn:
-    """Run a worker in a child that the warm process has just forked.
+@dataclass(frozen=True, slots=True)
+class Inherited:
+    """State of a warm process that a worker forked from it has, too. `dial(hub)` connects to the pool."""
 
-    Args:
-        receive_job: blocks until there is a job. Raises EOFError if there will be none.
-    """
-    code = 1
-    try:
+    dial: Callable[..., Link]
+    functions: dict[str, Function]
+    sources: Sources
+
+
+def main_after_fork(inherited: Inherited, receive_job: Callable[[], JobSpec], warm_pid: int) -> NoReturn:
+    """Run a worker in a child that the warm process has just forked. `receive_job` blocks, or raises EOFError."""
+
+    def main() -> int:
         os.setsid()
         die_with_parent(warm_pid)
         os.environ[TAG] = f"{os.environ[TAG]}/{os.getpid()}"
         atexit._clear()
-        code = _main(home, receive_job, functions, sources, "fork")
-    except EOFError:
+        return _run_jobs(inherited, receive_job, "fork")
+
+    _exit_after(main)
+
+
+def main_of_spare(inherited: Inherited, spec: JobSpec) -> NoReturn:
+    """Run a worker in a spare that got its job. Exits without returning, because other threads may be running."""
+    _exit_after(lambda: _run_jobs(inherited, lambda: spec, "spare"))
+
+
+def _exit_after(main: Callable[[], int]) -> NoReturn:
+    code = 1
+    try:
+        code = main()
+    except EOFError:  # there will be no job
         code = 0
     except BaseException:
         sys.excepthook(*sys.exc_info())
@@ -77,36 +93,22 @@ def main_after_fork(
         os._exit(code)
 
 
-def main_of_spare(home: Home, spec: JobSpec, functions: dict[str, Function], sources: Sources) -> NoReturn:
-    """Run a worker in a spare that got its job. Exits without returning, because other threads may be running."""
-    code = 1
-    try:
-        code = _main(home, lambda: spec, functions, sources, "spare")
-    except BaseException:
-        sys.excepthook(*sys.exc_info())
-    finally:
-        _flush()
-        os._exit(code)
-
-
-def _main(
-    home: Home, receive_job: Callable[[], JobSpec], functions: dict[str, Function], sources: Sources, how: How
-) -> int:
+def _run_jobs(inherited: Inherited, receive_job: Callable[[], JobSpec], how: How) -> int:
     """Run the first job and, with `reuse`, further jobs of the pool. Return the exit code."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(str(_OOM_SCORE))
     hub = Hub(name="worker")
-    link = dial(hub, Path(home.socket), home.key, within_s=_DIAL_S)
+    link = inherited.dial(hub, within_s=_DIAL_S)
     link.open()
-    worker = _Worker(hub, link, functions, sources)
+    worker = _Worker(hub, link, inherited)
     try:
         job: JobSpec | None = receive_job()
         while job is not None:
             can_continue = worker.run(job, how)
             job = link.ask("next", job.job_id) if can_continue and job.reuse else None
             how = "reuse"
-            if job is not None and sources.edited():
+            if job is not None and inherited.sources.edited():
                 link.notify("declined", job.job_id)
                 job = None
         return 0
@@ -121,11 +123,11 @@ def _main(
 
 
 class _Worker:
-    def __init__(self, hub: Hub, link: Link, functions: dict[str, Function], sources: Sources) -> None:
+    def __init__(self, hub: Hub, link: Link, inherited: Inherited) -> None:
         self._hub = hub
         self._link = link
-        self._functions = functions
-        self._sources = sources
+        self._functions = inherited.functions
+        self._sources = inherited.sources
         self._pid = os.getpid()
         self._first_bytes: tuple[int, int] | None = None
         self.job_id = 0
@@ -279,7 +281,6 @@ def _statm_bytes(field: int) -> int:
 
 
 def _memory_bytes() -> tuple[int, int]:
-    """Return the memory in use on the host and, by torch, on a GPU."""
     torch = sys.modules.get("torch")
     cuda_bytes = 0
     if torch is not None and torch.cuda.is_initialized():

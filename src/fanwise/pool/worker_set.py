@@ -90,12 +90,7 @@ class WorkerSet:
         self._closed = False
 
     def attach(self, events: WorkerSetEvents, gpus: Sequence[Gpu] = (), *, mps: bool = True) -> None:
-        """Start serving an engine.
-
-        Args:
-            gpus: the GPUs of the pool.
-            mps: run jobs that share a GPU under MPS.
-        """
+        """Start serving an engine with these GPUs. `mps`: run jobs that share a GPU under MPS."""
         self._events = events
         self.started = Counter()
         self._warned.clear()
@@ -110,8 +105,6 @@ class WorkerSet:
             return False
         self.interpreters.forget_functions()
         return True
-
-    # -- starting jobs ---------------------------------------------------------------------------------------------
 
     def preload(self, modules: Sequence[str]) -> None:
         if self._unsafe.isdisjoint(modules):
@@ -180,7 +173,6 @@ class WorkerSet:
             self._with_mps(start.spec, lambda variables: self._request_start(start, interpreter, variables))
 
     def _with_mps(self, spec: JobSpec, callback: Callable[[Variables], None]) -> None:
-        """Call `callback` with the variables for MPS, at once if the job does not share a GPU."""
         if spec.gpus and spec.gpu_fraction < 1:
             self.mps.use(spec.gpus[0], spec.gpu_fraction, callback)
         else:
@@ -249,8 +241,6 @@ class WorkerSet:
     def _is_unsafe(self, packed: Packed) -> bool:
         return packed.function_id in self._unsafe or not self._unsafe.isdisjoint(packed.modules)
 
-    # -- interpreters ----------------------------------------------------------------------------------------------
-
     def _warm_process(self) -> Interpreter:
         if self._warm is None or not self._warm.usable:
             self._warm = self.interpreters.launch("warm")
@@ -264,7 +254,6 @@ class WorkerSet:
         interpreter.end_if_idle()
 
     def _spare_for(self, start: _Start) -> Interpreter:
-        """Return the idle spare, even if it has imported other modules, or a new one."""
         if start.spare is None or not start.spare.usable:
             idle, self._idle_spare = self._idle_spare, None
             start.spare = idle if idle is not None and idle.usable else self.interpreters.launch("spare")
@@ -278,8 +267,6 @@ class WorkerSet:
             self._idle_spare = spare
         else:
             self._retire(spare)
-
-    # -- events of the interpreters --------------------------------------------------------------------------------
 
     def _on_worker(self, request: Request) -> None:
         request.link.handler = self._events.on_request
@@ -318,8 +305,6 @@ class WorkerSet:
         _log.warning("the %s process ended before job %d began; it is started again", interpreter.kind, job_id)
         error = WorkerLostError(f"it could not be started in {_MAX_TRIES} tries: {why}")
         self._try_again(start, pack_error(error))
-
-    # -- signals and closing ---------------------------------------------------------------------------------------
 
     def signal(self, job_id: int, link: Link | None, number: int) -> None:
         """Send a signal to the process of a job, safely if its pid was reused."""

@@ -48,7 +48,6 @@ class LeasedWorkers:
         return next((worker for worker in self._workers.values() if worker.link is link), None)
 
     def has_neighbor(self, worker: Worker) -> bool:
-        """Return whether another process has a share of the same GPU."""
         gpus = {share.visible for share in worker.lease.gpus}
         neighbors = (neighbor for neighbor in self._workers.values() if neighbor is not worker)
         return any(share.visible in gpus for neighbor in neighbors for share in neighbor.lease.gpus)
@@ -89,12 +88,9 @@ class LeasedWorkers:
             worker.set_timer(self._hub.call_at(self._hub.now_s() + _EXIT_S, kill))
 
     def close(self) -> None:
-        """Forget all workers. The worker set ends their processes."""
         for worker in self._workers.values():
             worker.set_timer(None)
         self._workers.clear()
-
-    # -- reuse -----------------------------------------------------------------------------------------------------
 
     def hand_over(self, job: Job) -> bool:
         """Give a job to an idle worker of the same resources. Return False if there is none."""
@@ -117,11 +113,7 @@ class LeasedWorkers:
         job.worker = job.exited = None
 
     def dismiss_idle(self, ledger: Ledger | None = None) -> None:
-        """Dismiss all idle workers. Their leases are returned once they are reaped.
-
-        Args:
-            ledger: dismiss only one worker that has a lease of this ledger, and none if one is exiting already.
-        """
+        """Dismiss all idle workers, or one with a lease of `ledger` unless another one is exiting already."""
         jobless = [worker for worker in self._workers.values() if worker.job is None]
         if ledger is not None:
             jobless = [worker for worker in jobless if worker.ledger is ledger]

@@ -32,7 +32,6 @@ def test_modules_in_the_working_folder_do_not_shadow_the_standard_library(
             ended.set()
 
     process = RayProcess({"address": "127.0.0.1:1", "folder": str(tmp_path / "pool")}, tmp_path / "log", hear)
-    process.start()
     try:
         assert ended.wait(60)
     finally:

@@ -10,6 +10,7 @@ any process that has the pool's secret and sends `join` is a host. Used on the e
 Invariant: a job is in the table until it is free, and its outcome is reported once, before that.
 """
 
+import contextlib
 import functools
 import logging
 import os
@@ -49,8 +50,7 @@ class ClusterJob:
     """A job, see `contract.Job`.
 
     Attributes:
-        request: as it was submitted.
-        sent: as its host gets it.
+        sent: the request as its host gets it.
         host: where it was placed.
         is_ending: the user has stopped it.
         begun: its function is about to be called, or was.
@@ -71,7 +71,6 @@ class ClusterJob:
 
     @property
     def state(self) -> JobState:
-        """See `contract.Job`."""
         if self.over:
             return "over"
         if self.outcome is not None or self.is_ending:
@@ -111,21 +110,17 @@ class ClusterEngine:
         self._closed = False
 
     def capacity(self) -> Capacity:
-        """Return the machines of the present hosts. May be called on any thread."""
         return Capacity(tuple(host.machine for host in self.hosts))
 
     def runtime_environment(self) -> RuntimeEnvironment:
-        """Return the runtime environment of this process for jobs elsewhere. May be called on any thread."""
         return without_python(capture_environment(self._environment), (sys.prefix, sys.base_prefix))
 
     def counts(self) -> tuple[int, int]:
-        """Return the number of running and of waiting jobs. May be called on any thread."""
         jobs = list(self._jobs.values())
         running = sum(job.begun for job in jobs)
         return running, len(jobs) - running
 
     def prepare(self, packed: Packed) -> None:
-        """Load a function on every host, and on hosts that join later."""
         self._prepared = packed
         for link in self._links.values():
             _notify(link, "prepare", packed)
@@ -155,7 +150,6 @@ class ClusterEngine:
         return job
 
     def end(self, job: AnyJob, how: Ending, *, grace_s: float | None = None) -> None:
-        """End a job, see `contract.Engine`."""
         own = self._jobs.get(job.id)
         if own is not job or own is None:
             return
@@ -167,11 +161,7 @@ class ClusterEngine:
             _notify(self._links[own.host], "end", own.id, how, grace_s)
 
     def output(self, job: AnyJob) -> Output:
-        """Return the end of a job's output. May be called on any thread.
-
-        Blocks while the host of a running job is asked, except on the event loop's thread, which gets the last output
-        that the host has sent.
-        """
+        """Return the end of a job's output. Off the loop's thread, this asks the host of a running job."""
         assert isinstance(job, ClusterJob), "a job of this engine"
         if job.outcome is None and job.begun and not self.loop.is_loop_thread:
             answered = threading.Event()
@@ -186,13 +176,10 @@ class ClusterEngine:
             return
 
         def on_reply(reply: Reply) -> None:
-            printed: Output | None
-            try:
-                printed = reply.result()
-            except Exception:
-                printed = None
-            if printed is not None and job.outcome is None:
-                job.printed = printed
+            with contextlib.suppress(Exception):
+                printed: Output | None = reply.result()
+                if printed is not None and job.outcome is None:
+                    job.printed = printed
             callback()
 
         try:
@@ -264,10 +251,14 @@ class ClusterEngine:
                 self._ready(job, *request.args[1:])
             case "report" if job.outcome is None:
                 job.events.on_report(Report(job, request))
-            case "ended":
-                self._ended(job, *request.args[1:])
+            case "ended" if job.outcome is None:
+                _, outcome, job.printed = request.args
+                job.outcome = outcome
+                self._call(lambda: job.events.on_ended(job, outcome))
             case "free":
-                self._free(job, request.args[1])
+                job.printed = request.args[1] or job.printed
+                self._placement.release(job.id)
+                self._finish(job, Outcome("lost", "its host has forgotten it"))
             case method:
                 request.fail(LookupError(f"unexpected message of a host: {method!r}"))
 
@@ -278,19 +269,7 @@ class ClusterEngine:
         node = "" if facts is None else str(facts)
         self._call(lambda: job.events.on_ready(job, Ready(pid, self.loop.now_s() - age_s, how, node)))
 
-    def _ended(self, job: ClusterJob, outcome: Outcome, printed: Output) -> None:
-        if job.outcome is None:
-            job.outcome, job.printed = outcome, printed
-            self._call(lambda: job.events.on_ended(job, outcome))
-
-    def _free(self, job: ClusterJob, printed: Output | None) -> None:
-        if printed is not None:
-            job.printed = printed
-        self._placement.release(job.id)
-        self._finish(job, Outcome("lost", "its host has forgotten it"))
-
     def _finish(self, job: ClusterJob, outcome: Outcome) -> None:
-        """Forget a job. `outcome`: reported if the job has none."""
         if self._jobs.pop(job.id, None) is None:
             return
         if job.outcome is None:
@@ -316,16 +295,13 @@ class ClusterEngine:
         for placed in self._placement.place():
             job = self._jobs[placed.job]
             job.host = placed.host
-            self._send(job, self._links[placed.host])
+            try:
+                _notify(self._links[placed.host], "submit", job.id, job.sent)
+            except NotSendableError as error:
+                self._placement.release(job.id)
+                outcome = exception_outcome(pack_error(error), None, "")
+                self.loop.call_soon(functools.partial(self._finish, job, outcome))
         self._watch_stuck()
-
-    def _send(self, job: ClusterJob, link: Link) -> None:
-        try:
-            _notify(link, "submit", job.id, job.sent)
-        except NotSendableError as error:
-            outcome = exception_outcome(pack_error(error), None, "")
-            self._placement.release(job.id)
-            self.loop.call_soon(lambda: self._finish(job, outcome))
 
     def _watch_stuck(self) -> None:
         """Limit the time for which the first queued job waits for a host that can run it."""
@@ -350,8 +326,6 @@ class ClusterEngine:
             why = error.message
         text = f"no node came within {self._patience_s:g} s that could run it, after one was lost: {why}"
         self._finish(job, Outcome("lost", text))
-
-    # -- closing -----------------------------------------------------------------------------------------------------
 
     def give_up(self, reason: str) -> None:
         """Accept that no host will join any more: without hosts, waiting jobs are lost and new ones are refused."""
@@ -381,7 +355,5 @@ class ClusterEngine:
 
 
 def _notify(link: Link, method: str, *args: object) -> None:
-    try:
+    with contextlib.suppress(ClosedError, WorkerLostError):
         link.notify(method, *args)
-    except (ClosedError, WorkerLostError):
-        pass

@@ -1,8 +1,5 @@
 """The node's side of a pool on a cluster: a local engine behind a link to the pool.
 
-    pool --prepare, submit, end, output--> Host --> LocalEngine of this node
-    pool <--ready, report, ended, free---- Host <-- its events
-
 The first message is `join`. When the link ends, `serve` ends everything on this node, because a host without a pool
 must not hold its devices. Used on the event loop's thread, except `serve`, which blocks. Does not depend on Ray.
 """
@@ -65,10 +62,10 @@ class Host:
 
     def __init__(self, link: Link, engine: Engine, facts: HostFacts, node_environment: RuntimeEnvironment) -> None:
         self._link = link
-        self._engine = engine
+        self.engine = engine
         self._facts = facts
         self._node_environment = node_environment
-        self._jobs: dict[int, Job] = {}
+        self.jobs: dict[int, Job] = {}
         link.handler = self._on_request
 
     def join(self) -> Asked:
@@ -78,16 +75,16 @@ class Host:
     def _on_request(self, request: Request) -> None:
         match request.method:
             case "prepare":
-                self._engine.prepare(request.args[0])
+                self.engine.prepare(request.args[0])
             case "submit":
                 self._submit(*request.args)
             case "end":
                 job_id, how, grace_s = request.args
-                if (job := self._jobs.get(job_id)) is not None:
-                    self._engine.end(job, how, grace_s=grace_s)
+                if (job := self.jobs.get(job_id)) is not None:
+                    self.engine.end(job, how, grace_s=grace_s)
             case "output":
-                running = self._jobs.get(request.args[0])
-                request.answer(None if running is None else self._engine.output(running))
+                running = self.jobs.get(request.args[0])
+                request.answer(None if running is None else self.engine.output(running))
             case method:
                 request.fail(LookupError(f"unknown message of a pool: {method!r}"))
 
@@ -96,10 +93,11 @@ class Host:
         local = replace(
             request,
             runtime_environment=localize(request.runtime_environment, self._node_environment),
-            output=_local_output(request.output),
+            # Temporary files if this node does not have the folder.
+            output=request.output if request.output is not None and Path(request.output).parent.is_dir() else None,
         )
         try:
-            self._jobs[job_id] = self._engine.submit(local, _Forwarded(self, job_id))
+            self.jobs[job_id] = self.engine.submit(local, _Forwarded(self, job_id))
         except Exception as error:
             self.notify("ended", job_id, exception_outcome(pack_error(error), None, ""), Output())
             self.notify("free", job_id, None)
@@ -142,20 +140,6 @@ class Host:
         trace = f"{outcome.traceback.rstrip()}\n{note}\n"
         return replace(outcome, traceback=trace, payload=with_note(outcome.payload, note))
 
-    def printed(self, job: Job) -> Output:
-        return self._engine.output(job)
-
-    def age_s(self, ready: Ready) -> float:
-        return self._engine.loop.now_s() - ready.started_s
-
-    def forget(self, job_id: int) -> None:
-        self._jobs.pop(job_id, None)
-
-
-def _local_output(output: str | None) -> str | None:
-    """Return the path for a job's output; None (temporary files) if this node does not have its folder."""
-    return output if output is not None and Path(output).parent.is_dir() else None
-
 
 class _Forwarded:
     """Forwards the events of a job to the pool."""
@@ -166,18 +150,18 @@ class _Forwarded:
         self._printed = Output()
 
     def on_ready(self, job: Job, ready: Ready) -> None:
-        self._host.notify("ready", self._id, ready.pid, self._host.age_s(ready), ready.how)
+        self._host.notify("ready", self._id, ready.pid, self._host.engine.loop.now_s() - ready.started_s, ready.how)
 
     def on_report(self, report: Report) -> None:
         self._host.forward(report, self._id)
 
     def on_ended(self, job: Job, outcome: Outcome) -> None:
-        self._printed = self._host.printed(job)
+        self._printed = self._host.engine.output(job)
         self._host.notify("ended", self._id, to_send(self._host.with_node(outcome)), self._printed)
 
     def on_free(self, job: Job) -> None:
-        printed = self._host.printed(job)
-        self._host.forget(self._id)
+        printed = self._host.engine.output(job)
+        del self._host.jobs[self._id]
         self._host.notify("free", self._id, None if printed == self._printed else printed)
 
 
@@ -212,7 +196,7 @@ def serve(key: str, node: str, address: str, bundle: Mapping[str, float], listen
             ended.wait()
         finally:
             # Before the jobs end, so that they are reported as lost and not as stopped.
-            link.close("its host was told to end")
+            link.close("its host was ended")
         assert link.ending is not None, "it has ended"
         return link.ending.reason
     finally:

@@ -1,10 +1,5 @@
 """Assigns jobs to the hosts of a pool: first in, first out, each job on one host. Pure.
 
-    add(job, needs)             queue a job
-    place() -> [Placed]         assign queued jobs that fit now
-    release(job)                return the lease of a job
-    join(host, machine), leave(host) -> the jobs that it had
-
 The first job in the queue is never passed over, so large jobs do not starve. If no present machine can ever run it, for
 example because a node was lost, it is `stuck`, and the engine decides how long to wait. A job goes to the host with the
 most free CPUs, and a job without GPUs to a machine without GPUs if one has room. Jobs of one group, such as the
@@ -23,7 +18,7 @@ from ..leases import Ledger, Machine, Resources, max_concurrent
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Order: run `job` on `host`."""
+    """An action: run `job` on `host`."""
 
     job: int
     host: str
@@ -59,7 +54,6 @@ class JobPlacement:
     _num_joined: int = 0
 
     def join(self, host: str, machine: Machine) -> None:
-        """Add a host without jobs."""
         assert host not in self.hosts, f"{host} has joined already"
         self._num_joined += 1
         self.hosts[host] = Host(self._num_joined, host, machine, Ledger(machine, host))
@@ -121,11 +115,8 @@ class JobPlacement:
 
     def _best_host(self, job: int) -> Host | None:
         needs, group = self.needs[job], self.groups.get(job)
-        if group in self._hosts_of:
-            near = _best((self.hosts[name] for name in self._hosts_of[group]), needs)
-            if near is not None:
-                return near
-        return _best(self.hosts.values(), needs)
+        near = [self.hosts[name] for name in self._hosts_of.get(group or "", ())]
+        return _best(near, needs) or _best(self.hosts.values(), needs)
 
     def _forget(self, job: int, host: str) -> None:
         del self.host_of[job], self.needs[job]
@@ -142,9 +133,9 @@ class JobPlacement:
 def _best(hosts: Iterable[Host], needs: Resources) -> Host | None:
     # The first comparison skips full hosts, which are most of a large cluster.
     with_room = [host for host in hosts if host.ledger.free_cpus >= needs.cpus and host.ledger.has_room(needs)]
-    return min(with_room, key=lambda host: _rank(host, needs), default=None)
 
+    def rank(host: Host) -> tuple[bool, int, int]:
+        has_idle_gpus = not needs.gpus and bool(host.machine.gpus)
+        return has_idle_gpus, -host.ledger.free_cpus, host.number
 
-def _rank(host: Host, needs: Resources) -> tuple[bool, int, int]:
-    """Return the sort key of a host: machines without unneeded GPUs first, then by free CPUs, then the oldest."""
-    return not needs.gpus and bool(host.machine.gpus), -host.ledger.free_cpus, host.number
+    return min(with_room, key=rank, default=None)

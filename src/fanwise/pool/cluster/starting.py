@@ -1,8 +1,5 @@
 """Connects a pool to a Ray cluster: starts the Ray driver process and the listener, and waits for hosts.
 
-    begin() --> RayProcess --connected--> listener at the node's address --> hosts join --> returns
-                    '--fatal, or a node with other versions, or no host within start_within_s --> ClusterError
-
 All problems with the cluster are reported here, before a job runs.
 """
 
@@ -71,8 +68,6 @@ class RayProcess:
             )
         self.send({"path": own_path(), **config})
         self._thread = threading.Thread(target=self._read, name="fanwise-ray", daemon=True)
-
-    def start(self) -> None:
         self._thread.start()
 
     def send(self, values: Mapping[str, object]) -> None:
@@ -150,7 +145,10 @@ class ClusterStart:
         # The process has the same timeout, but Ray's first call may take minutes.
         self._wait_for_settled(until_s + _ANSWER_S)
         expected = self._expected or []
-        while not self._is_settled(expected) and time.monotonic() < until_s:
+        while time.monotonic() < until_s:
+            self._raise_fatal()
+            if expected and all(key in self._joined or key in self._failed for key in expected):
+                break
             self._wait(until_s)
         self._check(expected)
 
@@ -169,11 +167,6 @@ class ClusterStart:
         with self._lock:
             if not self._closing.is_set():
                 self._process = RayProcess(config, self._folder / "ray.log", self._on_event)
-                self._process.start()
-
-    def _is_settled(self, expected: Sequence[str]) -> bool:
-        self._raise_fatal()
-        return bool(expected) and all(key in self._joined or key in self._failed for key in expected)
 
     def _check(self, expected: Sequence[str]) -> None:
         wrong = [event["text"] for event in self._failed.values() if event["why"] == "versions"]
@@ -185,22 +178,20 @@ class ClusterStart:
             )
         if self._joined:
             return
-        failures = "; ".join(str(event["text"]) for event in self._failed.values())
+        why = "; ".join(str(event["text"]) for event in self._failed.values())
+        if not expected:
+            why = why or "it has no node with a CPU"
+        if not why:
+            why = (
+                f"Ray has not started a host on any of {counted(len(expected), 'node')}. Each asks for all CPUs and "
+                f"GPUs of its node: others may hold some, see `ray status`. Ask for less: bundles=[{{'CPU': 1}}]"
+            )
         raise ClusterError(
             f"no node of the Ray cluster at {self._settings.address!r} has joined within "
-            f"{self._settings.start_within_s:g} s: {failures or self._why_no_host(expected)}"
-        )
-
-    def _why_no_host(self, expected: Sequence[str]) -> str:
-        if not expected:
-            return "it has no node with a CPU"
-        return (
-            f"Ray has not started a host on any of {counted(len(expected), 'node')}. Each asks for all CPUs and GPUs "
-            f"of its node: others may hold some, see `ray status`. Ask for less: bundles=[{{'CPU': 1}}]"
+            f"{self._settings.start_within_s:g} s: {why}"
         )
 
     def _wait_for_settled(self, until_s: float) -> None:
-        """Block until Ray has placed all hosts."""
         while self._expected is None:
             self._raise_fatal()
             if time.monotonic() >= until_s:
@@ -332,21 +323,16 @@ class ClusterStart:
             self._process.send({"host": self._listener.host, "port": self._listener.port, "secret": self._secret})
         return {"kind": "listening"}
 
-    # -- closing -----------------------------------------------------------------------------------------------------
-
     def leave(self) -> bool:
-        """Return False: hosts end with their pool."""
         return False
 
     def close(self) -> None:
-        """End every job and close all links. Called on the event loop's thread. Does not block."""
         self._closing.set()
         self.engine.close()
         if self._listener is not None:
             self._listener.close()
 
     def wait_closed(self) -> None:
-        """Block until hosts and driver process are gone. Called after `close`, on another thread."""
         with self._lock:
             process = self._process
         if process is not None:

@@ -1,8 +1,5 @@
 """The Ray driver process of a pool, and the host actors that Ray runs for it. No other file imports Ray.
 
-    pool --settings, then its listener--> this process --an actor per node or bundle--> Ray --> host on a node
-    pool <---- events, one line each ---- this process <-- results of the actors ------'
-
 Ray needs its own process, because it starts threads, changes signal handlers and environment variables, and can be
 initialized once per process, which the user's program may do itself.
 
@@ -158,21 +155,24 @@ class _RayDriver:
         finally:
             self._shut_down()
 
-    # -- connecting --------------------------------------------------------------------------------------------------
-
     def _connect(self) -> Any:
         try:
             import ray
         except ImportError as error:
             raise _Failed("not-installed", str(error)) from error
         self.ray = ray
-        address = os.environ.get("RAY_ADDRESS") or self.config["address"]
-        if self.config["address"] != "auto":
-            address = self.config["address"]
-        tried = f"{address!r}" + (" (of RAY_ADDRESS)" if address != self.config["address"] else "")
+        address = self.config["address"]
+        tried = f"{address!r}"
+        if address == "auto" and os.environ.get("RAY_ADDRESS"):
+            address = os.environ["RAY_ADDRESS"]
+            tried = f"{address!r} (of RAY_ADDRESS)"
         # Without an address, Ray would start a cluster of its own.
         if address != "auto":
-            _check_reachable(address, tried)
+            host, _, port = address.rpartition(":")
+            try:  # Ray itself would try for minutes
+                socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S).close()
+            except (OSError, ValueError) as error:
+                raise _Failed("no-cluster", f"tried {tried}: {error}") from error
         try:
             ray.init(
                 address=address,
@@ -196,31 +196,33 @@ class _RayDriver:
             if self._wait_for_end(0.0):
                 return
             if time.monotonic() >= until_s:
-                total = _amounts(
-                    {kind: sum(b.get(kind, 0) for b in bundles) for kind in {k for b in bundles for k in b}}
+                kinds = {kind for bundle in bundles for kind in bundle}
+                total = _amounts({kind: sum(bundle.get(kind, 0) for bundle in bundles) for kind in kinds})
+                nodes = [_amounts(node["Resources"]) for node in self.ray.nodes() if node["Alive"]]
+                raise _Failed(
+                    "too-few",
+                    f"{total} asked for by bundles={bundles}; the cluster has "
+                    f"{_amounts(self.ray.cluster_resources())} on {counted(len(nodes), 'node')} ({'; '.join(nodes)}); "
+                    f"free now: {_amounts(self.ray.available_resources())}",
                 )
-                raise _Failed("too-few", f"{total} asked for by bundles={bundles}; {self._describe_cluster()}")
         for index, bundle in enumerate(bundles):
             strategy = PlacementGroupSchedulingStrategy(self.group, placement_group_bundle_index=index)
             self.slots[f"bundle {index}"] = _Slot(f"bundle {index}", bundle, strategy)
-
-    def _describe_cluster(self) -> str:
-        nodes = [_amounts(node["Resources"]) for node in self.ray.nodes() if node["Alive"]]
-        total = f"{_amounts(self.ray.cluster_resources())} on {counted(len(nodes), 'node')}"
-        return f"the cluster has {total} ({'; '.join(nodes)}); free now: {_amounts(self.ray.available_resources())}"
-
-    # -- running -----------------------------------------------------------------------------------------------------
 
     def _wait_for_end(self, within_s: float) -> bool:
         """Handle results of actors for this time. Return True if standard input was closed."""
         until_s = time.monotonic() + within_s
         while True:
-            self._wait_for_results(min(_POLL_S, max(0.0, until_s - time.monotonic())))
-            try:
+            left_s = min(_POLL_S, max(0.0, until_s - time.monotonic()))
+            tasks = {slot.task: slot for slot in self.slots.values() if slot.task is not None}
+            if tasks:
+                for task in self.ray.wait(list(tasks), num_returns=len(tasks), timeout=left_s)[0]:
+                    self._on_result(tasks[task], task)
+            else:
+                time.sleep(left_s)
+            with contextlib.suppress(queue.Empty):
                 if self.lines.get_nowait() == "":
                     return True
-            except queue.Empty:
-                pass
             if time.monotonic() >= until_s:
                 return False
 
@@ -254,21 +256,14 @@ class _RayDriver:
         ).remote()
         slot.task, slot.is_checking = slot.actor.check.remote(), True
 
-    def _wait_for_results(self, within_s: float) -> None:
-        tasks = {slot.task: slot for slot in self.slots.values() if slot.task is not None}
-        if not tasks:
-            time.sleep(within_s)
-            return
-        done, _ = self.ray.wait(list(tasks), num_returns=len(tasks), timeout=within_s)
-        for task in done:
-            self._on_result(tasks[task], task)
-
     def _on_result(self, slot: _Slot, task: Any) -> None:
         slot.task = None
         try:
             result = self.ray.get(task)
         except Exception as error:  # many types: the actor or its node died, or its environment cannot be created
-            self._fail(slot, "not-started" if slot.is_checking else "lost", _first_and_last_line(error))
+            lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+            text = lines[0] if len(lines) == 1 else f"{lines[0]} {lines[-1]}"  # without the ids in between
+            self._fail(slot, "not-started" if slot.is_checking else "lost", text)
             return
         if not slot.is_checking:
             self._fail(slot, "ended", result)
@@ -288,8 +283,6 @@ class _RayDriver:
         slot.not_before_s = time.monotonic() + _RESTART_S
         _emit("failed", host=slot.key, why=why, text=text)
 
-    # -- shutting down -----------------------------------------------------------------------------------------------
-
     def _shut_down(self) -> None:
         """Wait until hosts have ended, which they do with their links, and kill the rest."""
         serving = [slot.task for slot in self.slots.values() if slot.task is not None and not slot.is_checking]
@@ -307,21 +300,6 @@ class _RayDriver:
             self.ray.shutdown()
 
 
-def _check_reachable(address: str, tried: str) -> None:
-    """Raise unless the address accepts connections. Ray itself would try for minutes."""
-    host, _, port = address.rpartition(":")
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S).close()
-    except (OSError, ValueError) as error:
-        raise _Failed("no-cluster", f"tried {tried}: {error}") from error
-
-
-def _first_and_last_line(error: Exception) -> str:
-    """Return the event and the reason of an error of Ray, without the ids in between."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-    return lines[0] if len(lines) == 1 else f"{lines[0]} {lines[-1]}"
-
-
 def _amounts(resources: dict[str, float]) -> str:
     """Return CPUs, GPUs and custom resources in words, without Ray's internal ones."""
     own = {kind: amount for kind, amount in sorted(resources.items()) if not kind.startswith(("node:", "object_store"))}
@@ -332,10 +310,9 @@ def _host_class() -> type:
     """Return the class of the actor, which is sent by value, so that a node without fanwise can report that."""
 
     class FanwiseHost:
-        """A host of a pool in a process of Ray."""
-
         def check(self) -> tuple[str, str, dict[str, str]]:
             """Return the node's id, its name and its versions. Does not import fanwise."""
+            import contextlib
             import importlib.metadata
             import platform
             import socket
@@ -344,10 +321,8 @@ def _host_class() -> type:
 
             installed = {"Python": platform.python_version()}
             for name in ("fanwise", "torch"):
-                try:
+                with contextlib.suppress(importlib.metadata.PackageNotFoundError):
                     installed[name] = importlib.metadata.version(name)
-                except importlib.metadata.PackageNotFoundError:
-                    pass
             node = ray.get_runtime_context().get_node_id()
             return node, f"{socket.gethostname()} ({ray.util.get_node_ip_address()})", installed
 

@@ -62,16 +62,16 @@ def outcome(handle: object) -> Outcome:
 
 def test_a_job_that_needs_more_than_its_share_gets_the_whole_gpu() -> None:
     with pool_with() as pool:
-        assert pool.needs(gpus=0.5).submit(needs_more_than_a_share).result(within_s=60) == "done"
-        assert pool.stats().jobs_retried == 1
+        handle = submitted(pool.needs(gpus=0.5).submit(needs_more_than_a_share))
+        assert (handle.result(within_s=60), handle.attempt) == ("done", 1)
         assert local_engine(pool).ledger.free().gpus[0].fraction == 1.0
 
 
 def test_by_default_it_fails() -> None:
     with pool_with("fail") as pool:
-        ended = outcome(pool.needs(gpus=0.5).submit(needs_more_than_a_share))
-        assert (ended.kind, ended.retry_alone) == ("out-of-memory", False)
-        assert pool.stats().jobs_retried == 0
+        handle = submitted(pool.needs(gpus=0.5).submit(needs_more_than_a_share))
+        ended = handle.outcome(within_s=60)
+        assert (ended.kind, ended.retry_alone, handle.attempt) == ("out-of-memory", False, 0)
 
 
 @pytest.mark.parametrize(
@@ -82,8 +82,8 @@ def test_the_second_failure_is_final_and_only_a_share_of_a_gpu_can_grow(
     function: Callable[[], None], gpus: float, retried: int
 ) -> None:
     with pool_with() as pool:
-        assert outcome(pool.needs(gpus=gpus).submit(function)).kind == "out-of-memory"
-        assert pool.stats().jobs_retried == retried
+        handle = submitted(pool.needs(gpus=gpus).submit(function))
+        assert (handle.outcome(within_s=60).kind, handle.attempt) == ("out-of-memory", retried)
 
 
 @pytest.mark.parametrize("reuse", [False, True])
@@ -94,7 +94,7 @@ def test_it_waits_for_the_other_jobs_of_the_gpu_and_later_jobs_do_not_overtake_i
         needs = pool.needs(gpus=0.25, reuse=reuse)
         running = [began(needs.submit(exclusive, tmp_path, gate.wait)) for _ in range(2)]
         larger = submitted(needs.submit(exclusive, tmp_path, needs_more_than_a_share))
-        within(60, lambda: pool.stats().jobs_retried == 1 and larger.queued(), "it is queued again")
+        within(60, lambda: larger.attempt == 1 and larger.queued(), "it is queued again")
         later = [submitted(needs.submit(exclusive, tmp_path, has_share)) for _ in range(4)]
         assert all(handle.queued() for handle in later), "though there is room for two of them"
         gate.open(2)

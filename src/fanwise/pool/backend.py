@@ -19,7 +19,6 @@ import shutil
 import sys
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
@@ -32,7 +31,7 @@ from .contract import Engine
 from .current import in_job
 from .modules import modules_needed
 from .runtime_environment import FIXED_VARIABLES, capture_environment
-from .specs import How, RuntimeEnvironment
+from .specs import RuntimeEnvironment
 from .worker_set import WorkerSet
 
 # A kept warm process holds the memory of the user's imports. Consecutive searches start sooner than this.
@@ -188,20 +187,16 @@ atexit.register(release)
 
 
 class PoolEngine(Engine, Protocol):
-    """An engine with the statistics of a pool."""
+    """An engine of a pool. Its methods may be called on any thread."""
 
     @property
     def finished(self) -> int: ...
 
-    @property
-    def started(self) -> Counter[How]:
-        """Numbers of jobs by the way in which their process was started."""
-
     def counts(self) -> tuple[int, int]:
-        """Return the number of running and of waiting jobs. May be called on any thread."""
+        """Return the number of running and of waiting jobs."""
 
     def runtime_environment(self) -> RuntimeEnvironment:
-        """Return the runtime environment of this process for its jobs. May be called on any thread."""
+        """Return the runtime environment of this process for its jobs."""
 
 
 class Running(Protocol):
@@ -236,12 +231,10 @@ class Lifetime:
 
     Attributes:
         closed: never becomes False again.
-        retried: number of repeated jobs.
     """
 
     def __init__(self, make: Callable[[Backend], Running], *, shares_backend: bool = False) -> None:
         self.closed = False
-        self.retried = 0
         self.engine: PoolEngine | None = None
         self.hub: Hub | None = None
         self.folder = Path()

@@ -7,8 +7,6 @@ depend on CUDA_DEVICE_ORDER and CUDA_VISIBLE_DEVICES.
 CUDA_VISIBLE_DEVICES is parsed as by CUDA and torch (`torch.cuda._parse_visible_devices`): the first entry decides
 between numbers and UUIDs; UUIDs may be unique prefixes; an unknown entry ends the list; a duplicate entry empties it. A
 card in MIG mode represents all its instances, which are separate devices.
-
-Files are read below `root`, so that tests can provide a machine.
 """
 
 import math

@@ -1,8 +1,5 @@
 """The engine of a local pool: runs jobs in processes of this machine.
 
-    submit --> backlog --lease free--> worker set starts a process --> ready, reports --> done --> exit: lease returned
-                          \\-> an idle reused worker with the same resources takes it at once
-
 Messages and exits of a process arrive in any order. Jobs that jobs submit are handled like those of the user; they have
 a parent and take their lease from its lease. Used on the event loop's thread, except where stated.
 
@@ -13,7 +10,6 @@ import logging
 import math
 import pickle
 import signal
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -40,7 +36,7 @@ from .outcomes import (
 )
 from .runtime_environment import capture_environment
 from .seeds import job_seed
-from .specs import How, NestedJob, Packed, RuntimeEnvironment
+from .specs import NestedJob, Packed, RuntimeEnvironment
 from .workers import LeasedWorkers
 
 _log = logging.getLogger(__name__)
@@ -90,7 +86,6 @@ class LocalEngine:
         self.worker_set = backend.worker_set
         self._workers = LeasedWorkers(hub, self.worker_set)
         backend.on_hub(lambda: self.worker_set.attach(self, self.machine.gpus, mps=mps))
-        self.started: Counter[How] = self.worker_set.started
 
     def capacity(self) -> Capacity:
         return Capacity((self.machine,))

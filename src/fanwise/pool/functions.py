@@ -1,7 +1,5 @@
 """Functions and arguments that are sent to workers: serialized by value, and checked before they are sent.
 
-    pack(function, args, kwargs) --> Packed (bytes) --> a worker --> unpack_function, unpack_arguments
-
 Functions of `__main__` (scripts, notebook cells), lambdas and local functions are sent by value, with the variables,
 defaults and globals that they use, and so are functions and classes of a module that only this process can import.
 Other functions are sent by name. Objects that cannot be sent are refused in the caller's process, with the path to the

@@ -1,8 +1,5 @@
 """The handle of a submitted job: its result, output and state, and its repetition after a failure.
 
-    Pool.submit --> JobHandle --submit--> engine --on_ready, on_report, on_ended, on_free--> JobHandle
-                        \\-- failed, and retries are left: submitted again
-
 Users may call a handle on any thread. The engine calls it on the event loop's thread. A finished handle keeps the
 outcome and the end of the output, but neither the arguments nor the link.
 """
@@ -54,6 +51,7 @@ class JobHandle:
     Attributes:
         id: the pool's number for the job. A repetition gets a new one.
         seed: seed of random, numpy and torch in its process.
+        attempt: number of repetitions after failures.
         pid, how: its process, and how it was started; None until the process is about to call the function.
     """
 
@@ -66,7 +64,7 @@ class JobHandle:
         self._life = life
         self._request: JobRequest | None = request  # None when the job is done
         self._options: Options | None = options
-        self._attempt = 0
+        self.attempt = 0
         self._job: Job | None = None
         self._outcome: Outcome | None = None
         self._finished = threading.Event()
@@ -93,12 +91,7 @@ class JobHandle:
     def outcome(self, within_s: float | None = None) -> Outcome:
         """Return how the job ended. Blocks until its process is gone.
 
-        Args:
-            within_s: timeout in seconds.
-
-        Raises:
-            DeadlineExceeded: the job has not ended in time. It continues.
-            ClosedError: this process was forked from the submitter before the job ended.
+        Raises DeadlineExceeded and ClosedError like `result`.
         """
         if not self._finished.is_set():
             self._life.check_process()
@@ -133,9 +126,6 @@ class JobHandle:
 
         Args:
             grace_s: seconds after which the job is killed.
-
-        Raises:
-            TypeError, ValueError: `grace_s` is not a number of seconds.
         """
         seconds = grace_of(grace_s)
         self._end(lambda engine, job: engine.end(job, "terminate", grace_s=seconds))
@@ -155,7 +145,7 @@ class JobHandle:
         return printed.out, printed.err
 
     def __repr__(self) -> str:
-        attempt = f", try {self._attempt + 1}" if self._attempt else ""
+        attempt = f", try {self.attempt + 1}" if self.attempt else ""
         process = f", pid {self.pid}" if self.pid is not None else ""
         return f"<JobHandle {self.id} {self.name!r}: {self._describe_state()}{process}{attempt}>"
 
@@ -228,9 +218,9 @@ class JobHandle:
         outcome, request = self._outcome, self._request
         assert outcome is not None and request is not None and self._options is not None, "the outcome comes first"
         allowed = self._options.retries
-        if (outcome.kind == "gpu-fault" or outcome.retry_alone) and self._attempt == 0:
+        if (outcome.kind == "gpu-fault" or outcome.retry_alone) and self.attempt == 0:
             allowed = max(allowed, 1)  # another job may have caused it, or its share was too small
-        is_repeated = outcome.kind not in ("returned", "stopped") and self._attempt < allowed
+        is_repeated = outcome.kind not in ("returned", "stopped") and self.attempt < allowed
         if not is_repeated or self._stopped or self._life.closed:
             return False
         if outcome.kind == "gpu-fault":
@@ -238,9 +228,8 @@ class JobHandle:
         if outcome.retry_alone:
             _log.warning("job %d %r is repeated with the whole GPU: %s", self.id, self.name, outcome.text)
             request = replace(request, resources=replace(request.resources, gpus=1))
-        self._attempt += 1
-        self._request = replace(request, attempt=self._attempt)
-        self._life.retried += 1
+        self.attempt += 1
+        self._request = replace(request, attempt=self.attempt)
         try:
             self._submit()
         except Exception as error:

@@ -1,7 +1,5 @@
 """The interpreters of a pool, seen from its owner: warm processes and spares, launched by the supervisor.
 
-    launch(kind) --> supervisor launches it --> hello: linked --> prepare(function) --> ... --> over
-
 An interpreter is `over` when the supervisor has reported its exit and its link is drained, in either order; only then
 are its actions certain. When the supervisor itself ends, so do all interpreters, and everything that they
 started is killed here, in a thread. The next launch starts a new supervisor.
@@ -128,6 +126,7 @@ class Interpreters:
         self._hub = hub
         self._folder = folder
         self._key = key
+        self._supervisor_log = folder / "supervisor.log"
         self._on_worker = on_worker
         self._on_child_exited = on_child_exited
         self._report_over = on_over
@@ -191,21 +190,11 @@ class Interpreters:
                 env=guard_environment(self.environment, self.lineage),
                 start_new_session=True,
             )
-        config = {
-            "path": own_path(),
-            "tag": self.lineage,
-            "owner_pid": os.getpid(),
-            "folder": str(self._folder),
-            "key": self._key.hex(),
-        }
+        config = {"path": own_path(), "owner_pid": os.getpid(), "folder": str(self._folder), "key": self._key.hex()}
         assert process.stdin is not None, "asked for a pipe"
         with contextlib.suppress(BrokenPipeError), process.stdin as stdin:  # it has exited already
             stdin.write(json.dumps(config).encode() + b"\n")
         return process
-
-    @property
-    def _supervisor_log(self) -> Path:
-        return self._folder / "supervisor.log"
 
     def _request_launch(self, interpreter: Interpreter) -> None:
         assert self._supervisor_link is not None, "called when it is linked"
@@ -243,7 +232,15 @@ class Interpreters:
             interpreter.loading[function_id][1].append(callback)
         else:
             interpreter.loading[function_id] = packed.name, [callback]
-            self._when_linked(interpreter, lambda: self._request_prepare(interpreter, packed, environment))
+            args = (function_id, packed.function, list(packed.modules), environment)
+
+            def request() -> None:
+                assert interpreter.link is not None, "called when it is linked"
+                with contextlib.suppress(FanwiseError):  # it has just ended; the callbacks are called when it is over
+                    reply = interpreter.link.call("prepare", *args)
+                    reply.add_done_callback(lambda reply: self._on_prepared(interpreter, packed, reply))
+
+            self._when_linked(interpreter, request)
 
     def preload(self, interpreter: Interpreter, modules: Sequence[str], environment: RuntimeEnvironment) -> None:
         """Import modules for functions that are not known yet."""
@@ -254,13 +251,6 @@ class Interpreters:
             call()
         else:
             interpreter.when_linked.append(call)
-
-    def _request_prepare(self, interpreter: Interpreter, packed: Packed, environment: RuntimeEnvironment) -> None:
-        assert interpreter.link is not None, "called when it is linked"
-        args = (packed.function_id, packed.function, list(packed.modules), environment)
-        with contextlib.suppress(FanwiseError):  # it has just ended; the callbacks are called when it is over
-            reply = interpreter.link.call("prepare", *args)
-            reply.add_done_callback(lambda reply: self._on_prepared(interpreter, packed, reply))
 
     def _on_prepared(self, interpreter: Interpreter, packed: Packed, reply: Reply) -> None:
         try:

@@ -1,8 +1,5 @@
 """The modules that a function will import, and the user's source files of imported modules.
 
-    function -> its code and nested code -> names -> modules, functions, classes, objects
-                                         -> import statements
-
 The warm process imports these modules before the function is called. Functions and classes that are sent by value (of
 `__main__`, lambdas, local functions) are followed without limit, because unpickling them imports everything that they
 refer to. For a function that is sent by reference, its module imports the rest; only import statements inside it, and

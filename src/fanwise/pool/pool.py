@@ -10,9 +10,7 @@ the pool's event loop thread. Methods may be called on any thread.
 
 import os
 import secrets
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -29,21 +27,10 @@ from .functions import pack
 from .handles import JobHandle, OnReport, Options, submit_job
 from .leases import Gpu, Ledger, Machine, Resources
 from .settings import cluster_of, require_bool, require_int
-from .specs import How, Packed
+from .specs import Packed
 
 if TYPE_CHECKING:
     from .cluster.engine import ClusterEngine
-
-
-@dataclass(frozen=True, slots=True)
-class PoolStats:
-    """Numbers of jobs since the pool was created."""
-
-    jobs_finished: int
-    jobs_retried: int
-    started_by_fork: int
-    started_in_spare: int
-    started_by_reuse: int
 
 
 class Submitter:
@@ -163,8 +150,6 @@ class Pool:
         """Arguments for another pool on the same cluster. Empty without `ray`."""
         return {} if self._cluster is None else self._cluster.as_arguments(os.path.abspath)
 
-    # -- submitting ------------------------------------------------------------------------------------------------
-
     def submit(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> JobHandle | NestedHandle:
         """Run `function(*args, **kwargs)` in its own process on one CPU. Does not block.
 
@@ -230,8 +215,6 @@ class Pool:
         )
         return submit_job(self._life, request, options)
 
-    # -- for other layers ------------------------------------------------------------------------------------------
-
     @property
     def _hub(self) -> Hub:
         self._started()
@@ -250,20 +233,6 @@ class Pool:
         engine = self._started() if self._cluster is not None else None
         assert engine is None or isinstance(engine, ClusterEngine), "the engine of a pool with a cluster"
         return engine
-
-    # -- closing ---------------------------------------------------------------------------------------------------
-
-    def stats(self) -> PoolStats:
-        """Return numbers of jobs since the pool was created."""
-        engine = self._life.engine
-        started: Counter[How] = engine.started if engine else Counter()
-        return PoolStats(
-            jobs_finished=engine.finished if engine else 0,
-            jobs_retried=self._life.retried,
-            started_by_fork=started["fork"],
-            started_in_spare=started["spare"],
-            started_by_reuse=started["reuse"],
-        )
 
     def close(self) -> None:
         """End every job of this pool. Blocks until they are gone. May be called twice.

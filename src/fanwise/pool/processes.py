@@ -2,8 +2,7 @@
 
 Every process of a pool has its lineage as a tag in its environment, such as `4711.1/2/4720`. Executed programs inherit
 it, so orphans can be attributed even after they have left their session. /proc shows the environment at the time of
-exec, and a fork keeps its parent's; so the first process of a pool is started with room behind its tag, and forks write
-their own tag there.
+exec, so forks of the pool's first process show only the tag of that process.
 
 Facts about other processes may be missing, because a process can end at any time. On other systems than Linux, the
 functions that need prctl do nothing.
@@ -24,7 +23,6 @@ from ..links.hub import Hub
 
 TAG = "FANWISE_LINE"
 
-_ROOM = "/" * 24
 _PREFIX = f"{TAG}=".encode()
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -129,28 +127,14 @@ def kill_all(pids: Iterable[int]) -> None:
 # -- tags --------------------------------------------------------------------------------------------------------------
 
 
-def with_room(tag: str) -> str:
-    """Return the value of the tag's variable for a process whose forks get tags of their own."""
-    return tag + _ROOM
-
-
-def set_tag(tag: str) -> None:
-    """Set this process's tag: in `os.environ`, and in /proc if there is room."""
-    os.environ[TAG] = tag
-    start, size = _initial_environment()
-    offset, room = _find_tag(ctypes.string_at(start, size))
-    if len(tag) <= room:
-        ctypes.memmove(start + offset, tag.ljust(room, "/").encode(), room)
-
-
 def tag_of(pid: int) -> str:
-    """Return the tag of a process; empty if it has none or is gone."""
+    """Return the tag in the environment of a process; empty if it has none or is gone."""
     try:
         environment = Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:
         return ""
-    offset, size = _find_tag(environment)
-    return environment[offset : offset + size].decode(errors="replace").rstrip("/")
+    tags = [entry[len(_PREFIX) :] for entry in environment.split(b"\0") if entry.startswith(_PREFIX)]
+    return tags[0].decode(errors="replace") if tags else ""
 
 
 def is_in_lineage(tag: str, lineage: str) -> bool:
@@ -180,24 +164,6 @@ def _is_in_exec(pid: int) -> bool:
     stat = stat_of(pid)
     is_young = time.clock_gettime(time.CLOCK_BOOTTIME) - stat.started_s < _EXEC_S
     return is_empty and is_young and stat.is_running and stat.parent not in _PARENTS_OF_KERNEL_THREADS
-
-
-def _find_tag(environment: bytes) -> tuple[int, int]:
-    """Return offset and size of the tag's value in an environment; zeros if there is none."""
-    offset = 0
-    for entry in environment.split(b"\0"):
-        if entry.startswith(_PREFIX):
-            return offset + len(_PREFIX), len(entry) - len(_PREFIX)
-        offset += len(entry) + 1
-    return 0, 0
-
-
-def _initial_environment() -> tuple[int, int]:
-    """Return address and size of the memory that /proc shows as our environment; see env_start in proc(5)."""
-    stat = Path("/proc/self/stat").read_bytes()
-    fields = stat[stat.rindex(b")") + 2 :].split()  # from the third field on
-    start, end = int(fields[47]), int(fields[48])
-    return start, end - start
 
 
 # -- children of this process ------------------------------------------------------------------------------------------
@@ -235,13 +201,13 @@ class Children:
         self._children[pid] = _Child(pidfd, lineage, stat_of(pid).started_s)
         self._hub.watch(pidfd, lambda _events: self._on_child_exit(pid))
 
-    def add_idle(self, pid: int, lineage: str) -> None:
-        """Watch a child without a job: no other process belongs to it before `begin`."""
+    def add_without_orphans(self, pid: int, lineage: str) -> None:
+        """Watch a child that keeps its orphans, or has none before `begin`: no adopted process belongs to it."""
         self.add(pid, lineage)
         self._children[pid] = self._children[pid]._replace(started_s=math.inf)
 
     def begin(self, pid: int) -> None:
-        """Record that an idle child gets a job: processes that start from now on may belong to it."""
+        """Record that a child gets a job: processes that start from now on may belong to it."""
         if pid in self._children:
             self._children[pid] = self._children[pid]._replace(started_s=boot_s())
 
@@ -303,7 +269,7 @@ class Children:
         if session == ended or session in self._children:
             return session != ended
         tag = tag_of(pid)
-        if tag and not is_in_lineage(os.environ.get(TAG, ""), tag):
+        if tag and not is_in_lineage(os.environ.get(TAG, ""), tag):  # that of a program that a child executed
             return any(is_in_lineage(tag, child.lineage) for child in self._children.values())
         return any(child.started_s <= began_s for child in self._children.values())
 

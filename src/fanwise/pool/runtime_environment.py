@@ -1,7 +1,5 @@
 """The runtime environment of a job: working folder, `sys.path` and environment variables of its submitter.
 
-    submitter: capture_environment(base)  -->  RuntimeEnvironment, sent with the job  -->  worker: apply(environment)
-
 The processes of a pool start with the environment that the pool began with. A job's runtime environment contains the
 differences since then. Variables of the lease (threads, GPUs) and of the pool itself are never taken from the
 submitter.
@@ -16,7 +14,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from .processes import TAG, with_room
+from .processes import TAG
 from .specs import RuntimeEnvironment
 
 # Numeric libraries, JAX and TensorFlow read these.
@@ -68,7 +66,7 @@ def capture_environment(base: Mapping[str, str] | None = None) -> RuntimeEnviron
 def guard_environment(environ: Mapping[str, str], tag: str) -> dict[str, str]:
     """Return the environment in which the first process of a pool is started. `tag`: see `processes`."""
     tunables = f"{environ[_TUNABLES]}:{_HUGE_PAGES}" if environ.get(_TUNABLES) else _HUGE_PAGES
-    return {**environ, **_FORK_SAFE, _TUNABLES: tunables, TAG: with_room(tag)}
+    return {**environ, **_FORK_SAFE, _TUNABLES: tunables, TAG: tag}
 
 
 def forget_tunables() -> None:

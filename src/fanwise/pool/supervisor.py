@@ -30,7 +30,7 @@ from ..links.hub import Hub
 from ..links.link import Request
 from ..links.transports.unix import dial
 from . import mps, warm
-from .processes import TAG, Children, adopt_orphans, kill_descendants, set_tag
+from .processes import TAG, Children, adopt_orphans, kill_descendants
 from .runtime_environment import forget_tunables
 
 # Time for the supervisor to end everything below it after the owner's death, before the guard does.
@@ -45,7 +45,6 @@ def main(config: dict[str, Any]) -> None:
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, _ignore)
     forget_tunables()
-    set_tag(config["tag"])
     adopt_orphans()
     try:
         owner = os.pidfd_open(config["owner_pid"])
@@ -123,7 +122,7 @@ def _supervise(config: dict[str, Any], owner: int, guard_pid: int) -> bool:
         tag = f"{os.environ[TAG]}/mps"
         pid = mps.start_daemon(pipe, visible, tag)
         daemons.append((pipe, pid))
-        children.add(pid, tag)
+        children.add_without_orphans(pid, tag)
         return pid
 
     def launch(child: dict[str, Any]) -> int:
@@ -134,7 +133,7 @@ def _supervise(config: dict[str, Any], owner: int, guard_pid: int) -> bool:
             os.close(owner)
             os.close(guard)
             warm.main_after_fork(child, tag, own_pid)
-        children.add(pid, tag)
+        children.add_without_orphans(pid, tag)
         return pid
 
     def serve(request: Request) -> None:

@@ -38,7 +38,7 @@ from . import runtime_environment, worker
 from .functions import unpack_function
 from .late_imports import call_on_import
 from .modules import Sources
-from .processes import TAG, Children, adopt_orphans, die_with_parent, set_tag, stat_of
+from .processes import TAG, Children, adopt_orphans, die_with_parent, stat_of
 from .specs import JobSpec, Prepared, Refusal, RuntimeEnvironment
 
 # Imported after the first jobs were forked: workers and many objectives use these, but not at the start.
@@ -65,7 +65,7 @@ def main_after_fork(config: dict[str, Any], tag: str, supervisor_pid: int) -> No
     try:
         os.setsid()
         die_with_parent(supervisor_pid)
-        set_tag(tag)
+        os.environ[TAG] = tag
         _main(config)
         code = 0
     except BaseException:
@@ -160,8 +160,6 @@ class _Warm:
                 assert method == "start", method
                 self._start(request, request.args[0])
 
-    # -- preparing -------------------------------------------------------------------------------------------------
-
     def _prepare(
         self, function_id: str, packed: bytes, modules: list[str], environment: RuntimeEnvironment
     ) -> Prepared:
@@ -242,8 +240,6 @@ class _Warm:
         edited = self.inherited.sources.edited()
         return Refusal("stale", ", ".join(str(path) for path in edited[:3])) if edited else None
 
-    # -- starting a job --------------------------------------------------------------------------------------------
-
     def _start(self, request: Request, spec: JobSpec) -> None:
         refusal = self._refusal()
         if refusal is not None:
@@ -288,8 +284,6 @@ class _Warm:
 
         call_on_import(dict.fromkeys(late, notify))
 
-    # -- forking ahead ---------------------------------------------------------------------------------------------
-
     def _fork_ahead(self) -> None:
         """Fork a child for the next job, which halves the gap between two jobs."""
         if self._idle is not None or self._over or not self._children.pids() or self._refusal() is not None:
@@ -306,7 +300,7 @@ class _Warm:
 
         pid = self._fork_worker(receive_job)
         os.close(receiving)
-        self._children.add_idle(pid, f"{os.environ[TAG]}/{pid}")
+        self._children.add_without_orphans(pid, f"{os.environ[TAG]}/{pid}")
         self._idle = pid, sending
 
     def _hand_to_idle(self, spec: JobSpec) -> int | None:

@@ -1,9 +1,5 @@
 """Starts the processes of jobs: forks of the warm process, or spares.
 
-    start(spec, packed) --> function loaded in the warm process? --> start request --> on_started(job, pid)
-                                        refused: unsafe --> a spare                --> on_started(job, pid)
-                                        refused: stale  --> a new warm process
-
 Used on the event loop's thread. A warm process that dies takes its jobs with it; the kernel and the supervisor see to
 that. A job that has not begun is started again by a new warm process, a few times. A job that has begun is not
 repeated.
@@ -11,7 +7,6 @@ repeated.
 
 import logging
 import signal
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,7 +21,7 @@ from .interpreters import Interpreter, Interpreters
 from .leases import Gpu
 from .mps import Variables
 from .runtime_environment import capture_environment
-from .specs import How, JobSpec, Packed, Prepared, Refusal
+from .specs import JobSpec, Packed, Prepared, Refusal
 
 _log = logging.getLogger(__name__)
 
@@ -47,12 +42,7 @@ class WorkerSetEvents(Protocol):
 
 @dataclass(slots=True, eq=False)
 class _Start:
-    """A job without a process.
-
-    Attributes:
-        spare: the spare that is reserved for it.
-        requested_from: the interpreter that got the start request.
-    """
+    """A job without a process, perhaps with a reserved spare, or a start request to an interpreter."""
 
     spec: JobSpec
     packed: Packed
@@ -62,14 +52,9 @@ class _Start:
 
 
 class WorkerSet:
-    """The processes of all jobs. It serves one engine after another, each from `attach` until it `is_settled`.
-
-    Attributes:
-        started: number of jobs by the way in which their process was started.
-    """
+    """The processes of all jobs. It serves one engine after another, each from `attach` until it `is_settled`."""
 
     def __init__(self, hub: Hub, folder: Path, key: bytes) -> None:
-        self.started: Counter[How] = Counter()
         self._hub = hub
         self._events: WorkerSetEvents  # set by `attach`
         self.interpreters = Interpreters(
@@ -92,7 +77,6 @@ class WorkerSet:
     def attach(self, events: WorkerSetEvents, gpus: Sequence[Gpu] = (), *, mps: bool = True) -> None:
         """Start serving an engine with these GPUs. `mps`: run jobs that share a GPU under MPS."""
         self._events = events
-        self.started = Counter()
         self._warned.clear()
         self.mps.attach(gpus, enabled=mps)
 
@@ -213,7 +197,6 @@ class WorkerSet:
         del self._starts[job_id]
         interpreter.pids[pid] = job_id
         self._processes[job_id] = (interpreter, pid)
-        self.started["fork" if interpreter.kind == "warm" else "spare"] += 1
         self._events.on_started(job_id, pid)
         if interpreter.kind == "spare" and (self._idle_spare is None or not self._idle_spare.usable):
             self._idle_spare = self.interpreters.launch("spare")  # for the next job, while this one runs
@@ -286,25 +269,22 @@ class WorkerSet:
         if self._idle_spare is interpreter:
             self._idle_spare = None
         status = interpreter.status or 0
+        why = f"its {interpreter.kind} process (pid {interpreter.pid}) {interpreter.death()}"
         pids, interpreter.pids = interpreter.pids, {}
         for pid, job_id in pids.items():
             del self._processes[job_id]
             is_spare = pid == interpreter.pid
-            why = "" if is_spare else _death_of_parent(interpreter)
-            self._events.on_exited(job_id, status if is_spare else -signal.SIGKILL, why)
-        for start in [start for start in self._starts.values() if start.requested_from is interpreter]:
-            self._on_over_during_start(start, interpreter)
-
-    def _on_over_during_start(self, start: _Start, interpreter: Interpreter) -> None:
-        job_id = start.spec.job_id
-        why = _death_of_parent(interpreter)
-        if self._events.has_begun(job_id):
-            del self._starts[job_id]
-            self._events.on_exited(job_id, -signal.SIGKILL, why)
-            return
-        _log.warning("the %s process ended before job %d began; it is started again", interpreter.kind, job_id)
-        error = WorkerLostError(f"it could not be started in {_MAX_TRIES} tries: {why}")
-        self._try_again(start, pack_error(error))
+            self._events.on_exited(job_id, status if is_spare else -signal.SIGKILL, "" if is_spare else why)
+        for job_id, start in list(self._starts.items()):
+            if start.requested_from is not interpreter:
+                continue
+            if self._events.has_begun(job_id):
+                del self._starts[job_id]
+                self._events.on_exited(job_id, -signal.SIGKILL, why)
+            else:
+                _log.warning("the %s process ended before job %d began; it is started again", interpreter.kind, job_id)
+                error = WorkerLostError(f"it could not be started in {_MAX_TRIES} tries: {why}")
+                self._try_again(start, pack_error(error))
 
     def signal(self, job_id: int, link: Link | None, number: int) -> None:
         """Send a signal to the process of a job, safely if its pid was reused."""
@@ -322,7 +302,3 @@ class WorkerSet:
         self._closed = True
         self._starts.clear()
         self.interpreters.close()
-
-
-def _death_of_parent(interpreter: Interpreter) -> str:
-    return f"its {interpreter.kind} process (pid {interpreter.pid}) {interpreter.death()}"

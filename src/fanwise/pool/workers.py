@@ -100,7 +100,6 @@ class LeasedWorkers:
                 request, worker.request = worker.request, None
                 job.worker, worker.job = worker, job
                 job.ooms_before = ooms_so_far()
-                self._worker_set.started["reuse"] += 1
                 request.answer(job.spec())
                 return True
         return False
@@ -108,7 +107,6 @@ class LeasedWorkers:
     def take_back(self, job: Job) -> None:
         """Undo `hand_over`, because the worker has died or exits instead."""
         assert job.worker is not None, "it was handed over"
-        self._worker_set.started["reuse"] -= 1
         job.worker.job = None
         job.worker = job.exited = None
 

@@ -77,6 +77,6 @@ def test_a_run_that_waits_for_another_says_so(tmp_path: Path, caplog: pytest.Log
 def test_a_pool_is_used_for_one_device_too() -> None:
     with Pool(seed=0, cpus=2) as pool:
         assert fanwise.run(lambda run: (in_job(), current().cpus), devices="cpu", threads=2, pool=pool) == (True, 2)
-        assert pool.stats().jobs_finished == 1
+        assert pool._engine.finished == 1
         with pytest.raises(LeaseError, match=r"1 processes with threads=3 .* room for 0: the pool has 2 CPUs"):
             fanwise.run(averaged, devices="cpu", threads=3, pool=pool)

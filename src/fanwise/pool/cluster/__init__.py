@@ -1,10 +1,5 @@
 """A pool over the nodes of a Ray cluster. Ray places and restarts host processes; jobs use our own links.
 
-    your program                     Ray driver process              each node
-      Pool -> ClusterEngine            with_ray: actors      -->       host actor: Host
-                  placement            reports their state               its own LocalEngine, warm workers
-                  '---------------- link over TLS ----------------------'
-
     placement     assigns jobs to hosts
     engine        the pool's side: an engine as in `contract`
     host          the node's side: a local engine behind a link

@@ -1,9 +1,5 @@
 """The engine of a pool on a cluster: assigns jobs to hosts and passes on their events.
 
-    submit --> placement --a host has room--> submit on its link --> ready, reports, ended, free come back
-    a link ends --> each job of that host ends as lost
-    a host joins --> queued jobs are placed in the same iteration of the loop
-
 Each host is a local engine behind a link (`host`). Jobs that a job submits stay on its host. Does not depend on Ray:
 any process that has the pool's secret and sends `join` is a host. Used on the event loop's thread, except where stated.
 
@@ -15,16 +11,14 @@ import functools
 import logging
 import os
 import sys
-import threading
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from ...base.errors import ClosedError, ClusterError, LeaseError, NotSendableError, WorkerLostError
+from ...base.errors import ClosedError, ClusterError, DeadlineExceeded, LeaseError, NotSendableError, WorkerLostError
 from ...base.text import counted
 from ...links.codec import pack_error
 from ...links.hub import Hub, Timer
-from ...links.link import Link, Reply, Request
+from ...links.link import Link, Request
 from ...links.peers import Ending as LinkEnding
 from ..contract import Capacity, Ending, JobEvents, JobRequest, JobState, Outcome, Output, Ready
 from ..contract import Job as AnyJob
@@ -92,7 +86,6 @@ class ClusterEngine:
         self.loop = hub
         self.seed = seed
         self.finished = 0
-        self.started: Counter[How] = Counter()
         self.hosts: tuple[HostFacts, ...] = ()
         self._patience_s = patience_s
         self._on_hosts = on_hosts
@@ -124,8 +117,6 @@ class ClusterEngine:
         self._prepared = packed
         for link in self._links.values():
             _notify(link, "prepare", packed)
-
-    # -- submitting and ending ---------------------------------------------------------------------------------------
 
     def submit(self, request: JobRequest, events: JobEvents) -> ClusterJob:
         """Queue a job, see `contract.Engine`. If only a lost host could run it, it waits for such a host."""
@@ -163,33 +154,13 @@ class ClusterEngine:
     def output(self, job: AnyJob) -> Output:
         """Return the end of a job's output. Off the loop's thread, this asks the host of a running job."""
         assert isinstance(job, ClusterJob), "a job of this engine"
-        if job.outcome is None and job.begun and not self.loop.is_loop_thread:
-            answered = threading.Event()
-            self.loop.call_soon(lambda: self._request_output(job, answered.set))
-            answered.wait(_OUTPUT_S)
-        return job.printed
-
-    def _request_output(self, job: ClusterJob, callback: Callable[[], None]) -> None:
         link = self._links.get(job.host or "")
-        if link is None or job.outcome is not None:
-            callback()
-            return
-
-        def on_reply(reply: Reply) -> None:
-            with contextlib.suppress(Exception):
-                printed: Output | None = reply.result()
+        if link is not None and job.outcome is None and job.begun and not self.loop.is_loop_thread:
+            with contextlib.suppress(ClosedError, WorkerLostError, DeadlineExceeded):
+                printed: Output | None = link.ask("output", job.id, within_s=_OUTPUT_S)
                 if printed is not None and job.outcome is None:
-                    job.printed = printed
-            callback()
-
-        try:
-            reply = link.call("output", job.id)
-        except (ClosedError, WorkerLostError):
-            callback()
-            return
-        reply.add_done_callback(on_reply)
-
-    # -- hosts -------------------------------------------------------------------------------------------------------
+                    return printed
+        return job.printed
 
     def on_link(self, link: Link) -> None:
         link.handler = self._on_first_message
@@ -238,8 +209,6 @@ class ClusterEngine:
         self._finish_waiting()
         self._place()
 
-    # -- messages of hosts -------------------------------------------------------------------------------------------
-
     def _on_message(self, host: str, request: Request) -> None:
         """Handle a message about a job. Messages about finished or moved jobs come too late."""
         job = self._jobs.get(request.args[0])
@@ -264,7 +233,6 @@ class ClusterEngine:
 
     def _ready(self, job: ClusterJob, pid: int, age_s: float, how: How) -> None:
         job.begun = True
-        self.started[how] += 1
         facts = self._facts.get(job.host or "")
         node = "" if facts is None else str(facts)
         self._call(lambda: job.events.on_ready(job, Ready(pid, self.loop.now_s() - age_s, how, node)))
@@ -286,8 +254,6 @@ class ClusterEngine:
             call()
         except BaseException:  # of user code, on our thread
             _log.exception("an event handler of a job failed; the pool continues")
-
-    # -- placing -----------------------------------------------------------------------------------------------------
 
     def _place(self) -> None:
         if self._closed:

@@ -36,8 +36,6 @@ class HostFacts:
     Attributes:
         key: identifies the host process. A new process for the same node has a new key.
         node: the cluster's id of its node.
-        address, hostname: of its node.
-        pid: its process.
         machine: the resources that its jobs share.
     """
 
@@ -172,7 +170,6 @@ def serve(key: str, node: str, address: str, bundle: Mapping[str, float], listen
     """Run jobs on this machine for a pool. Blocks until the link ends. Return the reason of the end.
 
     Args:
-        key: identifies this host process.
         node, address: the cluster's id and address of this machine.
         bundle: amounts of CPU, GPU and memory that belong to the pool.
         listener: host, port and secret of the pool.

@@ -18,6 +18,7 @@ from ...base.errors import ClusterError, NotInstalled
 from ...base.text import counted
 from ...links.hub import Hub
 from ...links.shared_secret import new_secret
+from ..output import tail
 from ..runtime_environment import own_path
 from ..settings import ClusterSettings
 from .engine import ClusterEngine
@@ -30,7 +31,6 @@ _BOOT = (
     "from fanwise.pool.cluster import with_ray; with_ray.main(c)"
 )
 _EXIT_S = 15.0
-_MAX_LINES = 20
 _ANSWER_S = 5.0
 _POLL_S = 0.2
 
@@ -85,13 +85,8 @@ class RayProcess:
                     self._on_event(json.loads(line))
         self._process.wait()
         self._close_stdin()
-        text = f"exit code {self._process.returncode}\n{self.last_lines()}".rstrip()
+        text = f"exit code {self._process.returncode}\n{tail(self._log)}".rstrip()
         self._on_event({"kind": "gone", "text": text})
-
-    def last_lines(self) -> str:
-        with contextlib.suppress(OSError):
-            return "\n".join(self._log.read_text(errors="replace").splitlines()[-_MAX_LINES:])
-        return ""
 
     def _close_stdin(self) -> None:
         assert self._process.stdin is not None, "asked for a pipe"
@@ -195,9 +190,8 @@ class ClusterStart:
         while self._expected is None:
             self._raise_fatal()
             if time.monotonic() >= until_s:
-                assert self._process is not None, "it was started"
                 self._raise_for_token()
-                output = self._process.last_lines()
+                output = tail(self._folder / "ray.log")
                 raise ClusterError(
                     f"Ray did not answer within {self._settings.start_within_s:g} s at {self._settings.address!r}"
                     + (f"; its last output:\n{output}" if output else ", and printed nothing")
@@ -230,13 +224,11 @@ class ClusterStart:
 
     def _raise_for_token(self) -> None:
         """Raise if the cluster requires a token, which Ray reports only in its log until the timeout."""
-        if self._process is not None and "Unauthenticated" in self._process.last_lines():
+        if "Unauthenticated" in tail(self._folder / "ray.log"):
             raise ClusterError(
                 f"the Ray cluster at {self._settings.address!r} requires a token. Set RAY_AUTH_MODE=token"
                 f" for Ray to take the token of RAY_AUTH_TOKEN or ~/.ray/auth_token; `ray get-auth-token` shows it"
             )
-
-    # -- events, on other threads ------------------------------------------------------------------------------------
 
     def _on_hosts(self, hosts: tuple[HostFacts, ...]) -> None:
         with self._changed:

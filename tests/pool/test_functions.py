@@ -3,7 +3,6 @@
 import functools
 import importlib.util
 import io
-import pickle
 import socket
 import subprocess
 import sys
@@ -304,12 +303,6 @@ def test_arguments_are_named_by_position_or_keyword() -> None:
     assert "argument 'data' of len -> a _thread.lock\n" in refused(len, 1, data={"x": lock})
 
 
-def test_an_object_that_holds_itself_is_no_trap() -> None:
-    store = Store()
-    store.table["self"] = [store, threading.Lock()]
-    assert "argument 1 of len -> a _thread.lock\n" in refused(len, store)
-
-
 def numbers() -> Iterator[int]:
     yield 1
 
@@ -405,10 +398,6 @@ def test_functions_without_a_plain_result_are_refused(function: Callable[..., An
         pack(function)
     assert text in str(caught.value)
     assert "  right:  pool.submit(lambda" in str(caught.value)
-
-
-def test_packed_functions_are_plain_pickles() -> None:
-    assert pickle.loads(pack(lambda: 5).function)() == 5
 
 
 def test_functions_of_a_module_that_only_this_process_can_find_travel_by_value(tmp_path: Path) -> None:

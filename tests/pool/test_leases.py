@@ -61,31 +61,6 @@ def test_n_jobs_of_one_nth_fit_on_one_gpu(number: int) -> None:
     assert ledger.take(Resources(gpus=1 / number), number) is None
 
 
-def test_parts_fill_one_gpu_before_they_open_another() -> None:
-    ledger = Ledger(BOX)
-    lent = [ledger.take(Resources(gpus=part), job) for job, part in enumerate([0.5, 0.75, 0.25, 0.25, 0.25])]
-    assert [lease.gpus[0].visible for lease in lent if lease] == ["a", "b", "b", "a", "a"]
-    assert ledger.free() == Lease(cpus=1, gpus=shares(c=1.0), memory_bytes=100)
-    whole = ledger.take(Resources(gpus=1), "whole")
-    assert whole is not None
-    assert whole.gpus == shares(c=1.0)
-
-
-def test_a_whole_gpu_is_not_lent_while_a_part_of_it_is() -> None:
-    ledger = Ledger(Machine(4, 100, gpus("a")))
-    ledger.take(Resources(gpus=0.1), "small")
-    assert ledger.take(Resources(gpus=1), "large") is None
-    assert ledger.give_back("small")
-    assert ledger.take(Resources(gpus=1), "large") == Lease(1, shares(a=1.0), 0)
-
-
-def test_what_came_back_twice_is_lent_once() -> None:
-    ledger = Ledger(Machine(2, 100))
-    ledger.take(Resources(cpus=2), 1)
-    assert [ledger.give_back(1), ledger.give_back(1), ledger.give_back(99)] == [True, False, False]
-    assert ledger.free().cpus == 2
-
-
 def test_jobs_inside_a_job_divide_its_lease() -> None:
     outer = Ledger(BOX).take(Resources(cpus=3, gpus=2, memory_bytes=60), "trial")
     assert outer is not None

@@ -234,24 +234,6 @@ def test_a_reused_process_is_kept_with_idle_executors_and_daemon_threads(
     assert submitted(reuse.submit(os.getpid)).result(within_s=60) == handle.pid
 
 
-def leaves_many() -> list[int]:
-    leaves_a_process_pool()
-    leaves_a_process()
-    return leaves_a_subprocess()
-
-
-def test_processes_that_a_function_left_are_gone_with_its_job_in_a_new_interpreter(
-    starts_a_thread: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    with Pool(cpus=1, seed=3) as own:
-        own.submit(in_a_spare, list).result(within_s=60)
-        caplog.clear()  # that it cannot be forked was logged
-        handle = submitted(own.submit(in_a_spare, leaves_many))
-        pids = handle.result(within_s=60)
-        assert (handle.how, caplog.text) == ("spare", "")
-        assert len(pids) == 4 and [pid for pid in pids if is_alive(pid)] == []
-
-
 def test_a_process_that_ignores_sigterm_is_killed_and_named(pool: Pool, caplog: pytest.LogCaptureFixture) -> None:
     def leaves() -> list[int]:
         shell = "trap '' TERM; echo ready; while :; do sleep 0.1; done"

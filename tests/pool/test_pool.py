@@ -16,14 +16,6 @@ from fanwise.pool import JobHandle, Pool, Reply, current
 from fanwise.testing import within
 
 
-def test_each_job_has_a_process_of_its_own(pool: Pool) -> None:
-    handles = [submitted(pool.submit(os.getpid)) for _ in range(6)]
-    pids = [handle.result(within_s=30) for handle in handles]
-    assert [handle.pid for handle in handles] == pids
-    assert len(set(pids)) == 6
-    assert {handle.how for handle in handles} == {"fork"}
-
-
 def test_big_results_come_back_equal_and_writable(pool: Pool) -> None:
     def many() -> dict[str, Any]:
         return {

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from fanwise.base.errors import ClosedError
-from fanwise.pool import JobHandle, Pool, current
+from fanwise.pool import Pool, current
 
 
 @pytest.fixture(scope="module")
@@ -26,24 +26,6 @@ def torch_pool() -> Iterator[Pool]:
 
 def draw() -> tuple[float, float, float]:
     return random.random(), float(np.random.random()), float(torch.rand(()))
-
-
-def test_torch_is_imported_before_the_fork(torch_pool: Pool) -> None:
-    def loaded() -> tuple[bool, float]:
-        there = "torch" in sys.modules
-        return there, float(torch.ones(3).sum())
-
-    handle = torch_pool.submit(loaded)
-    assert isinstance(handle, JobHandle)
-    assert handle.result(within_s=120) == (True, 3.0)
-    assert handle.how == "fork"
-
-
-def test_random_states_differ_between_jobs_and_repeat_for_the_same_number(torch_pool: Pool) -> None:
-    states = [torch_pool.submit(draw).result(within_s=30) for _ in range(3)]
-    assert [len(set(values)) for values in zip(*states, strict=True)] == [3, 3, 3]
-    again = [torch_pool.needs(number=77).submit(draw).result(within_s=30) for _ in range(2)]
-    assert again[0] == again[1]
 
 
 def test_a_job_that_imports_torch_itself_starts_from_the_same_state(
@@ -133,11 +115,3 @@ def test_data_loading_workers_work_and_send_nothing(torch_pool: Pool) -> None:
     handle = torch_pool.needs(on_report=hear).submit(load)
     assert handle.result(within_s=60) == [(0, 1), (1, 1), (2, 1), (3, 1)]
     assert heard == [{"from the job": 4}]
-
-
-def test_no_gpu_is_seen_or_touched_without_a_lease_on_one(torch_pool: Pool) -> None:
-    def look() -> tuple[bool, bool, str]:
-        touched: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]  # torch's
-        return torch.cuda.is_available(), touched, os.environ["CUDA_VISIBLE_DEVICES"]
-
-    assert torch_pool.submit(look).result(within_s=30) == (False, False, "")

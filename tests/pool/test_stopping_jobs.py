@@ -38,22 +38,6 @@ def test_a_stop_is_not_swallowed_by_except_exception_and_cleaning_up_is_done(poo
     assert (tmp_path / "cleaned").exists()
 
 
-def test_a_stop_that_is_ignored_is_followed_by_a_kill(pool: Pool, tmp_path: Path) -> None:
-    def deaf() -> None:
-        while True:
-            try:
-                (tmp_path / "ready").touch()
-                signal.pause()
-            except BaseException:
-                continue
-
-    handle = began(pool.submit(deaf))
-    within(30, (tmp_path / "ready").exists, "the job is inside its try")
-    outcome = stopped(handle, grace_s=0.2)
-    assert outcome.kind == "signal"
-    assert "ended by SIGKILL, because it did not end in time after a stop" in outcome.text
-
-
 def test_a_second_stop_may_shorten_the_grace(pool: Pool, tmp_path: Path) -> None:
     def deaf() -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -17,19 +17,6 @@ def gpus(count: int) -> tuple[Gpu, ...]:
     return tuple(Gpu(index, f"GPU-{index}", "", 0, f"GPU-{index}") for index in range(count))
 
 
-def test_a_big_job_is_not_passed_by() -> None:
-    placement = JobPlacement()
-    placement.join("a", Machine(4, 0))
-    placement.add(1, SMALL)
-    placement.add(2, BIG)
-    placement.add(3, SMALL)
-    assert placement.place() == [Placed(1, "a")]
-    placement.release(1)
-    assert placement.place() == [Placed(2, "a")]
-    placement.release(2)
-    assert placement.place() == [Placed(3, "a")]
-
-
 def test_jobs_go_where_most_cpus_are_free() -> None:
     placement = JobPlacement()
     placement.join("a", Machine(2, 0))
@@ -63,14 +50,6 @@ def test_jobs_of_one_group_fill_one_host_before_the_next() -> None:
     assert placement.groups == {}
 
 
-def test_a_job_does_not_span_two_machines() -> None:
-    placement = JobPlacement()
-    placement.join("a", Machine(2, 0))
-    placement.join("b", Machine(2, 0))
-    placement.add(1, BIG)
-    assert placement.place() == [] and placement.stuck == 1
-
-
 def test_what_only_a_lost_host_could_run_is_stuck_until_such_a_host_comes() -> None:
     placement = JobPlacement()
     placement.join("a", Machine(4, 0))
@@ -81,17 +60,6 @@ def test_what_only_a_lost_host_could_run_is_stuck_until_such_a_host_comes() -> N
     assert placement.place() == [] and placement.stuck == 1
     placement.join("c", Machine(4, 0))
     assert placement.stuck is None and placement.place() == [Placed(1, "c")]
-
-
-def test_a_lost_host_tells_its_jobs_and_late_words_of_them_change_nothing() -> None:
-    placement = JobPlacement()
-    placement.join("a", Machine(2, 0))
-    placement.add(1, SMALL)
-    placement.add(2, SMALL)
-    placement.place()
-    assert placement.leave("a") == [1, 2] and placement.leave("a") == []
-    placement.release(1)
-    assert (placement.host_of, placement.needs) == ({}, {})
 
 
 # -- any order of everything -------------------------------------------------------------------------------------------

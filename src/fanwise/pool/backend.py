@@ -187,7 +187,7 @@ atexit.register(release)
 
 
 class PoolEngine(Engine, Protocol):
-    """An engine of a pool. Its methods may be called on any thread."""
+    """An engine of a pool. The methods added here may be called on any thread."""
 
     @property
     def finished(self) -> int: ...

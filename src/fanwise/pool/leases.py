@@ -150,7 +150,7 @@ class Ledger:
         if problem := self._why_impossible(resources):
             raise LeaseError(
                 f"{problem} The job would wait for ever, so it was refused: ask for less, or start it where there is "
-                f"more (`fanwise devices` lists what was found and why)."
+                f"more (see `fanwise devices`)."
             )
 
     def take(self, resources: Resources, holder: Hashable) -> Lease | None:

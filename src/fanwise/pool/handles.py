@@ -147,16 +147,13 @@ class JobHandle:
     def __repr__(self) -> str:
         attempt = f", try {self.attempt + 1}" if self.attempt else ""
         process = f", pid {self.pid}" if self.pid is not None else ""
-        return f"<JobHandle {self.id} {self.name!r}: {self._describe_state()}{process}{attempt}>"
-
-    def _describe_state(self) -> str:
-        outcome = self._outcome
-        if self.done() and outcome is not None:
-            reason = outcome.text.partition("\n")[0]
+        state: str = self._state()
+        if self.done() and self._outcome is not None:
+            reason = self._outcome.text.partition("\n")[0]
             if len(reason) > _MAX_REASON_CHARS:
                 reason = f"{reason[: _MAX_REASON_CHARS - 3]}..."
-            return outcome.kind if outcome.kind == "returned" else f"{outcome.kind} ({reason})"
-        return self._state()
+            state = self._outcome.kind if self._outcome.kind == "returned" else f"{self._outcome.kind} ({reason})"
+        return f"<JobHandle {self.id} {self.name!r}: {state}{process}{attempt}>"
 
     def _state(self) -> JobState:
         job = self._job

@@ -122,7 +122,7 @@ def _supervise(config: dict[str, Any], owner: int, guard_pid: int) -> bool:
         tag = f"{os.environ[TAG]}/mps"
         pid = mps.start_daemon(pipe, visible, tag)
         daemons.append((pipe, pid))
-        children.add_without_orphans(pid, tag)
+        children.add(pid, tag)
         return pid
 
     def launch(child: dict[str, Any]) -> int:

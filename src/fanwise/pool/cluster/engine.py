@@ -27,7 +27,7 @@ from ..leases import Machine
 from ..outcomes import exception_outcome, never_began
 from ..runtime_environment import capture_environment, without_python
 from ..seeds import job_seed
-from ..specs import How, Packed, RuntimeEnvironment
+from ..specs import Packed, RuntimeEnvironment
 from .host import HostFacts
 from .placement import JobPlacement
 
@@ -217,7 +217,10 @@ class ClusterEngine:
             return
         match request.method:
             case "ready":
-                self._ready(job, *request.args[1:])
+                _, pid, age_s, how = request.args
+                job.begun = True
+                ready = Ready(pid, self.loop.now_s() - age_s, how, str(self._facts.get(host, "")))
+                self._call(lambda: job.events.on_ready(job, ready))
             case "report" if job.outcome is None:
                 job.events.on_report(Report(job, request))
             case "ended" if job.outcome is None:
@@ -230,12 +233,6 @@ class ClusterEngine:
                 self._finish(job, Outcome("lost", "its host has forgotten it"))
             case method:
                 request.fail(LookupError(f"unexpected message of a host: {method!r}"))
-
-    def _ready(self, job: ClusterJob, pid: int, age_s: float, how: How) -> None:
-        job.begun = True
-        facts = self._facts.get(job.host or "")
-        node = "" if facts is None else str(facts)
-        self._call(lambda: job.events.on_ready(job, Ready(pid, self.loop.now_s() - age_s, how, node)))
 
     def _finish(self, job: ClusterJob, outcome: Outcome) -> None:
         if self._jobs.pop(job.id, None) is None:

@@ -207,7 +207,7 @@ def test_a_notice_to_a_peer_that_is_gone_finds_the_end_without_a_hub(a: Hub) -> 
     link.on_ended(lambda link, ending: endings.append(ending))
     theirs.close()
     link.notify("first")
-    assert endings == [Ending(False, "the other side ended without a goodbye", True)]
+    assert endings == [Ending(False, "the other side ended without a goodbye")]
     with pytest.raises(WorkerLostError, match="'second' cannot be told: the link to process 0 has ended"):
         link.notify("second")
 

@@ -18,8 +18,7 @@ from typing import Any, NamedTuple
 from ..base import errors
 from ..base.errors import RemoteError, WireError
 from ..tensor.wire import array_reducers
-from .error_reducer import parts_of_error, rebuild_error
-from .pickler import Pickler, Table
+from .pickler import Pickler, Table, parts_of_error, rebuild_error
 from .plain import Plain
 
 # Well below what a peer takes; the rest goes inside the pickle.

@@ -28,6 +28,8 @@ from ..base.clocks import Clock, SystemClock
 from ..base.errors import ClosedError
 
 READ, WRITE = select.EPOLLIN, select.EPOLLOUT
+SPIN_S = 200e-6
+WAITS_SKIPPED_MAX = 255
 
 _log = logging.getLogger(__name__)
 _hubs: "weakref.WeakSet[Hub]" = weakref.WeakSet()
@@ -92,6 +94,28 @@ class Alarm:
         with self._lock:
             self._due_s = None
         self._ring()
+
+
+class Spinning:
+    """The history of the spins of one waiter. Used by one thread at a time."""
+
+    __slots__ = ("_penalty", "_to_skip")
+
+    def __init__(self) -> None:
+        self._penalty = 0
+        self._to_skip = 0
+
+    def is_due(self) -> bool:
+        """Return True if the wait that begins now should spin first. Call `ended` afterwards if so."""
+        if self._to_skip:
+            self._to_skip -= 1
+            return False
+        return True
+
+    def ended(self, *, seen: bool) -> None:
+        """`seen`: whether bytes arrived during the spin."""
+        self._penalty = 0 if seen else min(2 * self._penalty + 1, WAITS_SKIPPED_MAX)
+        self._to_skip = self._penalty
 
 
 # The kernel takes no more than 2**31 ms; who waits longer looks at the clock once a day.

@@ -63,7 +63,6 @@ from .frames import Frame, FrameReader, Limits, Mark
 from .hub import WRITE, Alarm, Hub
 from .message_limits import fitted
 from .peers import Ending, Peer, PeerWatch
-from .reused_memory import received
 from .sender import Sender
 from .shared_memory.sharing import Sharing, shared
 from .transports.resumable import ResumableWire
@@ -343,7 +342,7 @@ class Link:
         self.asked: dict[int, Request] = {}  # calls of the peer that are not answered
         self._alarm = Alarm(hub, self._expire)
         self._limits = self._taken_there = limits = fitted(limits)
-        self._reader, self._unhandled = FrameReader(limits, received.buffer), deque[Frame]()
+        self._reader, self._unhandled = FrameReader(limits), deque[Frame]()
         self._sender = Sender(hub, wire)
         self._resumable = wire if isinstance(wire, ResumableWire) else None
         if self._resumable is not None:
@@ -443,13 +442,10 @@ class Link:
             self._sender.put_last(frames.encode(frames.GOODBYE, 0, reason.encode()))
             self._finish_end()
 
-    def lose(self, reason: str, *, dead: bool = False) -> None:
-        """End the link because the peer is lost: open calls fail. Never blocks, never raises.
-
-        `dead`: its process has ended; else it may only be out of reach.
-        """
+    def lose(self, reason: str) -> None:
+        """End the link because the peer is lost: open calls fail. Never blocks, never raises."""
         if self._pid == os.getpid():
-            self._end(Ending(False, reason, dead))
+            self._end(Ending(False, reason))
 
     @property
     def frame_bytes(self) -> int:
@@ -883,7 +879,7 @@ class Link:
                     unhandled.extend(reader.filled(size))
                 mark = None
                 if size < 0:
-                    self._end(self._death or Ending(False, "the other side ended without a goodbye", True))
+                    self._end(self._death or Ending(False, "the other side ended without a goodbye"))
                     return False
                 if size == 0:
                     if num_reads:
@@ -1176,7 +1172,7 @@ class Link:
     # -- the end ---------------------------------------------------------------------------------------------------
 
     def _peer_ended(self) -> None:
-        self._death = Ending(False, f"{self.peer} ended", True)
+        self._death = Ending(False, f"{self.peer} ended")
         # Its children may hold the socket open. What it sent before can still be read; then comes the end.
         self._wire.hang_up()
         self._read(to_the_end=True)

@@ -23,16 +23,10 @@ class Peer(NamedTuple):
 
 
 class Ending(NamedTuple):
-    """How a link ended.
-
-    Attributes:
-        clean: one side closed it on purpose.
-        dead: the other side's process has ended, or has given the link up; else it may only be out of reach.
-    """
+    """How a link ended. `clean`: one side closed it on purpose."""
 
     clean: bool
     reason: str
-    dead: bool = False
 
 
 class PeerWatch:

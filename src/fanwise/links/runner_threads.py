@@ -28,8 +28,7 @@ from threading import get_ident
 from typing import Protocol
 
 from ..base.errors import ClosedError
-from .hub import Hub
-from .transports.spinning import SPIN_S, Spinning
+from .hub import SPIN_S, Hub, Spinning
 
 _log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ waits. The stream is over, and its link lost, when
 - the listener refuses the stream, or its port refuses the connection: its process has ended
 - the port of the peer accepts connections, but no stream was resumed for `BUSY_S`
 - the peer gave no sign of life for `UNREACHABLE_S`; the listener waits only `RETURN_S`, because a dialer that lives
-  connects at once. A dialer that listens at a port of its own tells it in the opening, for `port_probe`.
+  connects at once. A dialer that listens at a port of its own tells it in the opening, for `PortProbe`.
 
 Only streams whose event loop is driven are resumed; others end with their connection.
 
@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ...base.errors import FanwiseError, WireError
 from ..session import ACKNOWLEDGE_EVERY_BYTES, Session
-from .port_probe import PortProbe
+from .liveness import PortProbe
 from .wires import Buffer
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-Lose = Callable[..., None]
+Lose = Callable[[str], None]
 
 BUSY_S, UNREACHABLE_S, RETURN_S = 30.0, 5.0, 0.8
 _ATTEMPT_S = 2.0
@@ -187,7 +187,7 @@ class ResumableWire:
         self._probe: PortProbe | None = None
 
     def attach(self, sender: "Sender", lose: Lose) -> None:
-        """Set the sender of the link, and how to end the link when the stream is over: `lose(reason, dead=...)`."""
+        """Set the sender of the link, and how to end the link when the stream is over: `lose(reason)`."""
         self._sender, self._lose = sender, lose
 
     @property
@@ -418,10 +418,10 @@ class ResumableWire:
                 self._connect_once(connect)
                 return
             except Refused:
-                self._end("its connection was cut, and its process has closed the link or is another one", dead=True)
+                self._end("its connection was cut, and its process has closed the link or is another one")
                 return
             except ConnectionRefusedError:
-                self._end("its connection was cut, and nobody listens at its address", dead=True)
+                self._end("its connection was cut, and nobody listens at its address")
                 return
             except TimeoutError as error:  # the host accepts connections for a busy process
                 is_busy, reason = True, str(error) or "it does not answer"
@@ -445,7 +445,7 @@ class ResumableWire:
         now_s = self._hub.clock.now_s()
         is_alive = self._probe is not None and self._probe.is_open(now_s)
         if now_s - self._cut_s > (BUSY_S if is_alive else RETURN_S):
-            self._end("its connection was cut, and it did not connect again", dead=not is_alive)
+            self._end("its connection was cut, and it did not connect again")
             return
         self._hub.call_at(now_s + _PROBE_EVERY_S, partial(self._wait_for_dialer, number))
 
@@ -495,11 +495,11 @@ class ResumableWire:
         else:
             connection.close()
 
-    def _end(self, reason: str, *, dead: bool = False) -> None:
+    def _end(self, reason: str) -> None:
         """The stream is over. By any thread."""
         lose = self._lose
         if lose is not None:
-            self._hub.call_soon(partial(lose, reason, dead=dead))
+            self._hub.call_soon(partial(lose, reason))
 
     # -- the end ---------------------------------------------------------------------------------------------------
 

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from ...base.errors import WireError
 from ...base.version import VERSION
-from ..security.hello import HELLO_SIZE, check_hello, hello
+from ..security.handshake import HELLO_SIZE, check_hello, hello
 from .wires import Buffer, polled, timeout_ms
 
 _RECORD_BYTES = 1 << 14  # of TLS, at most
@@ -123,10 +123,6 @@ class TlsWire:
         self._is_torn = True
         self._end()
         self.hang_up()
-
-    @property
-    def owes(self) -> bool:
-        return bool(self._unsent)
 
     def write(self, parts: Sequence[Buffer]) -> int:
         if self._is_torn:

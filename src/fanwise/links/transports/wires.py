@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from .spinning import SPIN_S, Spinning
+from ..hub import SPIN_S, Spinning
 
 Buffer = bytes | bytearray | memoryview
 _PARTS_A_CALL = 64  # well under IOV_MAX

@@ -15,7 +15,7 @@ from fanwise.links import frames
 from fanwise.links.flow_control.credits import WINDOW_MIN
 from fanwise.links.hub import Hub
 from fanwise.links.link import TAKEN, Cancelled, Link, Reply, Request
-from fanwise.links.transports.unix import memory_links
+from fanwise.links.transports.unix import link_pair
 
 # Any throughout: what is asked and answered.
 
@@ -43,7 +43,7 @@ class Two:
 
     def __init__(self) -> None:
         self.hubs = Hub(name="near"), Hub(name="far")
-        self.near, self.far = memory_links(*self.hubs)
+        self.near, self.far = link_pair(*self.hubs)
         self.requests: list[Request] = []
         self.heard: list[Heard] = []
         self.late: list[object] = []

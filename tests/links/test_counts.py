@@ -18,7 +18,7 @@ from fanwise.links.counts import LATENCY_BOUNDS_S, TIMED_EVERY, TIMED_SINGLY, La
 from fanwise.links.flow_control.credits import WINDOW_MAX
 from fanwise.links.hub import Hub
 from fanwise.links.link import Link, Request
-from fanwise.links.transports.unix import UnixListener, dial, memory_links, new_key
+from fanwise.links.transports.unix import UnixListener, dial, link_pair, new_key
 from fanwise.links.transports.wires import SocketWire
 from fanwise.testing import within
 
@@ -156,7 +156,7 @@ def test_a_call_takes_from_when_it_is_sent_until_its_answer_is_read() -> None:
     hub, other = Hub(name="near", clock=clock), Hub(name="far")
     for one in (hub, other):
         one.start()
-    pair = Pair(*memory_links(hub, other))
+    pair = Pair(*link_pair(hub, other))
     for link in (pair.near, pair.far):
         link.open()
     reply = pair.near.call_on_credit("x")

@@ -17,8 +17,8 @@ from fanwise.links.codec import dumps
 from fanwise.links.hub import Hub
 from fanwise.links.link import Link, Reply, Request
 from fanwise.links.peers import Ending
-from fanwise.links.transports.unix import memory_links
-from fanwise.links.transports.wires import MemoryWire, SocketWire
+from fanwise.links.transports.unix import link_pair
+from fanwise.links.transports.wires import SocketWire
 from fanwise.testing import within
 
 T = TypeVar("T")
@@ -241,7 +241,7 @@ def test_asking_a_peer_that_never_reads_ends_at_its_limit_also_while_it_is_sent(
 @pytest.mark.parametrize("way", ["ask", "call", "notify"])
 @pytest.mark.parametrize("much", [np.ones(1 << 16, np.uint8), "x" * (1 << 16)], ids=["buffer", "head"])
 def test_what_the_other_side_would_refuse_is_not_sent_and_the_link_goes_on(a: Hub, way: str, much: object) -> None:
-    left, right = memory_links(a, a, limits=frames.Limits(frame_bytes=1 << 15))
+    left, right = link_pair(a, a, limits=frames.Limits(frame_bytes=1 << 15))
     left.open()
     right.open()
     right.handler = echo
@@ -253,7 +253,7 @@ def test_what_the_other_side_would_refuse_is_not_sent_and_the_link_goes_on(a: Hu
 
 
 def test_what_the_other_side_says_that_it_takes_counts(a: Hub) -> None:
-    left, right = memory_links(a, a)
+    left, right = link_pair(a, a)
     left.open()
     right.open()
     right.handler = echo
@@ -266,7 +266,7 @@ def test_what_the_other_side_says_that_it_takes_counts(a: Hub) -> None:
 
 
 def test_an_answer_that_the_caller_would_refuse_is_an_error_there_and_the_link_goes_on(a: Hub) -> None:
-    left, right = memory_links(a, a, limits=frames.Limits(frame_bytes=1 << 15))
+    left, right = link_pair(a, a, limits=frames.Limits(frame_bytes=1 << 15))
     left.open()
     right.open()
     right.handler = lambda request: request.answer(np.ones(request.args[0], np.uint8))
@@ -334,7 +334,7 @@ def test_a_close_from_another_thread_wakes_who_is_blocked_in_sending(a: Hub) -> 
 
 
 def test_waiting_on_the_hubs_own_thread_is_refused_and_nothing_is_sent(a: Hub, b: Hub) -> None:
-    near, far = memory_links(a, b)
+    near, far = link_pair(a, b)
     near.open()
     got: list[str] = []
     far.handler = lambda request: got.append(request.method)
@@ -443,36 +443,6 @@ def test_an_interrupt_after_bytes_were_read_loses_none(a: Hub, b: Hub, monkeypat
     assert near.ask("echo", 1, within_s=10.0) == (1,)
 
 
-def test_a_call_to_oneself_that_is_interrupted_when_it_was_sent_arrives_once(
-    a: Hub, b: Hub, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    near_wire, far_wire = MemoryWire.pair()
-    near, far, got, hits = Link(a, near_wire), Link(b, far_wire), list[object](), [1]
-
-    def handler(request: Request) -> None:
-        got.append(request.args[0])
-        request.answer()
-
-    far.handler = handler
-    near.open()
-    far.open()
-    call_soon = b.call_soon
-
-    def interrupted(callback: Callable[[], None]) -> None:
-        if hits:
-            hits.clear()
-            raise KeyboardInterrupt
-        call_soon(callback)
-
-    monkeypatch.setattr(b, "call_soon", interrupted)
-    b.start()
-    with pytest.raises(KeyboardInterrupt):
-        near.call("note", 0)
-    within(10.0, lambda: got == [0], "the call has arrived")
-    near.ask("note", 1, within_s=10.0)
-    assert got == [0, 1]
-
-
 def test_a_handlers_own_wire_error_is_its_callers_and_ends_no_link(a: Hub, b: Hub) -> None:
     near, far = socket_links(a, b)
 
@@ -534,7 +504,7 @@ def test_an_answer_that_cannot_be_sent_fails_its_call(a: Hub, b: Hub) -> None:
 def test_many_deadlines_use_one_timer_and_expire_in_order(b: Hub) -> None:
     clock = VirtualClock()
     hub = Hub(clock=clock)
-    near, _far = memory_links(hub, b)
+    near, _far = link_pair(hub, b)
     near.open()
     expired: list[int] = []
     for i in range(1000):
@@ -554,7 +524,7 @@ def test_many_deadlines_use_one_timer_and_expire_in_order(b: Hub) -> None:
 def test_a_reply_is_too_late_only_when_its_own_time_has_come(b: Hub) -> None:
     clock = VirtualClock()
     hub = Hub(clock=clock)
-    near, _far = memory_links(hub, b)
+    near, _far = link_pair(hub, b)
     near.open()
     early, late, never = near.call("a", deadline_s=1.0), near.call("b", deadline_s=2.0), near.call("c")
     clock.advance(1.5)
@@ -659,7 +629,7 @@ def test_a_link_closed_by_this_side_never_looks_lost(a: Hub, b: Hub) -> None:
 
 
 def test_what_came_in_memory_behind_the_awaited_answer_is_read_by_the_hub(a: Hub, b: Hub) -> None:
-    near, far = memory_links(a, b)
+    near, far = link_pair(a, b)
     for link in (near, far):
         link.open()
     got: list[str] = []
@@ -675,22 +645,9 @@ def test_what_came_in_memory_behind_the_awaited_answer_is_read_by_the_hub(a: Hub
     within(10.0, lambda: got == ["behind it"], "the notice is read")
 
 
-def test_many_messages_in_memory_tell_the_hub_once(a: Hub, b: Hub) -> None:
-    near, far = memory_links(a, b)
-    near.open()
-    got: list[int] = []
-    far.handler = lambda request: got.append(request.args[0])
-    far.open()
-    for i in range(100):
-        near.notify("note", i)
-    assert len(b._soon) == 1
-    b.turn()
-    assert got == list(range(100))
-
-
 def test_what_came_together_with_the_last_frame_of_a_link_does_not_keep_its_hub(a: Hub) -> None:
-    ours, theirs = MemoryWire.pair()
-    link, got = Link(a, ours), list[int]()
+    ours, theirs = socket.socketpair()
+    link, got = Link(a, SocketWire(ours)), list[int]()
 
     def take(request: Request) -> None:
         got.append(request.args[0])
@@ -698,6 +655,9 @@ def test_what_came_together_with_the_last_frame_of_a_link_does_not_keep_its_hub(
 
     link.handler = take
     link.open()
-    theirs.write([part for number in (1, 2) for part in frames.encode(frames.NOTICE, 0, *dumps(("note", (number,))))])
+    theirs.sendall(
+        b"".join(part for number in (1, 2) for part in frames.encode(frames.NOTICE, 0, *dumps(("note", (number,)))))
+    )
     a.turn()
     assert got == [1] and link.ending is not None
+    theirs.close()

@@ -34,11 +34,11 @@ _HEAD_COPIED_BYTES = 1 << 15
 
 REQUEST, NOTICE, REPLY, ERROR, GOODBYE = 1, 2, 3, 4, 5
 # About shared memory, see `sharing`.
-OFFER, INVITE, SEGMENT, RETURN, DROPPED = 6, 7, 8, 9, 10
+SEGMENT, RETURN, DROPPED = 6, 7, 8
 # A request that costs credit, and about credit, see `credits`.
-CALL, WANT, CREDIT = 11, 12, 13
+CALL, WANT, CREDIT = 9, 10, 11
 # One more item of an answer, how much of it was taken, and that nobody waits for it any more, see `link`.
-ITEM, TAKEN, CANCEL = 14, 15, 16
+ITEM, TAKEN, CANCEL = 12, 13, 14
 _KINDS = frozenset(range(REQUEST, CANCEL + 1))
 
 SHARED = 1  # a flag

@@ -303,7 +303,7 @@ class Reply:
 
 
 class Link:
-    """See the module. Made by `dial`, `UnixListener` and `memory_links`."""
+    """See the module. Made by `dial`, `UnixListener` and `link_pair`."""
 
     # CPython lets instances share the names of 30 attributes. With more each has a dict of its own: 1.6 KB that are in
     # no cache when a report a second comes over each of 500 links, and every call of a method first looks into it.
@@ -311,7 +311,7 @@ class Link:
         "__weakref__",
         *("peer", "handler", "ending", "on_malformed", "dumps", "loads", "load_error"),
         *("on_late", "refused", "asked"),
-        *("_alarm", "_calls", "_death", "_endings", "_fd", "_flow", "_held", "_hub"),
+        *("_alarm", "_calls", "_death", "_endings", "_flow", "_held", "_hub"),
         *("_latencies", "_limits", "_lock", "_num_failed", "_num_not_calls", "_resumable"),
         *("_num_timed_out", "_over", "_pid", "_reader", "_reader_id", "_reading", "_sender", "_sharing"),
         *("_taken_there", "_is_read_scheduled", "_unhandled", "_waiters", "_watch", "_wire"),
@@ -332,7 +332,7 @@ class Link:
         self._latencies = Latencies()
         self._num_not_calls = self._num_timed_out = self._num_failed = 0
         self._hub, self._wire = hub, wire
-        self._pid, self._fd = os.getpid(), wire.fileno()
+        self._pid = os.getpid()
         self._watch = PeerWatch(hub, peer, self._peer_ended)
         self._death: Ending | None = None
         self._over = self._is_read_scheduled = False
@@ -346,7 +346,7 @@ class Link:
         self._sender = Sender(hub, wire)
         self._resumable = wire if isinstance(wire, ResumableWire) else None
         if self._resumable is not None:
-            self._resumable.attach(self._sender, self.lose)
+            self._resumable.attach(self._sender, self._tell, self.lose)
         self._flow: Flow[Reply] = Flow(hub)
         self._held = deque[Callable[[], None]]()
         self._sharing = sharing
@@ -358,9 +358,9 @@ class Link:
 
     def open(self) -> None:
         """Begin to read. Set `handler` first. Does nothing when the link has ended already."""
-        if self._fd >= 0:
-            self._sender.begin_polling(self._ready)
-        self._wire.on_readable(self._tell)
+        self._sender.begin_polling(self._ready)
+        if self._wire.holds_bytes:  # frames may have arrived together with the handshake
+            self._tell()
 
     def watch_peer(self) -> None:
         """Notice the peer's death also when a process it forked keeps the socket open (Linux: by pidfd)."""
@@ -509,8 +509,7 @@ class Link:
 
     def close_fork(self) -> None:
         """In a forked child: the descriptors are copies; the parent's link goes on."""
-        if self._fd >= 0:  # a wire in memory has none, but locks that a thread of the parent may hold
-            self._wire.close()
+        self._wire.close()
         if self._sharing is not None:
             self._sharing.close_fork()
         self._watch.close()
@@ -842,7 +841,7 @@ class Link:
     def _readable(self) -> None:
         """Read as after a poll."""
         self._is_read_scheduled = False
-        self._read(to_the_end=self._fd < 0)  # a wire in memory does not tell twice
+        self._read(to_the_end=False)
 
     def _read(self, *, to_the_end: bool) -> None:
         """Read what is there now, or all there is; not while another thread, which waits for an answer, reads."""
@@ -892,7 +891,7 @@ class Link:
                     break
             while unhandled and self.ending is None:
                 self._handle(unhandled.popleft())
-            if self._sharing is not None and self._sharing.is_invited:
+            if self._sharing is not None:
                 self._sharing.after_reading(between_frames=self._reader.is_between_frames)
             if self._resumable is not None and self._resumable.is_write_due:
                 self._sender.drain()
@@ -1085,8 +1084,6 @@ class Link:
                 self._reading.release()
                 self._after_reading()
         if acquired[0]:
-            if self._fd < 0:
-                self._tell()
             if not self._hub.driven and reply._done and self._sender.waits and self._may_block:
                 self._flush(left_s)  # answers that handlers gave meanwhile
         return acquired[0]

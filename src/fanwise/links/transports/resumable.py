@@ -46,8 +46,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-Lose = Callable[[str], None]
-
 BUSY_S, UNREACHABLE_S, RETURN_S = 30.0, 5.0, 0.8
 _ATTEMPT_S = 2.0
 _PAUSES_S = (0.0, 0.01, 0.05, 0.1, 0.2)  # before attempts to reconnect; the last is repeated
@@ -175,9 +173,9 @@ class ResumableWire:
         self._opening = opening
         self._connect = connect
         self._session = Session()
-        self._lose: Lose | None = None  # None after `close`
+        self._lose: Callable[[str], None] | None = None  # None after `close`
         self._sender: Sender
-        self._tell: Callable[[], None] = lambda: None
+        self._schedule_read: Callable[[], None]
         self._changed = threading.Condition()
         self._ended: list[Connection] = []  # perhaps in use by a thread that writes
         self._retired: list[Connection] = []  # closed by the thread that reads
@@ -186,9 +184,9 @@ class ResumableWire:
         self._cut_s = 0.0
         self._probe: PortProbe | None = None
 
-    def attach(self, sender: "Sender", lose: Lose) -> None:
-        """Set the sender of the link, and how to end the link when the stream is over: `lose(reason)`."""
-        self._sender, self._lose = sender, lose
+    def attach(self, sender: "Sender", schedule_read: Callable[[], None], lose: Callable[[str], None]) -> None:
+        """Set the sender of the link, and how to make it read bytes that polling does not show, and end it."""
+        self._sender, self._schedule_read, self._lose = sender, schedule_read, lose
 
     @property
     def socket(self) -> "Socket | None":
@@ -365,12 +363,6 @@ class ResumableWire:
     def fileno(self) -> int:
         return self._fd
 
-    def on_readable(self, tell: Callable[[], None]) -> None:
-        self._tell = tell
-        connection = self._connection
-        if connection is not None:
-            connection.on_readable(tell)
-
     # -- reconnecting ----------------------------------------------------------------------------------------------
 
     def _cut(self, connection: "Connection") -> None:
@@ -490,10 +482,10 @@ class ResumableWire:
             connection.close()
             self._end(error.message)
             return
-        if is_used:
-            connection.on_readable(self._tell)
-        else:
+        if not is_used:
             connection.close()
+        elif connection.holds_bytes:
+            self._schedule_read()
 
     def _end(self, reason: str) -> None:
         """The stream is over. By any thread."""

@@ -20,7 +20,7 @@ import signal
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from ...base.errors import WireError
 from ...base.version import VERSION
@@ -166,11 +166,6 @@ class TlsWire:
 
     def fileno(self) -> int:
         return self.socket.fileno()
-
-    def on_readable(self, notify: Callable[[], None]) -> None:
-        """A socket is polled, but frames may have arrived together with the hello."""
-        if self.holds_bytes:
-            notify()
 
     def hang_up(self) -> None:
         with contextlib.suppress(OSError):

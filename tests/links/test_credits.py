@@ -8,8 +8,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from fanwise.links.flow_control import credits
-from fanwise.links.flow_control.credits import (
+from fanwise.links import credits
+from fanwise.links.credits import (
     BUDGET,
     CALL_COST,
     OVERDRAFT,

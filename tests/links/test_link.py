@@ -164,7 +164,7 @@ def test_a_descriptor_that_is_polled_for_room_is_not_given_back_when_the_link_en
     link.open()
     with theirs:
         asks = started(lambda: link.ask("nobody", within_s=20.0))  # it reads
-        within(20.0, link._reading.locked, "it reads")
+        within(20.0, link._reader.lock.locked, "it reads")
         notes = started(lambda: link.notify("note", np.ones(BIG, np.uint8)))  # it polls for room
         assert wire.polls.wait(20.0)
     assert isinstance(asks.exception(20.0), WorkerLostError), "the other side has closed"
@@ -300,7 +300,7 @@ def test_a_driven_hub_is_not_held_up_by_a_peer_that_never_reads(a: Hub, b: Hub) 
     a.start()
     b.start()
     a.call_soon(lambda: link.notify("big", np.ones(BIG, np.uint8)))
-    within(10.0, lambda: link._sender.waits, "something waits to be written")
+    within(10.0, lambda: link._writer.waits, "something waits to be written")
     assert other.ask("echo", 1, within_s=10.0) == (1,)
     link.close()
     theirs.close()
@@ -324,7 +324,7 @@ def test_closing_does_not_wait_for_a_peer_that_never_reads(a: Hub, driven: bool)
 def test_a_close_from_another_thread_wakes_who_is_blocked_in_sending(a: Hub) -> None:
     link, theirs = with_raw_end(a)
     sending = started(lambda: link.notify("big", np.ones(BIG, np.uint8)))
-    within(10.0, lambda: link._sender.waits and link._reading.locked(), "it waits for room")
+    within(10.0, lambda: link._writer.waits and link._reader.lock.locked(), "it waits for room")
     link.close()
     sending.result(10.0)
     theirs.close()
@@ -517,7 +517,7 @@ def test_many_deadlines_use_one_timer_and_expire_in_order(b: Hub) -> None:
         hub.turn()
         hub.turn()
     assert expired == list(range(1000))
-    assert len(near._calls) == 0 and near._calls.next_deadline_s() is None
+    assert len(near._calls) == 0 and near._calls._open.next_deadline_s() is None
     hub.close()
 
 
@@ -554,7 +554,7 @@ def test_closing_a_hub_ends_its_links_for_both_sides(a: Hub, b: Hub) -> None:
     near.handler = far.handler = lambda request: None
     b.start()
     asked = started(lambda: near.ask("never"))
-    within(10.0, lambda: near._reading.locked(), "it waits")
+    within(10.0, lambda: near._reader.lock.locked(), "it waits")
     reply = far.call("never")
     a.close()
     with pytest.raises(ClosedError, match="'never' was not answered"):
@@ -636,11 +636,11 @@ def test_what_came_in_memory_behind_the_awaited_answer_is_read_by_the_hub(a: Hub
     near.handler = lambda request: got.append(request.method)
     far.handler = echo
     a.start()
-    with near._reading:  # as if somebody were reading, so that the hub leaves it alone
+    with near._reader.lock:  # as if somebody were reading, so that the hub leaves it alone
         reply = near.call("echo", 1)
         b.turn()
         far.notify("behind it")
-        within(10.0, lambda: not near._is_read_scheduled, "the hub has tried to read")
+        within(10.0, lambda: not near._reader.is_scheduled, "the hub has tried to read")
     assert reply.result(10.0) == (1,)
     within(10.0, lambda: got == ["behind it"], "the notice is read")
 

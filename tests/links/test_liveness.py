@@ -159,7 +159,7 @@ def test_a_cut_cable_ends_idle_busy_and_full_links_on_both_sides(
         link.open()
         assert link.ask("echo", within_s=LIMIT_S) == 0
     waits = pair.arrived[2].call("echo", BIG)  # nobody reads there
-    within(LIMIT_S, lambda: pair.arrived[2]._sender.waits, "no more fits")
+    within(LIMIT_S, lambda: pair.arrived[2]._writer.waits, "no more fits")
     hosts[end].cut()
     pending = busy.call("echo", BIG)
     links = [idle, busy, full, *pair.arrived]

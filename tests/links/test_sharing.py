@@ -22,12 +22,12 @@ from fanwise.links import frames
 from fanwise.links.frames import Limits, encode, encode_shared
 from fanwise.links.hub import Hub
 from fanwise.links.link import Link, Request
-from fanwise.links.sender import Sender
 from fanwise.links.shared_memory import segments
 from fanwise.links.shared_memory.segment_table import SegmentTable, SharedBuffer
 from fanwise.links.shared_memory.sharing import SHARED_FROM_BYTES, Sharing
 from fanwise.links.transports.unix import UnixListener, dial, new_key
 from fanwise.links.transports.wires import SocketWire
+from fanwise.links.writer import Writer
 from fanwise.testing import within
 
 MIB = 1 << 20
@@ -218,7 +218,7 @@ def test_nothing_is_asked_of_a_finalizer_that_could_wait_for_a_lock(pair: Pair) 
     pair.near.ask("keep", np.zeros(MIB, np.uint8))
     sharing = pair.far._sharing
     assert sharing is not None
-    with sharing._lock, sharing._returning, pair.far._sender._lock, pair.far._lock, pair.far._hub._waking:
+    with sharing._lock, sharing._returning, pair.far._writer._lock, pair.far._state.lock, pair.far._hub._waking:
         pair.got.clear()  # its finalizer runs here
     pair.returned()
 
@@ -335,7 +335,7 @@ def test_an_interrupted_copy_keeps_no_segment(pair: Pair, monkeypatch: pytest.Mo
 def test_a_descriptor_for_a_link_that_has_closed_its_wire_is_given_back() -> None:
     ours, theirs = socket.socketpair()
     hub = Hub(name="closed")
-    sender = Sender(hub, SocketWire(ours))
+    sender = Writer(hub, SocketWire(ours))
     sender.close()
     fd = os.memfd_create("late")
     sender.put_with_descriptor(b"too late", fd, lambda part, fd: len(part))
@@ -348,9 +348,9 @@ def test_a_descriptor_for_a_link_that_has_closed_its_wire_is_given_back() -> Non
 def test_a_segment_is_told_of_in_order_when_the_socket_is_full(pair: Pair) -> None:
     pair.go_on.clear()
     replies = [pair.near.call("keep", bytes(100_000)) for _ in range(60)]
-    assert pair.near._sender.waits
+    assert pair.near._writer.waits
     replies += [pair.near.call("keep", np.full(MIB, i, np.uint8)) for i in range(3)]
-    assert pair.near._sender._carriers, "the descriptor waits"
+    assert pair.near._writer._carriers, "the descriptor waits"
     pair.go_on.set()
     for reply in replies:
         reply.result(20.0)

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from fanwise.base.errors import ClosedError, DeadlineExceeded, FanwiseError, WorkerLostError
-from fanwise.links.flow_control.credits import OVERDRAFT
+from fanwise.links.credits import OVERDRAFT
 from fanwise.links.hub import Hub
 from fanwise.links.link import Link, Request
 from fanwise.links.peers import Ending

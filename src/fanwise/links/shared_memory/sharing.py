@@ -12,7 +12,7 @@ the middle of anything, so it only appends to a deque, which is read after the l
 half second. A buffer that was in use during a fork may be read by the child for as long as it lives, as memory of
 torch's `share_memory_()` is. Its segment is returned as not reusable, and the sender drops it.
 
-Locks: `_lock` is held before the sender's.
+Locks: `_lock` is held before the writer's.
 """
 
 import contextlib
@@ -29,8 +29,8 @@ from ...base.errors import WireError
 from .. import frames
 from ..frames import Buffer, Frame, Limits
 from ..hub import Alarm, Hub
-from ..sender import Sender
 from ..transports.wires import SocketWire
+from ..writer import Writer
 from .segment_table import ReceivedSegments, SegmentTable, SharedBuffer, segment_bytes_for
 from .segments import Segment, SegmentBudget, limit_of, map_received, new_segment
 
@@ -53,7 +53,7 @@ class Sharing:
     def __init__(self, hub: Hub, wire: SocketWire, limits: Limits) -> None:
         self._hub = hub
         self._wire = wire
-        self._sender: Sender | None = None
+        self._writer: Writer | None = None
         self._lock = threading.Lock()
         self._has_ended = False
         self.num_sent_bytes = self.num_received_bytes = 0
@@ -75,9 +75,9 @@ class Sharing:
         self._return_alarm = Alarm(hub, self._return_all)
         _all.add(self)
 
-    def attach(self, sender: Sender) -> None:
-        """Send frames by `sender`."""
-        self._sender = sender
+    def attach(self, writer: Writer) -> None:
+        """Send frames by `writer`."""
+        self._writer = writer
 
     def handle(self, frame: Frame) -> None:
         """Handle a frame about shared memory. Raises `WireError` if it cannot be right."""
@@ -145,9 +145,9 @@ class Sharing:
                 return None
             number = self._table.add(size_bytes)
             self._sent[number] = segment
-            assert self._sender is not None, "attached when the link was made"
+            assert self._writer is not None, "attached when the link was made"
             (frame,) = frames.encode(frames.SEGMENT, 0, _SEGMENT.pack(number, size_bytes))
-            self._sender.put_with_descriptor(bytes(frame), fd, self._wire.write_with_descriptor)
+            self._writer.put_with_descriptor(bytes(frame), fd, self._wire.write_with_descriptor)
         return number, segment
 
     def _give_back(self, returned: Sequence[tuple[int, bool]]) -> None:
@@ -176,8 +176,8 @@ class Sharing:
             self._put(frames.DROPPED, _DROPPED.pack(number))
 
     def _put(self, kind: int, head: bytes) -> None:
-        assert self._sender is not None, "attached when the link was made"
-        self._sender.put(frames.encode(kind, 0, head), copied=False)
+        assert self._writer is not None, "attached when the link was made"
+        self._writer.put(frames.encode(kind, 0, head), copied=False)
 
     # -- receiving -------------------------------------------------------------------------------------------------
 

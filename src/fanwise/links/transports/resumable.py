@@ -19,7 +19,7 @@ waits. The stream is over, and its link lost, when
 
 Only streams whose event loop is driven are resumed; others end with their connection.
 
-Threads: one thread at a time reads, and another writes, holding the lock of `Sender`. Connections are replaced on the
+Threads: one thread at a time reads, and another writes, holding the lock of `Writer`. Connections are replaced on the
 event loop's thread with both excluded: writers by that lock, readers because a replaced connection is not read again.
 """
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from socket import socket as Socket
 
     from ..hub import Hub
-    from ..sender import Sender
+    from ..writer import Writer
     from .tls import TlsWire as Connection
 
 _log = logging.getLogger(__name__)
@@ -174,7 +174,7 @@ class ResumableWire:
         self._connect = connect
         self._session = Session()
         self._lose: Callable[[str], None] | None = None  # None after `close`
-        self._sender: Sender
+        self._writer: Writer
         self._schedule_read: Callable[[], None]
         self._changed = threading.Condition()
         self._ended: list[Connection] = []  # perhaps in use by a thread that writes
@@ -184,9 +184,9 @@ class ResumableWire:
         self._cut_s = 0.0
         self._probe: PortProbe | None = None
 
-    def attach(self, sender: "Sender", schedule_read: Callable[[], None], lose: Callable[[str], None]) -> None:
-        """Set the sender of the link, and how to make it read bytes that polling does not show, and end it."""
-        self._sender, self._schedule_read, self._lose = sender, schedule_read, lose
+    def attach(self, writer: "Writer", schedule_read: Callable[[], None], lose: Callable[[str], None]) -> None:
+        """Set the writer of the link, and how to make it read bytes that polling does not show, and end it."""
+        self._writer, self._schedule_read, self._lose = writer, schedule_read, lose
 
     @property
     def socket(self) -> "Socket | None":
@@ -263,7 +263,7 @@ class ResumableWire:
         """Return True if something that was read lets the sender write: call it after reading."""
         session = self._session
         has_news = self._num_acknowledged > session.num_acknowledged
-        is_waiting = self._sender.waits or self._is_waited_for
+        is_waiting = self._writer.waits or self._is_waited_for
         return session.is_acknowledgment_due or self._can_free_memory or (has_news and is_waiting)
 
     @property
@@ -377,7 +377,7 @@ class ResumableWire:
 
     def _retire(self) -> None:
         """Let the thread that reads close connections that have ended: no other uses them any more."""
-        self._sender.disconnect()
+        self._writer.disconnect()
         while self._ended:
             self._retired.append(self._ended.pop())
 
@@ -477,7 +477,7 @@ class ResumableWire:
             return self._fd
 
         try:
-            is_used = self._sender.reconnect(replace)
+            is_used = self._writer.reconnect(replace)
         except WireError as error:
             connection.close()
             self._end(error.message)

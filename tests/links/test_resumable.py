@@ -2,7 +2,6 @@
 
 import os
 import socket
-import struct
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -12,7 +11,7 @@ import numpy as np
 import pytest
 from cutting_proxy import cutting_proxy
 
-from fanwise.base.errors import WireError, WorkerLostError
+from fanwise.base.errors import WorkerLostError
 from fanwise.links.hub import Hub
 from fanwise.links.link import Link, Request
 from fanwise.links.peers import Ending
@@ -221,20 +220,3 @@ def test_a_goodbye_ends_the_link_and_nobody_connects_again(server: Server, hub: 
     server.links[0].close("done")
     assert ending_of(link) == Ending(True, "done")
     assert server.listener._streams == {}
-
-
-def test_an_opening_that_is_too_long_is_malformed() -> None:
-    class Connection:
-        def __init__(self, data: bytes) -> None:
-            self.data = data
-
-        def read_into(self, view: memoryview) -> int:
-            size = min(len(view), len(self.data))
-            view[:size], self.data = self.data[:size], self.data[size:]
-            return size
-
-    opening = resumable.new_opening("127.0.0.1 29600")
-    assert resumable.OpeningReader().read(Connection(opening.encode())) == opening  # type: ignore[arg-type]
-    too_long = struct.pack("<16sIQH", b"", 0, 0, 1000)
-    with pytest.raises(WireError, match="malformed"):
-        resumable.OpeningReader().read(Connection(too_long))  # type: ignore[arg-type]

@@ -5,8 +5,8 @@ A call on credit waits until the peer has room for it (`credits`). Other calls, 
 Invariants
 - A reply is resolved exactly once, by the thread that reads the answer, misses the deadline, cancels, or ends the link.
   Its callbacks run on that thread afterwards. A callback that raises is logged and stops nothing else.
-- Credit that was taken for a call that was not sent is returned, whatever the reason: the end of the link, values that
-  cannot be copied, Ctrl-C. A call counts as sent when the `Writer` begins to write it, which empties its list of parts.
+- Credit that was taken for a call that was not sent is always returned: at the end of the link, for values that cannot
+  be copied, after Ctrl-C. A call counts as sent when the `Writer` begins to write it, which empties its list of parts.
   CPython delivers interrupts only where a function begins or a C function has returned, so none can come between taking
   credit, or opening a call, and recording that in the next statement.
 """

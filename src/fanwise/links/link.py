@@ -231,7 +231,7 @@ class Link:
 
     @property
     def ending(self) -> Ending | None:
-        """How the link ended; None while it is open."""
+        """The reason of the end; None while the link is open."""
         return self._state.ending
 
     def open(self) -> None:
@@ -528,13 +528,13 @@ class Link:
             if listener is not None:
                 listener.taken(num_items, num_bytes)
         except (struct.error, ValueError) as error:
-            raise WireError(f"the peer has taken what it cannot have: {error}.") from error
+            raise WireError(f"the peer reports an impossible consumption: {error}.") from error
 
     # -- credit for the peer's calls -------------------------------------------------------------------------------
 
     def _credit(self) -> list[Buffer]:
         window = WINDOW_MIN if self._budget is None else self._budget.window
-        return frames.encode(frames.CREDIT, 0, _CREDIT.pack(*self._granting.tell(window)))
+        return frames.encode(frames.CREDIT, 0, _CREDIT.pack(*self._granting.announce(window)))
 
     def _return_credit(self, cost: int) -> None:
         """A call of the peer was started."""
@@ -571,7 +571,7 @@ class Link:
         """End the link on purpose, and tell the peer. Never blocks, never raises.
 
         Queued messages for which the peer's socket has no room now are dropped: `ask` something first if they matter.
-        In a fork of the process that owns the link this does nothing.
+        No effect in a fork of the process that owns the link.
         """
         if self._pid == os.getpid() and self._begin_end(Ending(True, reason)):
             self._writer.put_last(frames.encode(frames.GOODBYE, 0, reason.encode()))

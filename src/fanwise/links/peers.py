@@ -29,7 +29,7 @@ class Peer(NamedTuple):
 
 
 class Ending(NamedTuple):
-    """How a link ended. `clean`: one side closed it on purpose."""
+    """The reason of the end of a link. `clean`: one side closed it on purpose."""
 
     clean: bool
     reason: str

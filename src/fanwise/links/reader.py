@@ -18,6 +18,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Hashable
+from functools import partial
 from threading import get_ident
 from typing import Protocol
 
@@ -165,14 +166,14 @@ class Reader:
 
     def read(self, *, to_the_end: bool = False) -> None:
         """Read the bytes that have arrived, or until the end of the wire; not while another thread reads."""
-        if self._state.ending is None and self.lock.acquire(blocking=False):
-            self.reader_id = get_ident()
-            try:
-                while self._read_once() and to_the_end:
-                    pass
-            finally:
-                self._stop_reading()
+        if self._state.ending is None:
+            self._read_alone(self._read_to_the_end if to_the_end else self._read_once)
+            if self.waiters.asleep:
                 self.waiters.wake_one()
+
+    def _read_to_the_end(self) -> None:
+        while self._read_once():
+            pass
 
     def find_end(self) -> None:
         """Nothing can be written any more: read what arrived before the end."""
@@ -181,13 +182,26 @@ class Reader:
         else:
             self.schedule()
 
-    def _stop_reading(self) -> None:
-        self.reader_id = 0
-        self.lock.release()
-        if self._is_closing:
-            self.close()
-        elif self._unhandled or self._wire.holds_bytes:  # left by an interrupt, or not shown by polling
-            self.schedule()
+    def _read_alone(self, read: Callable[[], object]) -> bool:
+        """Call `read` as the only reader. Return False if another thread reads.
+
+        An interrupt may come anywhere, so the lock is acquired by C code (see `SocketWire`) and released right here.
+        """
+        acquired: list[bool] = []
+        try:
+            acquired.extend(map(self.lock.acquire, (False,)))
+            if acquired[0]:
+                self.reader_id = get_ident()
+                read()
+        finally:
+            if acquired and acquired[0]:
+                self.reader_id = 0
+                self.lock.release()
+                if self._is_closing:
+                    self.close()
+                elif self._unhandled or self._wire.holds_bytes:  # left by an interrupt, or not shown by polling
+                    self.schedule()
+        return acquired[0]
 
     def _read_once(self) -> bool:
         """Read the bytes that have arrived and handle them. Return False if there were none, or the link has ended."""
@@ -246,21 +260,14 @@ class Reader:
 
     def _try_to_read_for(self, reply: Awaited, left_s: float | None) -> bool:
         """Read until the reply is done, or for a while. Return False if another thread reads."""
-        acquired: list[bool] = []
-        try:
-            acquired.extend(map(self.lock.acquire, (False,)))  # noted by C code, as in `SocketWire`
-            if acquired[0]:
-                self._read_for(reply, left_s)
-        finally:
-            if acquired and acquired[0]:
-                self._stop_reading()
-        if acquired[0] and not self._hub.driven and reply.done() and self._writer.waits and self.may_block:
+        has_read = self._read_alone(lambda: self._read_for(reply, left_s))
+        if has_read and not self._hub.driven and reply.done() and self._writer.waits and self.may_block:
             self.flush(left_s)  # replies of handlers
-        return acquired[0]
+        return has_read
 
     def _read_for(self, reply: Awaited, left_s: float | None) -> None:
-        """Read as the only reader. The hub's poll leaves this link alone meanwhile."""
-        self.reader_id, driven = get_ident(), self._hub.driven
+        """Read while the hub's poll leaves this link alone."""
+        driven = self._hub.driven
         try:
             if driven:
                 self._writer.borrow_reading()
@@ -291,18 +298,16 @@ class Reader:
         until_s = None if within_s is None else self._hub.clock.now_s() + within_s
         left_s = within_s
         while self._writer.waits and self._state.ending is None and (left_s is None or left_s > 0):
-            if self.lock.acquire(blocking=False):
-                self.reader_id = get_ident()
-                try:
-                    self._wire.wait_any(left_s)
-                    self._read_once()
-                finally:
-                    self._stop_reading()
-                    self.waiters.wake_one()
+            if self._read_alone(partial(self._wait_and_read, left_s)):
+                self.waiters.wake_one()
                 self._writer.drain()
             else:
                 self._write_beside_reader(left_s)
             left_s = None if until_s is None else until_s - self._hub.clock.now_s()
+
+    def _wait_and_read(self, left_s: float | None) -> None:
+        self._wire.wait_any(left_s)
+        self._read_once()
 
     def _write_beside_reader(self, left_s: float | None) -> None:
         """Write while another thread reads; not for long, because that thread may stop."""

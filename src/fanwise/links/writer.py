@@ -150,8 +150,8 @@ class Writer:
     def copy_unsent(self) -> None:
         """Copy the queued bytes: their owner may change the memory from now on."""
         with self._lock:
-            kept = {id(carrier.view) for carrier in self._carriers}
-            self._queue = deque(part if id(part) in kept else memoryview(bytes(part)) for part in self._queue)
+            carried = {id(carrier.view) for carrier in self._carriers}
+            self._queue = deque(part if id(part) in carried else memoryview(bytes(part)) for part in self._queue)
 
     # -- polled events ------------------------------------------------------------------------------------
 

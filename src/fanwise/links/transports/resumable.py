@@ -10,7 +10,7 @@
 `session` keeps the bytes that may have to be sent again. All this travels inside the authenticated connection.
 Acknowledgments are no part of the stream: they pass data that waits for its own acknowledgment.
 
-When a connection ends without a goodbye, the dialer connects again, at once and then at intervals, and the listener
+If a connection ends without a goodbye, the dialer connects again, at once and then at intervals, and the listener
 waits. The stream is over, and its link lost, when
 - the listener refuses the stream, or its port refuses the connection: its process has ended
 - the port of the peer accepts connections, but no stream was resumed for `BUSY_S`
@@ -51,10 +51,9 @@ _ATTEMPT_S = 2.0
 _PAUSES_S = (0.0, 0.01, 0.05, 0.1, 0.2)  # before attempts to reconnect; the last is repeated
 _PROBE_EVERY_S = 0.01
 
-_OPENING = struct.Struct("<16sIQH")  # id, number of the connection, bytes received, size of the address
+_OPENING = struct.Struct("<16sIQ300s")  # id, number of the connection, bytes received, address
 _ANSWER = struct.Struct("<BQ")  # accepted, bytes received
 _RECORD = struct.Struct("<IQ")  # size of the data, bytes received
-_ADDRESS_BYTES_MAX = 300
 # Bytes read at once, so that one big array does not keep the reading thread from everything else.
 _READ_AT_ONCE = 1 << 20
 
@@ -77,8 +76,7 @@ class Opening(NamedTuple):
     address: str
 
     def encode(self) -> bytes:
-        address = self.address.encode()
-        return _OPENING.pack(self.stream_id, self.number, self.num_received, len(address)) + address
+        return _OPENING.pack(*self[:3], self.address.encode())
 
 
 def new_opening(address: str) -> Opening:
@@ -90,29 +88,24 @@ class OpeningReader:
     """Reads the opening of an accepted connection."""
 
     def __init__(self) -> None:
-        self._data = bytearray(_OPENING.size + _ADDRESS_BYTES_MAX)
-        self._size, self._end = 0, _OPENING.size
+        self._data = memoryview(bytearray(_OPENING.size))
+        self._size = 0
 
     def read(self, connection: "Connection") -> Opening | None:
-        """Return the opening, or None if not all of it has arrived. Raises `WireError`, or OSError at the end."""
-        while (size := connection.read_into(memoryview(self._data)[self._size : self._end])) > 0:
+        """Return the opening, or None if not all of it has arrived. Raises OSError at the end of the connection."""
+        while self._size < len(self._data):
+            size = connection.read_into(self._data[self._size :])
+            if size < 0:
+                raise ConnectionResetError("it was closed before its opening")
+            if size == 0:
+                return None
             self._size += size
-            if self._size < self._end:
-                continue
-            stream_id, number, num_received, address_size = _OPENING.unpack_from(self._data)
-            if address_size > _ADDRESS_BYTES_MAX:
-                raise WireError("the opening of its stream is malformed.")
-            self._end = _OPENING.size + address_size
-            if self._size == self._end:
-                address = self._data[_OPENING.size : self._end].decode(errors="replace")
-                return Opening(stream_id, number, num_received, address)
-        if size < 0:
-            raise ConnectionResetError("it was closed before its opening")
-        return None
+        stream_id, number, num_received, address = _OPENING.unpack(self._data)
+        return Opening(stream_id, number, num_received, address.rstrip(b"\0").decode(errors="replace"))
 
 
 def send_answer(connection: "Connection", num_received: int | None) -> None:
-    """Accept a stream of which `num_received` bytes have arrived; None refuses it."""
+    """Accept a stream, and report how many of its bytes have arrived; None refuses it."""
     connection.write([_ANSWER.pack(num_received is not None, num_received or 0)])
 
 
@@ -163,7 +156,7 @@ class ResumableWire:
         self._hub = hub
         self._connection: Connection | None = connection
         self._fd = connection.fileno()
-        # The connection that is read, the header that has begun to arrive, and what is left of the data after it.
+        # The connection that is read, the header that has begun to arrive, and the number of bytes of data after it.
         self._read_from = connection
         self._header = memoryview(bytearray(_RECORD.size))
         self._header_size = self._data_left = 0
@@ -268,7 +261,7 @@ class ResumableWire:
 
     @property
     def _can_free_memory(self) -> bool:
-        """Return True if much of what the session keeps was acknowledged, so that an idle link should write."""
+        """Return True if so much was acknowledged that an idle link should write to free memory."""
         return self._num_acknowledged - self._session.num_acknowledged >= ACKNOWLEDGE_EVERY_BYTES
 
     # -- writing ---------------------------------------------------------------------------------------------------
@@ -311,7 +304,7 @@ class ResumableWire:
         return size
 
     def _send(self, connection: "Connection") -> bool:
-        """Send what is unsent. Return False if the connection takes no more now."""
+        """Send unsent bytes. Return False if the connection takes no more now."""
         session = self._session
         while True:
             if not self._outgoing:
@@ -366,7 +359,7 @@ class ResumableWire:
     # -- reconnecting ----------------------------------------------------------------------------------------------
 
     def _cut(self, connection: "Connection") -> None:
-        """Give up a connection that has ended, and get another."""
+        """Replace a connection that has ended."""
         with self._changed:
             if connection is not self._connection:
                 return
@@ -461,7 +454,7 @@ class ResumableWire:
         self._use(connection, opening.num_received)
 
     def _use(self, connection: "Connection", num_received: int) -> None:
-        """Continue over `connection`. The peer has received so many bytes."""
+        """Continue over `connection`. `num_received`: by the peer."""
         if self._is_over:
             connection.close()
             return

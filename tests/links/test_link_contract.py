@@ -29,7 +29,7 @@ from fanwise.links.shared_memory.sharing import Sharing
 from fanwise.links.shared_secret import new_secret
 from fanwise.links.transports import unix
 from fanwise.links.transports.tcp import TcpListener, dial_tcp
-from fanwise.links.transports.unix import UnixListener, dial, link_pair, new_key
+from fanwise.links.transports.unix import UnixListener, dial, new_key
 from fanwise.links.transports.wires import Buffer, SocketWire
 from fanwise.testing import within
 
@@ -49,15 +49,6 @@ def hubs(near_is_driven: bool) -> Iterator[tuple[Hub, Hub]]:
     finally:
         near.close()
         far.close()
-
-
-@contextlib.contextmanager
-def in_memory(_folder: Path, near_is_driven: bool) -> Iterator[LinkPair]:
-    with hubs(near_is_driven) as (hub_a, hub_b):
-        near, far = link_pair(hub_a, hub_b)
-        near.open()
-        far.open()
-        yield LinkPair(near, far, far._wire.hang_up, near_is_driven)
 
 
 @contextlib.contextmanager
@@ -86,7 +77,7 @@ def over_tls(_folder: Path, near_is_driven: bool) -> Iterator[LinkPair]:
 
 
 @pytest.mark.parametrize("near_is_driven", [True, False], ids=["driven", "undriven"])
-@pytest.mark.parametrize("make", [in_memory, over_a_socket, over_tls])
+@pytest.mark.parametrize("make", [over_a_socket, over_tls])
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_every_link_keeps_the_contract(check: Check, make: Make, near_is_driven: bool, tmp_path: Path) -> None:
     with make(tmp_path, near_is_driven) as pair:

@@ -135,8 +135,8 @@ def test_a_call_for_which_there_is_no_room_in_time_fails_as_any_other_and_leaves
 
 
 def wait_for_room(to: str) -> str:
-    fill(to)
     try:
+        fill(to)  # may itself wait for a moment
         rpc.rpc_async(to, max, (1, 2), timeout=0).wait()
     except (ClosedError, WorkerLostError) as error:
         return type(error).__name__

@@ -271,7 +271,7 @@ class Calls:
                 within_s = max(0.0, within_s - (self._hub.clock.now_s() - began_s))
         if reply._due_s is not None:
             self._alarm.set(reply._due_s)
-        reply.began_s = self._hub.clock.now_s()
+        reply.began_s = self._hub.now_s()
         return within_s
 
     def _try_to_open(self, reply: Reply, cost: int, overdraws: bool) -> bool:
@@ -371,9 +371,11 @@ class Calls:
 
     def wait(self, reply: Reply, within_s: float | None) -> None:
         """Block until the reply is done. After `check_may_wait`."""
-        now_s = self._hub.clock.now_s
-        end_s = None if within_s is None else now_s() + within_s
-        until_s = min((time_s for time_s in (end_s, reply._due_s) if time_s is not None), default=None)
+        now_s = self._hub.now_s
+        until_s = reply._due_s
+        if within_s is not None:
+            end_s = now_s() + within_s
+            until_s = end_s if until_s is None else min(end_s, until_s)
         try:
             while not reply._done:
                 left_s = None if until_s is None else max(0.0, until_s - now_s())

@@ -591,7 +591,7 @@ class Link:
 
     def _after_read(self) -> None:
         if self._sharing is not None:
-            self._sharing.after_reading(between_frames=self._reader.frames.is_between_frames)
+            self._sharing.after_reading(self._reader.frames)
         if self._resumable is not None and self._resumable.is_write_due:
             self._writer.drain()
 

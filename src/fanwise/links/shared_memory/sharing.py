@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 
 from ...base.errors import WireError
 from .. import frames
-from ..frames import Buffer, Frame, Limits
+from ..frames import Buffer, Frame, FrameReader, Limits
 from ..hub import Alarm, Hub
 from ..transports.wires import SocketWire
 from ..writer import Writer
@@ -209,9 +209,9 @@ class Sharing:
         self._watches[shared.segment] = _Watch(array, shared.segment, self._unused)
         return memoryview(array).cast("B")
 
-    def after_reading(self, *, between_frames: bool) -> None:
+    def after_reading(self, frames: FrameReader) -> None:
         """Call this after all received frames were handled. Raises `WireError` if a descriptor was not announced."""
-        if between_frames and self._wire.has_descriptors:
+        if self._wire.descriptors and frames.is_between_frames:
             raise WireError("a descriptor came that nobody had announced.")
         if self._unused:
             self.send_returns(at_least_bytes=_RETURNED_FROM_BYTES)

@@ -86,6 +86,9 @@ class SocketWire:
 
     CPython delivers signals between bytecodes, so a signal handler that raises may come between a system call and the
     assignment of its result. Results are therefore appended to a list by C code, `list.extend(map(...))`.
+
+    Attributes:
+        descriptors: received and not taken by `next_descriptor`.
     """
 
     holds_bytes = has_unsent = False
@@ -103,7 +106,7 @@ class SocketWire:
         self._reads: tuple[int, list[Any]] = 0, []
         self._writes: tuple[int, list[int]] = 0, []
         self._spinning = Spinning()
-        self._descriptors: deque[int] = deque()
+        self.descriptors: deque[int] = deque()
 
     def read_into(self, view: memoryview) -> int:
         total, results = self._reads
@@ -123,7 +126,7 @@ class SocketWire:
     def _keep_descriptors(self, rights: Sequence[tuple[int, int, bytes]]) -> None:
         for level, kind, data in rights:
             if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-                self._descriptors += [fd for (fd,) in _INT.iter_unpack(data[: len(data) // _INT.size * _INT.size])]
+                self.descriptors += [fd for (fd,) in _INT.iter_unpack(data[: len(data) // _INT.size * _INT.size])]
 
     def write(self, parts: Sequence[Buffer]) -> int:
         if len(parts) == 1:
@@ -159,11 +162,7 @@ class SocketWire:
 
     def next_descriptor(self) -> int:
         """Return the next received descriptor, owned by the caller from now on; -1 if there is none."""
-        return self._descriptors.popleft() if self._descriptors else -1
-
-    @property
-    def has_descriptors(self) -> bool:
-        return bool(self._descriptors)
+        return self.descriptors.popleft() if self.descriptors else -1
 
     # -- waiting ---------------------------------------------------------------------------------------------------
 
@@ -198,5 +197,5 @@ class SocketWire:
     def close(self) -> None:
         with contextlib.suppress(OSError):
             self._socket.close()
-        while self._descriptors:
-            os.close(self._descriptors.popleft())
+        while self.descriptors:
+            os.close(self.descriptors.popleft())

@@ -15,7 +15,7 @@ from fanwise.base.errors import NotInstalled
 from fanwise.links import codec
 from fanwise.links.hub import Hub
 from fanwise.links.link import Link, Request
-from fanwise.links.transports.unix import UnixListener, memory_links, new_key
+from fanwise.links.transports.unix import UnixListener, link_pair, new_key
 from fanwise.tensor import engine_of, same_memory, to_numpy
 from fanwise.testing import within
 
@@ -104,7 +104,7 @@ def test_a_received_array_lies_where_it_was_received(near: Link, engine: str, si
 @pytest.mark.parametrize("engine", MAKE)
 def test_within_a_process_the_receiver_gets_memory_of_its_own(engine: str) -> None:
     with_hub = Hub(name="near"), Hub(name="far")
-    near, far = memory_links(*with_hub)
+    near, far = link_pair(*with_hub)
     got: list[Any] = []
 
     def handler(request: Request) -> None:

@@ -12,10 +12,11 @@ import pytest
 
 from fanwise.base.errors import ClosedError, WireError, WorkerLostError
 from fanwise.links import frames
-from fanwise.links.flow_control.credits import WINDOW_MIN
+from fanwise.links.calls import TAKEN
+from fanwise.links.credits import WINDOW_MIN
 from fanwise.links.hub import Hub
-from fanwise.links.link import TAKEN, Cancelled, Link, Reply, Request
-from fanwise.links.transports.unix import memory_links
+from fanwise.links.link import Cancelled, Link, Reply, Request
+from fanwise.links.transports.unix import link_pair
 
 # Any throughout: what is asked and answered.
 
@@ -43,7 +44,7 @@ class Two:
 
     def __init__(self) -> None:
         self.hubs = Hub(name="near"), Hub(name="far")
-        self.near, self.far = memory_links(*self.hubs)
+        self.near, self.far = link_pair(*self.hubs)
         self.requests: list[Request] = []
         self.heard: list[Heard] = []
         self.late: list[object] = []
@@ -232,7 +233,7 @@ def more_taken_than_was_given(two: Two) -> Link:
 
 def no_number(two: Two) -> Link:
     reply = two.call(lambda item, cost: None)
-    two.near._tell_of(frames.TAKEN, reply.call_id, b"none")
+    two.near._calls.send_about(frames.TAKEN, reply.call_id, b"none")
     return two.far
 
 
@@ -250,8 +251,8 @@ def test_nonsense_ends_the_link(two: Two, nonsense: Callable[[Two], Link]) -> No
 
 
 def test_words_about_calls_that_are_not_open_are_nothing(two: Two) -> None:
-    two.near._tell_of(frames.CANCEL, 99)
-    two.near._tell_of(frames.TAKEN, 99, TAKEN.pack(1, 1))
-    two.far._say(frames.ITEM, 99, "an item of nothing", "an answer")
+    two.near._calls.send_about(frames.CANCEL, 99)
+    two.near._calls.send_about(frames.TAKEN, 99, TAKEN.pack(1, 1))
+    two.far._send_value(frames.ITEM, 99, "an item of nothing", "an answer")
     two.turn()
     assert two.near.ending is None and two.far.ending is None and two.late == ["an item of nothing"]

@@ -65,6 +65,6 @@ def test_the_file_of_the_key_is_encrypted_and_removed(monkeypatch: pytest.Monkey
 
 
 def test_a_weak_secret_makes_no_identity() -> None:
-    with pytest.raises(SecretError, match="the secret was not drawn by"):
+    with pytest.raises(SecretError, match="the secret was not created by"):
         Identity("weak")
     assert Identity(f"  {new_secret()}\n")

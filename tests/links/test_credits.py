@@ -8,8 +8,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from fanwise.links.flow_control import credits
-from fanwise.links.flow_control.credits import (
+from fanwise.links import credits
+from fanwise.links.credits import (
     BUDGET,
     CALL_COST,
     OVERDRAFT,
@@ -149,7 +149,7 @@ class OneLink(RuleBasedStateMachine):
             or (by_window and self.window > last[1])
         )
         if tells:
-            credit = self.granting.tell(self.window)
+            credit = self.granting.announce(self.window)
             assert tuple(credit) == (self.taken, self.window)
             self.back.append(credit)
             self.asked = None
@@ -238,15 +238,15 @@ def test_a_caller_is_held_to_the_window_that_it_was_told() -> None:
     assert granting.received(WINDOW_MIN) and granting.received(OVERDRAFT) and granting.received(1)
     assert not granting.received(CALL_COST)
     granting.taken_up(granting.total_cost)
-    granting.tell(2 * WINDOW_MIN)
-    granting.tell(WINDOW_MIN)  # it may have sent what follows before it was told so
+    granting.announce(2 * WINDOW_MIN)
+    granting.announce(WINDOW_MIN)  # it may have sent what follows before it was told so
     assert granting.received(2 * WINDOW_MIN) and granting.received(OVERDRAFT)
     assert granting.received(CALL_COST) and not granting.received(CALL_COST)
 
 
 def test_nothing_is_told_of_single_calls() -> None:
     granting = Granting()
-    told = [granting.taken_up(CALL_COST) and bool(granting.tell(WINDOW_MIN)) for _ in range(64)]
+    told = [granting.taken_up(CALL_COST) and bool(granting.announce(WINDOW_MIN)) for _ in range(64)]
     assert [i for i, is_told in enumerate(told) if is_told] == [31, 63]
 
 

@@ -17,7 +17,7 @@ import pytest
 from fanwise.base.errors import ClosedError, WindowFullError, WorkerLostError
 from fanwise.links import frames
 from fanwise.links.codec import dumps
-from fanwise.links.flow_control.credits import OVERDRAFT, WINDOW_MAX, WINDOW_MIN, cost_of
+from fanwise.links.credits import OVERDRAFT, WINDOW_MAX, WINDOW_MIN, cost_of
 from fanwise.links.hub import Hub
 from fanwise.links.link import Link, NotSent, Reply, Request
 from fanwise.links.transports.wires import SocketWire
@@ -93,7 +93,7 @@ def threads() -> Iterator[ThreadPoolExecutor]:
 
 
 def is_waiting(pair: Pair) -> bool:
-    return pair.link._flow._spending.num_waiting > 0
+    return pair.link._calls.spending.num_waiting > 0
 
 
 def test_a_call_beyond_the_window_leaves_when_enough_are_taken_up(pair: Pair, threads: ThreadPoolExecutor) -> None:
@@ -111,11 +111,11 @@ def test_a_call_beyond_the_window_leaves_when_enough_are_taken_up(pair: Pair, th
 
 def test_a_link_that_wants_more_than_links_begin_with_gets_its_share(pair: Pair) -> None:
     pair.fill_the_first_window()
-    assert pair.link._flow._spending.window == WINDOW_MIN
+    assert pair.link._calls.spending.window == WINDOW_MIN
     for _ in range(9):
         pair.call()
     within(10.0, lambda: len(pair.came) == 12, "all came, and none was taken up")
-    assert pair.link._flow._spending.window == WINDOW_MAX
+    assert pair.link._calls.spending.window == WINDOW_MAX
 
 
 def test_an_answer_takes_up_what_nobody_did(pair: Pair) -> None:
@@ -139,14 +139,14 @@ def test_a_call_larger_than_every_window_leaves_when_it_is_alone(pair: Pair, thr
 @pytest.mark.parametrize("way", ["call", "ask"])
 def test_a_call_that_waits_too_long_has_not_left_and_costs_nothing(pair: Pair, way: str) -> None:
     call = pair.fill()
-    before = pair.link._flow._spending.sent
+    before = pair.link._calls.spending.sent
     ways: dict[str, Callable[[], object]] = {
         "call": lambda: pair.call(deadline_s=0.05),
         "ask": lambda: pair.link.ask_on_credit("x" * SIZE, within_s=0.05),
     }
     with pytest.raises(NotSent, match=r"was not sent within 0\.05 s: .* had no room for it"):
         ways[way]()
-    assert pair.link._flow._spending.sent == before and pair.link.num_open == 1 and not is_waiting(pair)
+    assert pair.link._calls.spending.sent == before and pair.link.num_open == 1 and not is_waiting(pair)
     pair.answer_all()
     assert call.result(10.0) == 1
     pair.call()
@@ -180,7 +180,7 @@ def test_answers_and_book_keeping_pass_calls_that_wait(pair: Pair, threads: Thre
 def test_who_waits_hears_of_the_end_of_the_link(pair: Pair, threads: ThreadPoolExecutor, ends: str) -> None:
     pair.fill()
     late = [threads.submit(pair.call) for _ in range(3)]
-    within(10.0, lambda: pair.link._flow._spending.num_waiting == 3, "they wait")
+    within(10.0, lambda: pair.link._calls.spending.num_waiting == 3, "they wait")
     if ends == "closed":
         pair.link.close()
     else:
@@ -301,7 +301,7 @@ def test_calls_of_many_threads_all_come_and_never_more_than_were_granted(seed: i
     over.set()
     taker.join()
     assert most <= WINDOW_MAX
-    assert pair.link._flow._spending.sent == pair.other._flow._granting.started
+    assert pair.link._calls.spending.sent == pair.other._granting.started
     pair.close()
 
 
@@ -379,17 +379,17 @@ class Interrupted:
 def test_ctrl_c_before_a_call_has_left_returns_its_credit(
     pair: Pair, way: str, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    link, before = pair.link, pair.link._flow._spending.sent
+    link, before = pair.link, pair.link._calls.spending.sent
     if where == "it is encoded":
         hit = Interrupted(frames.encode)
         monkeypatch.setattr("fanwise.links.link.frames.encode", hit)
     else:
-        hit = Interrupted(link._sender._lock)
-        link._sender._lock = hit  # type: ignore[assignment]  # of a kind
+        hit = Interrupted(link._writer._lock)
+        link._writer._lock = hit  # type: ignore[assignment]  # of a kind
     with pytest.raises(KeyboardInterrupt):
         _ = pair.call() if way == "call" else link.ask_on_credit("x" * SIZE)
     assert hit.times >= 1
-    assert link._flow._spending.sent == before and link.num_open == 0 and pair.other._flow._granting.total_cost == 0
+    assert link._calls.spending.sent == before and link.num_open == 0 and pair.other._granting.total_cost == 0
     assert link.counts().calls_made == 0
     pair.other.handler = lambda request: request.answer(1)
     assert pair.call().result(10.0) == 1
@@ -406,10 +406,10 @@ def test_ctrl_c_while_a_call_waits_for_credit_lets_the_next_have_its_turn(
 
         def __exit__(self, *error: object) -> None: ...
 
-    sent = pair.link._flow._spending.sent
+    sent = pair.link._calls.spending.sent
     with pytest.raises(KeyboardInterrupt):
         pair.link.call_on_credit("x" * WINDOW_MAX, waiting=Struck)
-    assert pair.link._flow._spending.sent == sent and not is_waiting(pair)
+    assert pair.link._calls.spending.sent == sent and not is_waiting(pair)
     late = threads.submit(pair.call)
     pair.answer_all()
     late.result(10.0)
@@ -460,14 +460,14 @@ def test_ctrl_c_at_any_moment_of_many_calls_leaves_the_link_whole_and_its_credit
     within(10.0, lambda: is_waiting(pair), "it waits")
     pair.answer_all()
     late.result(10.0)
-    within(10.0, lambda: link._flow._spending.window == WINDOW_MAX, "the window has grown")
+    within(10.0, lambda: link._calls.spending.window == WINDOW_MAX, "the window has grown")
     pair.answer_all()
     pair.other.handler = lambda request: request.answer(1)
 
     hits = num_interrupted(lambda _: link.call_on_credit("x"), lambda: chance.uniform(0.000005, 0.00008))
     assert hits > 150
     assert link.ending is None and link.ask_on_credit("y", within_s=10.0) == 1
-    lost = link._flow._spending.sent - pair.other._flow._granting.total_cost
+    lost = link._calls.spending.sent - pair.other._granting.total_cost
     # Where Ctrl-C came in the very moment of writing: 2 in 100. All that had spent, and did not leave, are 15 in 100.
     most = hits * cost_of(b"x" * 100, ()) // 12
     assert 0 <= lost <= most

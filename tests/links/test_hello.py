@@ -3,7 +3,7 @@
 import pytest
 
 from fanwise.base.errors import WireError
-from fanwise.links.security.hello import HELLO_SIZE, PROTOCOL, ProtocolMismatch, check_hello, hello
+from fanwise.links.security.handshake import HELLO_SIZE, PROTOCOL, ProtocolMismatch, check_hello, hello
 
 
 def test_the_layout_never_changes() -> None:

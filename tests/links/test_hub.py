@@ -187,7 +187,7 @@ def test_a_broken_callback_of_any_kind_does_not_stop_the_loop(
         hub.close()
     texts = [record.getMessage() for record in caplog.records]
     assert len(texts) >= 5 and set(texts) == {
-        "sturdy: a callback failed; the hub goes on. Please report this with the traceback."
+        "sturdy: a callback failed; the hub continues. Please report this with the traceback."
     }
     assert {record.exc_info[0] for record in caplog.records if record.exc_info} == {ValueError, SystemExit}
 

@@ -3,7 +3,7 @@
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from fanwise.links.transports.pending_connections import PendingConnections
+from fanwise.links.transports.acceptor import PendingConnections
 
 LIMIT, LIMIT_PER_ADDRESS = 6, 3
 

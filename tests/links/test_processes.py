@@ -195,7 +195,7 @@ def test_who_waits_for_a_killed_process_is_woken_though_a_child_of_its_holds_the
     asker = threading.Thread(target=ask)
     asker.start()
     try:
-        within(20.0, lambda: link._reading.locked(), "it waits")
+        within(20.0, lambda: link._reader.lock.locked(), "it waits")
         child.end()
         asker.join(20.0)
         assert [type(error) for error in failures] == [WorkerLostError]
@@ -353,18 +353,18 @@ def test_a_fork_while_other_threads_hold_the_locks_of_a_link_hangs_nowhere(serve
     far = server.link()
     reply = near.call("never")
     locks: list[contextlib.AbstractContextManager[object]] = [
-        near._lock,
-        near._reading,
-        near._sender._lock,
+        near._state.lock,
+        near._reader.lock,
+        near._writer._lock,
         near._hub._waking,
-        far._lock,
-        far._reading,
+        far._state.lock,
+        far._reader.lock,
     ]
     held, over = threading.Event(), threading.Event()
 
     def hold() -> None:
         with contextlib.ExitStack() as stack:
-            stack.enter_context(near._waiters._lock)
+            stack.enter_context(near._reader.waiters._lock)
             for lock in locks:
                 stack.enter_context(lock)
             held.set()

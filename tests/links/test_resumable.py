@@ -2,7 +2,6 @@
 
 import os
 import socket
-import struct
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -12,7 +11,7 @@ import numpy as np
 import pytest
 from cutting_proxy import cutting_proxy
 
-from fanwise.base.errors import WireError, WorkerLostError
+from fanwise.base.errors import WorkerLostError
 from fanwise.links.hub import Hub
 from fanwise.links.link import Link, Request
 from fanwise.links.peers import Ending
@@ -165,7 +164,7 @@ def test_the_dialer_learns_at_once_that_nobody_listens_any_more(server: Server, 
     within(LIMIT_S, lambda: server.listener._acceptor._closed, "nobody listens")
     cut(link)
     ending = ending_of(link)
-    assert ending.dead and not ending.clean and "nobody listens" in ending.reason
+    assert not ending.clean and "nobody listens" in ending.reason
     with pytest.raises(WorkerLostError):
         link.ask("echo", 1, within_s=LIMIT_S)
 
@@ -176,7 +175,7 @@ def test_another_process_at_the_same_port_does_not_continue_a_stream(server: Ser
     server.listener._streams.clear()
     cut(link)
     ending = ending_of(link)
-    assert ending.dead and "is another one" in ending.reason
+    assert "is another one" in ending.reason
 
 
 def test_the_listener_gives_up_a_dialer_that_does_not_return(
@@ -188,7 +187,7 @@ def test_the_listener_gives_up_a_dialer_that_does_not_return(
     monkeypatch.setattr(resumable.ResumableWire, "_connect_once", lambda self, connect: over.wait(LIMIT_S))
     cut(link)
     ending = ending_of(server.links[0])
-    assert ending.dead and "did not connect again" in ending.reason
+    assert "did not connect again" in ending.reason
     link.close()
     over.set()
 
@@ -221,20 +220,3 @@ def test_a_goodbye_ends_the_link_and_nobody_connects_again(server: Server, hub: 
     server.links[0].close("done")
     assert ending_of(link) == Ending(True, "done")
     assert server.listener._streams == {}
-
-
-def test_an_opening_that_is_too_long_is_malformed() -> None:
-    class Connection:
-        def __init__(self, data: bytes) -> None:
-            self.data = data
-
-        def read_into(self, view: memoryview) -> int:
-            size = min(len(view), len(self.data))
-            view[:size], self.data = self.data[:size], self.data[size:]
-            return size
-
-    opening = resumable.new_opening("127.0.0.1 29600")
-    assert resumable.OpeningReader().read(Connection(opening.encode())) == opening  # type: ignore[arg-type]
-    too_long = struct.pack("<16sIQH", b"", 0, 0, 1000)
-    with pytest.raises(WireError, match="malformed"):
-        resumable.OpeningReader().read(Connection(too_long))  # type: ignore[arg-type]

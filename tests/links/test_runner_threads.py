@@ -8,7 +8,7 @@ from contextlib import nullcontext
 
 import pytest
 
-from fanwise.links.hub import Hub
+from fanwise.links.hub import Hub, Spinning
 from fanwise.links.runner_threads import RunnerThreads
 from fanwise.testing import within
 
@@ -84,10 +84,11 @@ def test_the_hub_is_driven_while_a_job_waits(hub: Hub, runners: RunnerThreads, t
     wait_for(ended)
 
 
-class NeverSpins:
+class NeverSpins(Spinning):
     """Counts who asks whether to spin."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.asked = 0
 
     def is_due(self) -> bool:
@@ -115,10 +116,11 @@ def test_who_has_run_a_job_may_spin_and_who_has_not_sleeps(hub: Hub) -> None:
     runners.close()
 
 
-class AlwaysSpins:
+class AlwaysSpins(Spinning):
     """Spins whenever it may, and is told what came of it. With `brings` something comes as a spin begins."""
 
     def __init__(self, hub: Hub) -> None:
+        super().__init__()
         self.hub = hub
         self.brings = False
         self.told: list[bool] = []
@@ -382,7 +384,7 @@ def test_nobody_wakes_up_while_nothing_comes(hub: Hub, runners: RunnerThreads) -
     done = threading.Event()
     runners.outside(done.set)
     wait_for(done)
-    within(30.0, lambda: runners._watch_sleeps, "the watch sleeps")
+    within(30.0, lambda: runners._is_watch_asleep, "the watch sleeps")
 
 
 def test_close_does_not_wait_for_a_job_that_goes_on(hub: Hub) -> None:

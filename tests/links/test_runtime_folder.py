@@ -31,7 +31,7 @@ def test_a_folder_that_is_not_ours_alone_is_refused(
     else:
         (base / "fanwise").mkdir()
         (base / "fanwise").chmod(0o750)
-    with pytest.raises(JoinError, match="that nobody else may enter"):
+    with pytest.raises(JoinError, match="that only user"):
         runtime_folder()
 
 
@@ -69,7 +69,7 @@ def test_another_user_cannot_keep_this_one_out(
     path = taken(for_all)
     folder = runtime_folder(for_all=for_all)
     assert folder.parent == home and folder.stat().st_mode & 0o777 == 0o700
-    assert f"{path} is somebody else's" in caplog.text
+    assert f"{path} belongs to another user" in caplog.text
     path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
     assert runtime_folder(for_all=for_all) == folder, "who comes later finds the same one"
 
@@ -81,6 +81,6 @@ def test_who_has_no_home_either_is_told_the_way_round(
     monkeypatch.setenv("HOME", "/nonexistent")
     path = taken(for_all)
     with pytest.raises(
-        JoinError, match=rf"{path} must be a folder of user .*\n.*belongs to user .*\nSet XDG_RUNTIME_DIR"
+        JoinError, match=rf"{path} must be a folder that only user .*\n.*belongs to user .*\nSet XDG_RUNTIME_DIR"
     ):
         runtime_folder(for_all=for_all)

@@ -40,7 +40,7 @@ def sum_of(text: str) -> str:
     ],
 )
 def test_what_was_not_drawn_here_is_refused_and_not_shown(thought_up: str) -> None:
-    with pytest.raises(SecretError, match="the secret in X was not drawn by `fanwise secret`") as refused:
+    with pytest.raises(SecretError, match="the secret in X was not created by `fanwise secret`") as refused:
         check_secret(thought_up, "the secret in X")
     assert "fanwise explain secret" in str(refused.value)
     assert not thought_up or thought_up not in str(refused.value)
@@ -50,7 +50,7 @@ def test_what_was_cut_short_or_changed_is_refused() -> None:
     secret = new_secret()
     other = "A" if secret[20] != "A" else "B"
     for wrong in (secret[:-1], secret[:40], secret + "A", secret[:20] + other + secret[21:], "fanwise1-" + "A" * 48):
-        with pytest.raises(SecretError, match=r"is not as `fanwise secret` drew it.*here are \d+"):
+        with pytest.raises(SecretError, match=r"is damaged.*It has \d+"):
             check_secret(wrong)
 
 
@@ -61,7 +61,7 @@ def test_the_environment_gives_the_secret_or_its_file_in_this_order(tmp_path: Pa
     assert read_secret({}) is None and read_secret({"FANWISE_SECRET": "", "FANWISE_SECRET_FILE": ""}) is None
     assert read_secret({"FANWISE_SECRET_FILE": str(path)}) == of_file
     assert read_secret({"FANWISE_SECRET": given, "FANWISE_SECRET_FILE": str(path)}) == given
-    with pytest.raises(SecretError, match="the secret in FANWISE_SECRET was not drawn"):
+    with pytest.raises(SecretError, match="the secret in FANWISE_SECRET was not created"):
         read_secret({"FANWISE_SECRET": "short"})
 
 
@@ -99,10 +99,10 @@ def test_a_file_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("content", "text"),
     [
-        (b"", "was not drawn by"),
-        (b"short\n", "was not drawn by"),
+        (b"", "was not created by"),
+        (b"short\n", "was not created by"),
         (bytes(range(200, 256)), "not plain text"),
-        (b"x" * 5000, "was not drawn by"),
+        (b"x" * 5000, "was not created by"),
     ],
 )
 def test_a_file_that_holds_no_secret_is_named(tmp_path: Path, content: bytes, text: str) -> None:

@@ -22,12 +22,12 @@ from fanwise.links import frames
 from fanwise.links.frames import Limits, encode, encode_shared
 from fanwise.links.hub import Hub
 from fanwise.links.link import Link, Request
-from fanwise.links.sender import Sender
 from fanwise.links.shared_memory import segments
 from fanwise.links.shared_memory.segment_table import SegmentTable, SharedBuffer
 from fanwise.links.shared_memory.sharing import SHARED_FROM_BYTES, Sharing
 from fanwise.links.transports.unix import UnixListener, dial, new_key
 from fanwise.links.transports.wires import SocketWire
+from fanwise.links.writer import Writer
 from fanwise.testing import within
 
 MIB = 1 << 20
@@ -37,13 +37,13 @@ ANY = Limits()
 class Pair:
     """Two linked ends in this process, each with a hub of its own. What arrives at `far` is kept in `got`."""
 
-    def __init__(self, folder: Path, near: Hub, far: Hub, *, limits: Limits = ANY, far_limits: Limits = ANY) -> None:
+    def __init__(self, folder: Path, near: Hub, far: Hub, *, limits: Limits = ANY) -> None:
         self.got: list[Any] = []  # Any: whatever was sent
         self.go_on = threading.Event()
         self.go_on.set()
         arrived: list[Link] = []
         key, path = new_key(), folder / f"hub{near.name}"
-        listener = UnixListener(far, path, key, on_link=arrived.append, limits=far_limits)
+        listener = UnixListener(far, path, key, on_link=arrived.append, limits=limits)
         self.near = dial(near, path, key, limits=limits)
         within(30.0, lambda: arrived, "the link has arrived")
         self.far = arrived[0]
@@ -52,9 +52,6 @@ class Pair:
         self.near.on_ended(lambda link, ending: self.near_ended.append(ending.reason))
         self.far.handler = self._keep
         self.near.open()
-        # The first big buffer goes through the socket, and brings the invitation.
-        self.near.ask("drop", np.zeros(MIB, np.uint8))
-        within(30.0, lambda: self.sharing.is_accepted or 0 in (limits.pool_bytes, far_limits.mapped_bytes), "invited")
 
     def _keep(self, request: Request) -> None:
         self.go_on.wait(20.0)
@@ -221,7 +218,7 @@ def test_nothing_is_asked_of_a_finalizer_that_could_wait_for_a_lock(pair: Pair) 
     pair.near.ask("keep", np.zeros(MIB, np.uint8))
     sharing = pair.far._sharing
     assert sharing is not None
-    with sharing._lock, sharing._returning, pair.far._sender._lock, pair.far._lock, pair.far._hub._waking:
+    with sharing._lock, sharing._returning, pair.far._writer._lock, pair.far._state.lock, pair.far._hub._waking:
         pair.got.clear()  # its finalizer runs here
     pair.returned()
 
@@ -279,15 +276,11 @@ def test_what_the_pool_has_no_room_for_goes_through_the_socket(hubs: tuple[Hub, 
     assert all((array == i).all() for i, array in enumerate(pair.got))
 
 
-@pytest.mark.parametrize(
-    ("limits", "far_limits"), [(Limits(pool_bytes=0), Limits()), (Limits(), Limits(mapped_bytes=0))]
-)
-def test_either_side_may_do_without(hubs: tuple[Hub, Hub], tmp_path: Path, limits: Limits, far_limits: Limits) -> None:
-    pair = Pair(tmp_path, *hubs, limits=limits, far_limits=far_limits)
+def test_links_may_do_without_shared_memory(hubs: tuple[Hub, Hub], tmp_path: Path) -> None:
+    pair = Pair(tmp_path, *hubs, limits=Limits(pool_bytes=0, mapped_bytes=0))
     for i in range(3):
         pair.near.ask("keep", np.full(MIB, i, np.uint8))
-    assert all((array == i).all() for i, array in enumerate(pair.got))
-    assert not pair.sharing.is_accepted
+    assert all((array == i).all() for i, array in enumerate(pair.got)) and pair.held() == 0
 
 
 def test_idle_memory_goes_back_to_the_system(hubs: tuple[Hub, Hub], tmp_path: Path) -> None:
@@ -342,7 +335,7 @@ def test_an_interrupted_copy_keeps_no_segment(pair: Pair, monkeypatch: pytest.Mo
 def test_a_descriptor_for_a_link_that_has_closed_its_wire_is_given_back() -> None:
     ours, theirs = socket.socketpair()
     hub = Hub(name="closed")
-    sender = Sender(hub, SocketWire(ours))
+    sender = Writer(hub, SocketWire(ours))
     sender.close()
     fd = os.memfd_create("late")
     sender.put_with_descriptor(b"too late", fd, lambda part, fd: len(part))
@@ -355,9 +348,9 @@ def test_a_descriptor_for_a_link_that_has_closed_its_wire_is_given_back() -> Non
 def test_a_segment_is_told_of_in_order_when_the_socket_is_full(pair: Pair) -> None:
     pair.go_on.clear()
     replies = [pair.near.call("keep", bytes(100_000)) for _ in range(60)]
-    assert pair.near._sender.waits
+    assert pair.near._writer.waits
     replies += [pair.near.call("keep", np.full(MIB, i, np.uint8)) for i in range(3)]
-    assert pair.near._sender._carriers, "the descriptor waits"
+    assert pair.near._writer._carriers, "the descriptor waits"
     pair.go_on.set()
     for reply in replies:
         reply.result(20.0)
@@ -386,10 +379,6 @@ class Liar:
         (part,) = encode(kind, 0, head)
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", fd))] if fd >= 0 else []
         self.socket.sendmsg([part], rights)
-
-    def offer(self) -> None:
-        self.say(frames.OFFER)
-        assert self.socket.recv(1000)[2] == frames.INVITE
 
     def refused(self) -> str:
         within(30.0, lambda: self.errors and self.link.ending, "the link has ended")
@@ -420,21 +409,18 @@ def announced(number: int, size_bytes: int) -> bytes:
 
 
 def test_memory_that_its_owner_could_cut_short_is_refused(liar: Liar) -> None:
-    liar.offer()
     with memory(MIB, fcntl.F_SEAL_GROW) as fd:
         liar.say(frames.SEGMENT, announced(1, MIB), fd)
         assert "is not sealed" in liar.refused()
 
 
 def test_memory_of_another_size_is_refused(liar: Liar) -> None:
-    liar.offer()
     with memory(MIB) as fd:
         liar.say(frames.SEGMENT, announced(1, 2 * MIB), fd)
         assert "is not sealed, or has another size" in liar.refused()
 
 
 def test_what_is_no_memory_is_refused(liar: Liar, tmp_path: Path) -> None:
-    liar.offer()
     with (tmp_path / "file").open("wb") as file:
         liar.say(frames.SEGMENT, announced(1, MIB), file.fileno())
         assert "could not be mapped" in liar.refused()
@@ -446,34 +432,22 @@ def test_what_is_no_memory_is_refused(liar: Liar, tmp_path: Path) -> None:
         (frames.SEGMENT, announced(1, MIB), "no descriptor came with it"),
         (frames.SEGMENT, b"short", "has 5 bytes, expected 16"),
         (frames.DROPPED, struct.pack("<Q", 5), "5 was dropped that is unknown"),
-        (frames.RETURN, struct.pack("<Q?", 5, True), "a return of 9 bytes came, which is not expected"),
-        (frames.INVITE, b"", "nothing was offered"),
+        (frames.RETURN, b"short", "a return of 5 bytes came"),
     ],
 )
 def test_what_cannot_be_ends_the_link(liar: Liar, kind: int, head: bytes, text: str) -> None:
-    liar.offer()
     liar.say(kind, head)
     assert text in liar.refused()
 
 
 def test_a_descriptor_that_nobody_announced_is_closed_and_ends_the_link(liar: Liar) -> None:
-    liar.offer()
     with memory(MIB) as fd:
-        liar.say(frames.OFFER, b"", fd)
+        liar.say(frames.RETURN, b"", fd)
         assert "a descriptor came that nobody had announced" in liar.refused()
-
-
-def test_descriptors_that_come_before_an_invitation_are_dropped(liar: Liar) -> None:
-    with memory(MIB) as fd:
-        liar.say(frames.OFFER, b"", fd)
-        assert liar.socket.recv(1000)[2] == frames.INVITE
-        liar.say(frames.SEGMENT, announced(1, MIB))
-        assert "no descriptor came with it" in liar.refused()
 
 
 @pytest.mark.parametrize("shared", [SharedBuffer(2, 4096), SharedBuffer(1, MIB + 1), SharedBuffer(1, 2**64 - 1)])
 def test_a_buffer_outside_of_its_segment_ends_the_link(liar: Liar, shared: SharedBuffer) -> None:
-    liar.offer()
     with memory(MIB) as fd:
         liar.say(frames.SEGMENT, announced(1, MIB), fd)
         buffer = memoryview(b"")
@@ -497,6 +471,6 @@ def test_a_link_without_shared_memory_refuses_frames_about_it(hubs: tuple[Hub, H
     mine, theirs = socket.socketpair()
     link = Link(hubs[0], SocketWire(mine))
     link.open()
-    theirs.sendall(b"".join(encode(frames.OFFER, 0, b"")))
+    theirs.sendall(b"".join(encode(frames.RETURN, 0, b"")))
     with theirs, pytest.raises(WorkerLostError, match="this link has none"):
         link.call("anything").result(30.0)

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fanwise.links.transports.spinning import WAITS_SKIPPED_MAX, Spinning
+from fanwise.links.hub import WAITS_SKIPPED_MAX, Spinning
 
 
 def spins_of(waits: int, spinning: Spinning, *, seen: bool) -> int:

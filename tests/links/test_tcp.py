@@ -29,7 +29,7 @@ from fanwise.links.frames import Limits, encode
 from fanwise.links.hub import Hub
 from fanwise.links.link import Link
 from fanwise.links.security.certificates import Identity
-from fanwise.links.security.hello import HELLO_SIZE, PROTOCOL, hello
+from fanwise.links.security.handshake import HELLO_SIZE, PROTOCOL, hello
 from fanwise.links.shared_secret import new_secret
 from fanwise.links.transports import acceptor
 from fanwise.links.transports.resumable import new_opening

@@ -291,7 +291,7 @@ def test_answers_to_calls_that_were_never_made_change_nothing(serve: Callable[..
             peer.sendall(bytes(encode(frames.REPLY, call_id, pickle.dumps(None))[0]))
         peer.sendall(bytes(encode(frames.REQUEST, 1, pickle.dumps(("echo", ())))[0]))
         assert len(peer.recv(1000)) > HEADER.size
-    assert server.links[0]._calls.late_answers == 3
+    assert server.links[0]._calls.num_late_answers == 3
 
 
 @pytest.mark.parametrize(

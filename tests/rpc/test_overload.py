@@ -13,7 +13,7 @@ from rpc_workers import LIMIT_S, Worker, Workers, all_do, leave
 
 import fanwise.rpc as rpc
 from fanwise.base.errors import ClosedError, DeadlineExceeded, WindowFullError, WorkerLostError
-from fanwise.links.flow_control.credits import OVERDRAFT, WINDOW_MAX
+from fanwise.links.credits import OVERDRAFT, WINDOW_MAX
 from fanwise.rpc import agent as agents
 from fanwise.testing import within
 
@@ -80,7 +80,7 @@ def fill(to: str) -> None:
 
 def is_waiting_for_room(to: str) -> bool:
     link = agents.current().connections.get_open(agents.current().worker(to).id)
-    return link is not None and link._flow._spending.num_waiting > 0
+    return link is not None and link._calls.spending.num_waiting > 0
 
 
 @pytest.fixture
@@ -135,8 +135,8 @@ def test_a_call_for_which_there_is_no_room_in_time_fails_as_any_other_and_leaves
 
 
 def wait_for_room(to: str) -> str:
-    fill(to)
     try:
+        fill(to)  # may itself wait for a moment
         rpc.rpc_async(to, max, (1, 2), timeout=0).wait()
     except (ClosedError, WorkerLostError) as error:
         return type(error).__name__

@@ -8,11 +8,11 @@ from typing import Any, cast
 import pytest
 
 from fanwise.base.errors import ClosedError, DeadlineExceeded, FanwiseError, WorkerLostError
-from fanwise.links.flow_control.credits import OVERDRAFT
+from fanwise.links.credits import OVERDRAFT
 from fanwise.links.hub import Hub
 from fanwise.links.link import Link, Request
 from fanwise.links.peers import Ending
-from fanwise.links.transports.unix import memory_links
+from fanwise.links.transports.unix import link_pair
 from fanwise.rpc.connections import Connections
 from fanwise.rpc.hub_thread import OneShot
 from fanwise.rpc.membership.members import Member
@@ -245,7 +245,7 @@ class PlayedGroup:
         self.dialled.append(other.incarnation)
         if other.incarnation == 11:
             raise WorkerLostError("nobody listens there.")
-        link, theirs = memory_links(self._hub, self._hub)
+        link, theirs = link_pair(self._hub, self._hub)
         theirs.dumps, theirs.loads = dumps, loads
         theirs.handler = Request.answer
         theirs.open()

@@ -110,7 +110,7 @@ def has_shared_memory(to: str) -> bool:
     """Whether a big buffer has gone to `to` through shared memory."""
     agent = agents.current()
     sharing = agent.connections.to(agent.worker(to).id)._sharing
-    return sharing is not None and sharing.is_accepted
+    return sharing is not None and sharing.num_sent_bytes > 0
 
 
 def use_a_reference(to: str, through: str) -> tuple[int, list[int]]:

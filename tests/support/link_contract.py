@@ -247,7 +247,7 @@ def waiting_ends_at_its_limit_and_a_late_answer_is_counted(pair: LinkPair) -> No
     requests[0].answer("late")
     pair.far.handler = _echo
     assert pair.near.ask("echo", 1, within_s=pair.patience_s) == (1,)
-    assert pair.near._calls.late_answers == 1 and given == ["late"], "whoever keeps count of what it holds is told"
+    assert pair.near._calls.num_late_answers == 1 and given == ["late"], "whoever keeps count of what it holds is told"
 
 
 def a_call_fails_at_its_deadline(pair: LinkPair) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fanwise.links.hub import Hub
-from fanwise.links.transports.unix import memory_links
+from fanwise.links.transports.unix import link_pair
 from fanwise.pool import Machine
 from fanwise.pool.backend import Backend, Lifetime
 from fanwise.pool.cluster.engine import ClusterEngine
@@ -63,7 +63,7 @@ class MemoryHosts:
         life = Lifetime(lambda backend: LocalEngine(backend, seed=0, machine=machine))
         engine = life.start()
         assert life.hub is not None, "comes with the engine"
-        near, far = memory_links(self._hub, life.hub)
+        near, far = link_pair(self._hub, life.hub)
         self.engine.on_link(near)
         host = Host(
             far,

@@ -1,11 +1,10 @@
-"""Objects to bytes and back: pickle 5 with out-of-band buffers, arrays of the engines by the wire format of `tensor`.
+"""Converts objects to bytes: pickle 5 with out-of-band buffers, and arrays in the wire format of `tensor`.
 
-Only bytes of an authenticated peer come here. Knows nothing of frames, calls or sockets. Loads no engine: an array of
-one can only turn up when it is loaded already.
+Only for bytes of an authenticated peer. Loads no engine.
 
-Errors travel as their type, text and traceback, which are plain, and beside those the pickle of the error itself; the
-receiver gets the original type with the remote traceback as a note, or a `RemoteError` with the text when the type
-cannot be rebuilt. Who reads the text alone unpickles nothing.
+An error travels as its type, text and traceback, which are plain values, together with the pickle of the error itself.
+The receiver gets the original type with the remote traceback as a note, or a `RemoteError` with the text if the type
+cannot be rebuilt. Reading only the text unpickles nothing.
 """
 
 import builtins
@@ -18,14 +17,13 @@ from typing import Any, NamedTuple
 from ..base import errors
 from ..base.errors import RemoteError, WireError
 from ..tensor.wire import array_reducers
-from .error_reducer import parts_of_error, rebuild_error
-from .pickler import Pickler, Table
+from .pickler import Pickler, Table, parts_of_error, rebuild_error
 from .plain import Plain
 
-# Well below what a peer takes; the rest goes inside the pickle.
+# Well below the limit of a peer; further buffers stay in the pickle.
 _OUT_OF_BAND_COUNT = 1024
 
-# A traceback of two functions that call each other can have megabytes; both of its ends tell enough.
+# The traceback of a deep recursion can have megabytes; its two ends suffice.
 _TRACE_CHARS = 100_000
 
 Buffer = bytes | bytearray | memoryview
@@ -36,14 +34,14 @@ _PARTS_OF_ERROR = [str, str, str, str, int, bytes]
 
 
 def dumps(value: object) -> tuple[bytes, list[memoryview]]:
-    """The pickle of `value` and its out-of-band buffers, which share the value's memory: send before changing it."""
+    """Return the pickle of `value` and its out-of-band buffers, which share the value's memory."""
     if type(value) in _PLAIN:
         return pickle.dumps(value, protocol=5), []
     return _pickler.dumps(value)
 
 
 def dumps_by_value(value: object) -> tuple[bytes, list[memoryview]]:
-    """As `dumps`, and classes and functions that the receiver cannot import travel with the value (cloudpickle)."""
+    """As `dumps`; classes and functions that the receiver cannot import travel with the value (cloudpickle)."""
     if type(value) in _PLAIN:
         return pickle.dumps(value, protocol=5), []
     return _pickler.dumps_by_value(value)
@@ -55,7 +53,7 @@ def dumps_in_band(value: object) -> bytes:
 
 
 class Beside:
-    """Memory that goes beside the message that it is part of. It arrives as bytes or a view."""
+    """Memory that is sent out of band. It arrives as bytes or a view."""
 
     __slots__ = ("_memory",)
 
@@ -63,15 +61,15 @@ class Beside:
         self._memory = memory
 
     def __reduce__(self) -> tuple[Callable[[Buffer], Buffer], tuple[pickle.PickleBuffer]]:
-        return _as_it_came, (pickle.PickleBuffer(self._memory),)
+        return _identity, (pickle.PickleBuffer(self._memory),)
 
 
-def _as_it_came(memory: Buffer) -> Buffer:
+def _identity(memory: Buffer) -> Buffer:
     return memory
 
 
-def loads(head: Buffer, buffers: Sequence[memoryview] = ()) -> Any:  # Any: whatever the peer sent
-    """The value. Raises `WireError` when the bytes are no pickle; other errors are those of the value's own types."""
+def loads(head: Buffer, buffers: Sequence[memoryview] = ()) -> Any:
+    """Return the value. Raises `WireError` if the bytes are no pickle, and errors of the value's own types."""
     try:
         return pickle.loads(head, buffers=buffers)
     except pickle.UnpicklingError as error:
@@ -82,13 +80,13 @@ _pickler = Pickler(array_reducers, max_buffers=_OUT_OF_BAND_COUNT)
 
 
 def reducers() -> Table:
-    """The table of `dumps_by_value`, for picklers of other modules."""
+    """Return the reducers of `dumps_by_value`, for picklers of other modules."""
     table: Table = _pickler.by_value.dispatch_table
     return table
 
 
 def pack_error(error: BaseException) -> bytes:
-    """An error as bytes that any process of ours can read, also when the error itself cannot be pickled."""
+    """Return an error as bytes that every process can read, even if the error itself cannot be pickled."""
     trace = "".join(traceback.format_exception(error))
     if len(trace) > _TRACE_CHARS:
         half = _TRACE_CHARS // 2
@@ -105,24 +103,24 @@ def _message_of(error: BaseException) -> str:
 
 
 def _own_form(error: BaseException) -> bytes:
-    """The error itself as bytes, or nothing when it would not come back as it was."""
-    # A class that came here by value, as those of a script do, has no module: it goes back the same way, and where it
-    # came from it is the class that it was there. What cannot be pickled, or says itself how and is wrong, comes last.
+    """Return the pickle of the error, or b"" if it would not come back unchanged."""
+    # A class that arrived by value, such as one of a script, has no module here and returns by value. Errors that
+    # cannot be pickled, or whose own `__reduce__` is wrong, are reduced to the attributes that can.
     for form, by_value in ((error, False), (error, True), (_Remains(error), True)):
         try:
-            own = _pickler.dumps_in_band(form, by_value=by_value)
-            back = pickle.loads(own)
-            if type(back) is type(error) and str(back) == str(error):
-                return own
+            pickled = _pickler.dumps_in_band(form, by_value=by_value)
+            copy = pickle.loads(pickled)
+            if type(copy) is type(error) and str(copy) == str(error):
+                return pickled
         except KeyboardInterrupt:
             raise
-        except BaseException:  # its own type decides what is raised here
+        except BaseException:  # raised by the type of the error
             continue
     return b""
 
 
 class _Remains:
-    """Stands for an error in a pickle: what of it can be pickled, whatever its class says about that."""
+    """Pickles the picklable parts of an error, even if its class has its own `__reduce__`."""
 
     def __init__(self, error: BaseException) -> None:
         self._error = error
@@ -148,7 +146,7 @@ def _can_be_pickled(value: object) -> bool:
 
 
 class ErrorText(NamedTuple):
-    """What a packed error says, for people and records; reading it runs no code of the error's own type."""
+    """The text of a packed error. Reading it runs no code of the error's type."""
 
     module: str
     name: str
@@ -161,18 +159,18 @@ class ErrorText(NamedTuple):
 
 
 def error_text(packed: Buffer) -> ErrorText:
-    """The text of a packed error. Raises `WireError` for bytes that are none."""
+    """Return the text of a packed error. Raises `WireError` if it is not one."""
     return _parts_of(packed)[0]
 
 
 def with_note(packed: Buffer, note: str) -> bytes:
-    """The same packed error, with a line more at the end of its traceback. Raises `WireError` as `error_text`."""
+    """Return the packed error with another line at the end of its traceback. Raises `WireError` as `error_text`."""
     text, own = _parts_of(packed)
     return _plain.dumps((*text._replace(trace=f"{text.trace.rstrip()}\n{note}\n"), own))[0]
 
 
-def load_error(own: bytes) -> Any:  # Any: the peer's
-    """The error itself, of a peer that may run code here."""
+def load_error(own: bytes) -> Any:
+    """Unpickle an error of a peer that may run code here."""
     return pickle.loads(own)
 
 
@@ -183,7 +181,7 @@ def unpack_error(packed: Buffer, load: Callable[[bytes], Any] | None = load_erro
         load: unpickles the error. None: nothing is unpickled, and an error keeps its type if that is a builtin one or
             one of fanwise that can be created from its text.
 
-    Raises `WireError` for bytes that are no packed error.
+    Raises `WireError` if the bytes are no packed error.
     """
     text, own = _parts_of(packed)
     error: BaseException | None = None
@@ -215,8 +213,8 @@ def _error_from_text(text: ErrorText) -> Exception | None:
 
 
 def _parts_of(packed: Buffer) -> tuple[ErrorText, bytes]:
-    found = _plain.loads(packed)
-    if not (isinstance(found, tuple) and [type(part) for part in found] == _PARTS_OF_ERROR):
+    parts = _plain.loads(packed)
+    if not (isinstance(parts, tuple) and [type(part) for part in parts] == _PARTS_OF_ERROR):
         raise WireError(f"{len(packed)} bytes that should describe an error do not.")
-    *text, own = found
+    *text, own = parts
     return ErrorText(*text), own

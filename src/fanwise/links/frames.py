@@ -1,18 +1,16 @@
-"""Frames: how messages are cut out of a stream of bytes, and put into one. Decides only; moves no byte itself.
+"""Frames: the format of messages in a stream of bytes. Pure: sends and receives nothing itself.
 
     +----------------------- header, 32 bytes ------------------------+-----------------+------+-------------+
     | magic u16 | kind u8 | flags u8 | buffers u32 | call u64         | sizes, u64 each | head | buffers ... |
     | head size u64 | total size u64 (all that follows the header)    |                 |      |             |
     +-----------------------------------------------------------------+-----------------+------+-------------+
 
-All numbers are little-endian. The head is a pickle that only the codec reads; buffers are its out-of-band parts.
-With the flag SHARED each size is followed by the number of a shared segment, u64: the buffer is there, and no bytes of
-it follow (0: they do).
-Knows the limits of a link and checks every length before it asks for memory. Does not know sockets, keys or calls.
-Small frames are parsed where they were received; a big one is received straight into its own buffers, each aligned
-to 64 bytes, so that arrays can adopt them without a copy.
+All numbers are little-endian. The head is a pickle that only the codec reads; buffers are its out-of-band parts. With
+the flag SHARED each size is followed by the number of a shared segment, u64, which holds the buffer; 0 if its bytes
+follow. Every length is checked against the limits of the link before memory is allocated.
 
-Invariant: after a `WireError` the reader is of no more use; the link must be closed.
+Small frames are parsed in the memory in which they were received. Large ones are received directly into their own
+buffers, aligned to 64 bytes, so that arrays can adopt them without a copy.
 """
 
 import struct
@@ -29,16 +27,16 @@ _HEADER_SIZE = HEADER.size
 _STAGING_SIZE = 1 << 16
 # The header and the sizes of the buffers are read in the staging area.
 BUFFERS_MAX = (_STAGING_SIZE - _HEADER_SIZE) // 8
-# A head above this is sent as a part of its own: a system call more costs less than copying it.
+# A larger head is sent as a separate part: another system call costs less than copying it.
 _HEAD_COPIED_BYTES = 1 << 15
 
 REQUEST, NOTICE, REPLY, ERROR, GOODBYE = 1, 2, 3, 4, 5
-# About shared memory, see `sharing`.
-OFFER, INVITE, SEGMENT, RETURN, DROPPED = 6, 7, 8, 9, 10
-# A request that costs credit, and about credit, see `credits`.
-CALL, WANT, CREDIT = 11, 12, 13
-# One more item of an answer, how much of it was taken, and that nobody waits for it any more, see `link`.
-ITEM, TAKEN, CANCEL = 14, 15, 16
+# Shared memory, see `sharing`.
+SEGMENT, RETURN, DROPPED = 6, 7, 8
+# A request that costs credit, and credit, see `credits`.
+CALL, WANT, CREDIT = 9, 10, 11
+# Streamed answers and cancellation, see `link`.
+ITEM, TAKEN, CANCEL = 12, 13, 14
 _KINDS = frozenset(range(REQUEST, CANCEL + 1))
 
 SHARED = 1  # a flag
@@ -49,15 +47,16 @@ Buffer = bytes | bytearray | memoryview
 
 
 class Limits(NamedTuple):
-    """What a peer may send. Checked before it is sent, and again before memory is allocated. At most 8188 buffers.
+    """Limits of messages, checked by the sender and by the receiver before it allocates memory.
 
-    Both sides of a link are made with the same limits, or have told each other what they take (`Link.peer_takes`), so
-    who sends knows what will be taken.
+    Both sides of a link have the same limits, or have told each other the sizes that they take (`Link.peer_takes`).
 
     Attributes:
-        mapped_bytes: how much shared memory a peer on this host may make us map; 0: none, all goes through the socket.
-        pool_bytes: up to where the shared memory that this process sends big buffers in may grow for this link; None:
-            a quarter of the machine's memory, at most 4 GiB; 0: none.
+        frame_bytes: of one message.
+        buffers: of one message; at most 8188.
+        mapped_bytes: shared memory that a peer on this host may make this process map; 0 for none.
+        pool_bytes: shared memory in which this process sends large buffers; 0 for none. None: a quarter of the
+            machine's memory, at most 4 GiB.
     """
 
     frame_bytes: int = 1 << 36
@@ -73,11 +72,11 @@ class Frame(NamedTuple):
     call_id: int
     head: Buffer
     buffers: Sequence[memoryview]
-    parts: Sequence[SharedBuffer | None] = ()  # as many as buffers, or none: those that are in shared memory
+    parts: Sequence[SharedBuffer | None] = ()  # for each buffer, if any is in shared memory
 
 
 def check_may_be_sent(limits: Limits, head: Buffer, buffers: Sequence[memoryview]) -> None:
-    """Raises `NotSendableError` for a message that the other side would refuse, and end the link for."""
+    """Raise `NotSendableError` for a message that the other side would refuse."""
     size = _PLACE.size * len(buffers) + len(head) + sum(buffer.nbytes for buffer in buffers)
     if size > limits.frame_bytes or len(buffers) > limits.buffers:
         raise NotSendableError(
@@ -88,7 +87,7 @@ def check_may_be_sent(limits: Limits, head: Buffer, buffers: Sequence[memoryview
 
 
 def encode(kind: int, call_id: int, head: bytes, buffers: Sequence[memoryview] = ()) -> list[Buffer]:
-    """The parts to send, in order, for one frame. Nothing big is copied."""
+    """Return the parts of a frame, in order. Large ones are not copied."""
     size = len(head)
     if buffers:
         sizes = [buffer.nbytes for buffer in buffers]
@@ -103,7 +102,7 @@ def encode(kind: int, call_id: int, head: bytes, buffers: Sequence[memoryview] =
 def encode_shared(
     kind: int, call_id: int, head: bytes, buffers: Sequence[memoryview], parts: Sequence[SharedBuffer | None]
 ) -> list[Buffer]:
-    """As `encode`, for a frame whose buffers with a part have been copied into shared memory."""
+    """As `encode`, if the buffers with a `SharedBuffer` were copied into shared memory."""
     both = zip(buffers, parts, strict=True)
     table = b"".join(_PLACE.pack(buffer.nbytes, part.segment if part else 0) for buffer, part in both)
     inline = [buffer.cast("B") for buffer, part in zip(buffers, parts, strict=True) if not part]
@@ -115,10 +114,9 @@ Mark = tuple[int, int, int, "_BigFrame | None", tuple[int, int] | None]
 
 
 class FrameReader:
-    """Cuts frames out of a stream.
+    """Splits a stream into frames: receive bytes into `space()`, then `filled(n)` returns the complete frames.
 
-    Receive into `space()`, then tell `filled(n)` how many bytes came; it returns the frames that are complete.
-    Parts of big frames come into what `memory` gives for their sizes.
+    After a `WireError` the link must be closed.
     """
 
     def __init__(self, limits: Limits, memory: Callable[[int], memoryview] = aligned_buffer) -> None:
@@ -135,16 +133,16 @@ class FrameReader:
 
     @property
     def is_between_frames(self) -> bool:
-        """Whether no frame has begun to come."""
+        """Return True if no part of a frame has arrived."""
         return self._big is None and self._start == self._end
 
     @property
     def is_in_large_frame(self) -> bool:
-        """Whether a frame has begun to come that is received part by part, each into its own memory."""
+        """Return True if a part of a large frame has arrived."""
         return self._big is not None
 
     def space(self) -> memoryview:
-        """Return where the next bytes belong; never empty."""
+        """Return the memory for the next bytes; never empty."""
         if self._big is not None:
             return self._big.space()
         if self._start:
@@ -157,7 +155,7 @@ class FrameReader:
         return self.num_filled, self._start, self._end, big, None if big is None else big.mark()
 
     def filled(self, size: int) -> list[Frame]:
-        """`size` bytes were written into the last `space()`. Raises `WireError` on bytes that are no frame of ours."""
+        """`size` bytes were received into the last `space()`. Raises `WireError` if they are no valid frame."""
         self.num_filled += size
         frames: list[Frame] = []
         if self._big is not None:
@@ -166,7 +164,7 @@ class FrameReader:
                 self._big = None
             return frames
         end = self._end = self._end + size
-        if self._start == 0 and end >= _HEADER_SIZE:  # just one small one, as most calls and answers are; else `_cut`
+        if self._start == 0 and end >= _HEADER_SIZE:  # exactly one small frame, as usual; otherwise `_cut`
             magic, kind, flags, n_buffers, call_id, head_size, total = HEADER.unpack_from(self._staging)
             if (
                 end == _HEADER_SIZE + total
@@ -191,7 +189,7 @@ class FrameReader:
             self._big.reset(parts)
 
     def _cut(self, frames: list[Frame]) -> bool:
-        """Take one frame, or the beginning of a big one, from the staging area. False: more bytes are needed."""
+        """Take one frame, or the beginning of a large one, from the staging area. False: more bytes are needed."""
         have = self._end - self._start
         if have < _HEADER_SIZE:
             return False
@@ -212,7 +210,7 @@ class FrameReader:
         if total > self._limits.frame_bytes:
             raise WireError(
                 f"a frame of {total} bytes was announced; this link takes {self._limits.frame_bytes}, which depends on "
-                f"the memory of this process.\nSend what is larger in several calls."
+                f"the memory of this process.\nSend larger values in several calls."
             )
         if n_buffers > self._limits.buffers:
             raise WireError(f"a frame of {n_buffers} buffers was announced; this link takes {self._limits.buffers}.")
@@ -240,7 +238,7 @@ class FrameReader:
         return False
 
     def _table(self, n_buffers: int, flags: int) -> tuple[Sequence[int], Sequence[SharedBuffer | None]]:
-        """How many bytes of each buffer follow, and which buffers are elsewhere."""
+        """Return the number of bytes of each buffer that follow, and the buffers in shared memory."""
         at = self._start + _HEADER_SIZE
         if not flags:
             return struct.unpack_from(f"<{n_buffers}Q", self._staging, at), ()
@@ -255,10 +253,10 @@ class FrameReader:
 
 
 class _BigFrame:
-    """A frame that is received straight into its own memory, part by part: the head, then each buffer.
+    """A frame that is received directly into its own memory, part by part: the head, then each buffer.
 
-    Memory for a part is asked for when its first byte comes. A big one is given by the system without pages, which are
-    made as bytes come: who announces much and sends little takes little.
+    The memory of a part is allocated when its first byte is due, and its pages when bytes arrive. So a peer that
+    announces much and sends little costs little.
     """
 
     def __init__(
@@ -291,7 +289,7 @@ class _BigFrame:
         return self.complete
 
     def feed(self, data: memoryview) -> int:
-        """Copy what was received too early; returns how many bytes were used."""
+        """Copy bytes from the staging area; return their number."""
         used = 0
         while used < len(data) and not self.complete:
             space = self.space()
@@ -314,14 +312,13 @@ class _BigFrame:
         return Frame(self._kind, self._call_id, self._parts[0], self._parts[1:], self._places)
 
     def _skip_full(self) -> None:
-        """Go on to the next part that has bytes."""
+        """Continue with the next part that has bytes."""
         while len(self._parts) < len(self._sizes) and (not self._parts or self._at == len(self._parts[-1])):
             size = self._sizes[len(self._parts)]
             try:
                 self._parts.append(self._memory(size))
             except MemoryError as error:
                 raise WireError(
-                    f"a part of {size} bytes of a frame of {sum(self._sizes)} bytes is coming; this machine has no "
-                    f"memory for it."
+                    f"this machine has no memory for a part of {size} bytes of a frame of {sum(self._sizes)} bytes."
                 ) from error
             self._at = 0

@@ -1,14 +1,18 @@
-"""The hub: one loop that polls all links of a process, fires timers, and runs what other threads hand in.
+"""The hub: one event loop that polls all links of a process, fires timers, and runs calls of other threads.
 
-    one turn:   poll -> callbacks of what is ready -> timers that are due -> handed-in calls -> end-of-turn hooks
+    one turn:   poll -> callbacks of ready descriptors -> due timers -> calls of other threads -> end-of-turn hooks
 
-A hub is driven by a thread of its own (`start`), or by the caller (`run`, `turn`) in a process that must have one
-thread only, or not at all: then a caller that waits for an answer reads its link itself. Callbacks run one after
-another, on the thread that drives, and must not block. End-of-turn hooks see all that one poll brought together: the
-place for a group commit.
+A hub is driven by its own thread (`start`), by the caller (`run`, `turn`) in a process that must have only one thread,
+or not at all: then a caller that waits for an answer reads its link itself. Callbacks run one after another, on the
+driving thread, and must not block. End-of-turn hooks run after all events of one poll, for example for a group commit.
 
-After a fork by user code everything here is inert in the child: descriptors are closed, use raises `ClosedError`.
-Knows no link, frame or key.
+Hubs are inert in a child that user code has forked: descriptors are closed, use raises `ClosedError`. Links and frames
+are unknown here.
+
+`Spinning` decides whether a thread that waits for bytes polls actively before it sleeps. Waking up on an idle core
+costs 20 to 30 us, as much as the rest of a short call, and sleeping and waking cost as much processor time as a spin.
+So a thread that waits for a reply, or has just served a call, first polls for SPIN_S at most and yields to every other
+runnable thread. SPIN_S is the duration of a call with a small tensor on a full machine with cold caches.
 """
 
 import contextlib
@@ -28,23 +32,25 @@ from ..base.clocks import Clock, SystemClock
 from ..base.errors import ClosedError
 
 READ, WRITE = select.EPOLLIN, select.EPOLLOUT
+SPIN_S = 200e-6
+WAITS_SKIPPED_MAX = 255
 
 _log = logging.getLogger(__name__)
 _hubs: "weakref.WeakSet[Hub]" = weakref.WeakSet()
 
 
 class ClosedInFork(Protocol):
-    """What holds descriptors that a forked child must not keep."""
+    """An owner of descriptors that a forked child must not keep."""
 
     def close_fork(self) -> None:
         """Close the descriptors and do nothing else: locks may be held by threads that are not in the child."""
 
     def close(self) -> None:
-        """End it: its hub is about to close. May have been called before."""
+        """Called when the hub closes, perhaps not for the first time."""
 
 
 class Timer:
-    """Something that will be called at `when_s`, unless it is cancelled first."""
+    """A call at `when_s`, unless it is canceled first."""
 
     __slots__ = ("call", "when_s")
 
@@ -57,7 +63,7 @@ class Timer:
 
 
 class Alarm:
-    """Calls `ring` on the loop's thread at the earliest time it was set to. For many deadlines and one timer."""
+    """Calls `ring` on the loop's thread at the earliest time that was set: one timer for many deadlines."""
 
     def __init__(self, hub: "Hub", ring: Callable[[], None]) -> None:
         self._hub = hub
@@ -67,7 +73,7 @@ class Alarm:
         self._timer: Timer | None = None
 
     def set(self, due_s: float) -> None:
-        """Ring at `due_s` or before. By any thread."""
+        """Ring at `due_s` or before. Thread-safe, as `cancel`."""
         with self._lock:
             if self._due_s is not None and self._due_s <= due_s:
                 return
@@ -75,7 +81,6 @@ class Alarm:
         self._hub.call_soon(self._move)
 
     def cancel(self) -> None:
-        """Ring no more. By any thread."""
         with self._lock:
             self._due_s = None
             if self._timer is not None:
@@ -94,7 +99,33 @@ class Alarm:
         self._ring()
 
 
-# The kernel takes no more than 2**31 ms; who waits longer looks at the clock once a day.
+class Spinning:
+    """The history of the spins of one waiter. Used by one thread at a time.
+
+    After a spin without success the next waits sleep at once: 1, then 3, 7, ... up to WAITS_SKIPPED_MAX of them. So
+    long calls, and full machines, pay for one spin in 255 waits, and idle workers never spin.
+    """
+
+    __slots__ = ("_penalty", "_to_skip")
+
+    def __init__(self) -> None:
+        self._penalty = 0
+        self._to_skip = 0
+
+    def is_due(self) -> bool:
+        """Return True if the wait that begins now should spin first. Call `ended` afterwards if so."""
+        if self._to_skip:
+            self._to_skip -= 1
+            return False
+        return True
+
+    def ended(self, *, seen: bool) -> None:
+        """`seen`: whether bytes arrived during the spin."""
+        self._penalty = 0 if seen else min(2 * self._penalty + 1, WAITS_SKIPPED_MAX)
+        self._to_skip = self._penalty
+
+
+# The kernel's limit is 2**31 ms. Longer waits check the clock once a day.
 _LONGEST_S = 86_400.0
 
 
@@ -103,12 +134,12 @@ class Hub:
 
     def __init__(self, *, clock: Clock | None = None, name: str = "hub") -> None:
         self.clock = clock or SystemClock()
-        self.now_s = self.clock.now_s  # as it is: whoever handles what a turn brings looks at it all the time
+        self.now_s = self.clock.now_s
         self.name = name
         self.driven = False
         self._pid = os.getpid()
         self._poll = select.epoll()
-        # Of a kind that a garbage collection may take again, in the thread that has it: it ends things that tell a hub.
+        # Reentrant, because a garbage collection in the thread that holds it may call `call_soon`.
         self._waking = threading.RLock()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._callbacks: dict[int, Callable[[int], None]] = {self._wake: self._woken}
@@ -147,10 +178,9 @@ class Hub:
             self.loop_thread_id = None
 
     def turn(self, timeout_s: float | None = 0.0, *, spin_s: float = 0.0) -> bool:
-        """One turn; waits at most `timeout_s` for something to do (None: as long as it takes).
+        """Run one turn, and wait at most `timeout_s` for events (None: without limit).
 
-        `spin_s`: stays awake so long at first, and gives way to every thread that could run: to be woken takes longer
-        than most short calls do. Returns whether something came in that time.
+        `spin_s`: polls actively this long before it sleeps. Return True if events came meanwhile.
         """
         outer, self.loop_thread_id = self.loop_thread_id, threading.get_ident()
         try:
@@ -162,12 +192,12 @@ class Hub:
         fresh = self._fresh
         fresh.clear()
         ready = self._spin(spin_s) if spin_s else []
-        has_come = bool(ready or (spin_s and self._soon))
+        has_events = bool(ready or (spin_s and self._soon))
         for fd, events in ready or self._poll.poll(self._timeout_s(timeout_s)):
             # A number that a callback of this turn closed may be in use again; the event was for the old one.
             callback = None if fd in fresh else self._callbacks.get(fd)
             if callback is not None:
-                try:  # as `_guard`; all that comes passes here
+                try:  # as `_guard`, inline for speed
                     callback(events)
                 except BaseException as error:
                     if not self._is_logged(error):
@@ -181,24 +211,24 @@ class Hub:
                 if self._soon:  # a callback may have closed this hub
                     self._guard(self._soon.popleft())
         for hook in self._turn_end:
-            try:  # likewise
+            try:  # as `_guard`
                 hook()
             except BaseException as error:
                 if not self._is_logged(error):
                     raise
-        return has_come
+        return has_events
 
     def _spin(self, for_s: float) -> list[tuple[int, int]]:
-        """Poll until there is something to do, for so long at most."""
-        poll, give_way, now_s = self._poll.poll, os.sched_yield, time.perf_counter
+        """Poll actively until there are events, at most for this time."""
+        poll, yield_cpu, now_s = self._poll.poll, os.sched_yield, time.perf_counter
         until_s, ready = now_s() + for_s, []
         while not (self._soon or (ready := poll(0))) and now_s() < until_s:
-            give_way()
+            yield_cpu()
         return ready
 
     @property
     def is_loop_thread(self) -> bool:
-        """Whether the caller is on the thread that drives this hub, or in a turn, and so must not wait for it."""
+        """Return True on the thread that drives this hub, which must not wait for it."""
         return self.loop_thread_id == threading.get_ident()
 
     def _drive(self) -> None:
@@ -206,7 +236,7 @@ class Hub:
         while not self._closing:
             self._turn(None)
         if not self.is_closed:
-            self._turn(0.0)  # what was handed in just before `close`
+            self._turn(0.0)  # calls from just before `close`
 
     def _timeout_s(self, timeout_s: float | None) -> float:
         if self._soon:
@@ -217,14 +247,14 @@ class Hub:
         return -1 if timeout_s is None else min(timeout_s, _LONGEST_S)
 
     def _fire(self, now_s: float) -> None:
-        number = next(self._count)  # what a callback sets from now on waits for the next turn
+        number = next(self._count)  # timers that callbacks set from now on wait for the next turn
         while self._timers and self._timers[0][0] <= now_s and self._timers[0][1] < number:
             call = heapq.heappop(self._timers)[2].call
             if call is not None:
                 self._guard(call)
 
     def _guard(self, callback: Callable[[], None]) -> None:
-        """One broken callback must not stop the loop that all others live on."""
+        """Run a callback; its error must not stop the loop for all others."""
         try:
             callback()
         except BaseException as error:
@@ -232,24 +262,28 @@ class Hub:
                 raise
 
     def _is_logged(self, error: BaseException) -> bool:
-        """Log what a callback raised. Not Ctrl-C and the like on a thread of the user's: there they are his."""
+        """Log the error of a callback, but let Ctrl-C and the like pass on a thread of the user."""
         if not isinstance(error, Exception) and threading.current_thread() is not self._thread:
             return False
-        _log.exception("%s: a callback failed; the hub goes on. Please report this with the traceback.", self.name)
+        _log.exception("%s: a callback failed; the hub continues. Please report this with the traceback.", self.name)
         return True
 
-    # -- what may be asked of it -----------------------------------------------------------------------------------
+    # -- calls, timers and descriptors -----------------------------------------------------------------------------
 
     def call_soon(self, call: Callable[[], None]) -> None:
-        """Run `call` in this or the next turn. May be called by any thread; after `close` nothing happens."""
+        """Run `call` in this or the next turn. Thread-safe; no effect after `close`."""
         if self.is_closed:
             return
         self._soon.append(call)
         if self.loop_thread_id != threading.get_ident():
-            with self._waking:  # or the number may have been closed, and belong to somebody else
+            with self._waking:  # otherwise the descriptor may have been closed, and its number reused
                 if not self.is_closed:
                     with contextlib.suppress(BlockingIOError):
                         os.eventfd_write(self._wake, 1)
+
+    def wake(self) -> None:
+        """Make the loop run another turn. Thread-safe."""
+        self.call_soon(_do_nothing)
 
     def call_at(self, when_s: float, call: Callable[[], None]) -> Timer:
         """Run `call` when the clock shows `when_s`. From the loop's thread, or before the loop runs."""
@@ -269,7 +303,7 @@ class Hub:
 
     @property
     def has_hooks(self) -> bool:
-        """Whether there are end-of-turn hooks."""
+        """Return True if there are end-of-turn hooks."""
         return bool(self._turn_end)
 
     def watch(self, fd: int, callback: Callable[[int], None], events: int = READ) -> None:
@@ -296,8 +330,8 @@ class Hub:
         self._inherited.add(thing)
 
     def check_usable(self) -> None:
-        """Raises `ClosedError` in a fork of the process this hub belongs to, and after `close`."""
-        if not self.is_closed:  # as it is in every fork
+        """Raise `ClosedError` in a fork of the process that this hub belongs to, and after `close`."""
+        if not self.is_closed:  # it is closed in every fork
             return
         if self._pid != os.getpid():
             raise ClosedError(
@@ -307,16 +341,16 @@ class Hub:
         raise ClosedError(f"the hub {self.name!r} of process {self._pid} is closed.")
 
     def close(self) -> None:
-        """End the loop, join its thread, end the links, close the descriptors. What was handed in before is still run.
+        """Run the calls of other threads, end the loop, join its thread, end the links and close the descriptors.
 
-        Not while another thread is in `run`. On the hub's own thread it does not join: the loop ends with this turn.
-        A second call returns at once, also while the first is at work.
+        Not while another thread is in `run`. On the hub's own thread it does not join: the loop ends with this turn. A
+        second call returns at once, even during the first.
         """
         if self._pid != os.getpid():
             return
         with self._waking:
-            first, self._closing = not self._closing, True
-        if not first:
+            is_first, self._closing = not self._closing, True
+        if not is_first:
             return
         if self._thread is not None and self._thread is not threading.current_thread():
             self.call_soon(lambda: None)
@@ -337,7 +371,7 @@ class Hub:
             os.eventfd_read(self._wake)
 
     def _go_inert(self) -> None:
-        """In a forked child: the descriptors are copies; closing them changes nothing for the parent."""
+        """Close the copies of the descriptors in a forked child."""
         self.driven = False
         for thing in list(self._inherited):
             thing.close_fork()
@@ -345,6 +379,10 @@ class Hub:
             self.is_closed = True
             self._poll.close()
             os.close(self._wake)
+
+
+def _do_nothing() -> None:
+    pass
 
 
 def _after_fork() -> None:

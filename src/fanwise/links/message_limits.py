@@ -1,9 +1,7 @@
-"""How large a message of a peer may be: a part of the memory that this process may use.
+"""The largest message that this process takes: half of the memory that the system and its cgroups allow.
 
-    min(what the system has, what the cgroups of this process allow) / 2
-
-What is announced costs nothing until it comes (`frames`), but what comes has to be somewhere, and a peer that sends
-without end must not end this process. Half leaves room for what is there already, and for one copy.
+An announced message costs nothing until its bytes arrive (`frames`), but a peer that sends without end must not exhaust
+the memory of this process. Half leaves room for existing data and for one copy.
 """
 
 import contextlib
@@ -13,34 +11,30 @@ from pathlib import Path
 
 from .frames import Limits
 
-_SHARE = 2
 _CGROUPS = Path("/sys/fs/cgroup")
 
 
 def fitted(limits: Limits) -> Limits:
-    """The limits, with no frame larger than this process can take."""
-    return limits._replace(frame_bytes=min(limits.frame_bytes, memory_bytes() // _SHARE))
+    """Return the limits with no frame larger than this process can take."""
+    return limits._replace(frame_bytes=min(limits.frame_bytes, memory_bytes() // 2))
 
 
 @functools.cache
-def memory_bytes(cgroups: Path = _CGROUPS, mine: Path = Path("/proc/self/cgroup")) -> int:
-    """The memory that this process may use, as the system says when it is first asked."""
-    found = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+def memory_bytes(cgroups: Path = _CGROUPS, own_cgroups: Path = Path("/proc/self/cgroup")) -> int:
+    """Return the memory that this process may use. Read once."""
+    size_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     with contextlib.suppress(OSError):
-        for line in mine.read_text().splitlines():
-            # Version 2 has one hierarchy, with the number 0; of version 1 the one of memory counts.
-            number, names, path = line.split(":", 2)
-            is_second = number == "0"
-            if is_second or "memory" in names.split(","):
-                root = cgroups if is_second else cgroups / "memory"
-                found = min(
-                    found, _lowest(root, path.lstrip("/"), "memory.max" if is_second else "memory.limit_in_bytes")
-                )
-    return found
+        for line in own_cgroups.read_text().splitlines():
+            number, controllers, path = line.split(":", 2)
+            if number == "0":  # the only hierarchy of version 2
+                size_bytes = min(size_bytes, _lowest(cgroups, path.lstrip("/"), "memory.max"))
+            elif "memory" in controllers.split(","):
+                size_bytes = min(size_bytes, _lowest(cgroups / "memory", path.lstrip("/"), "memory.limit_in_bytes"))
+    return size_bytes
 
 
 def _lowest(root: Path, path: str, name: str) -> int:
-    """The lowest limit of a group and those around it. In a container they may all be at the root."""
+    """Return the lowest limit of a group and its parents. In a container all may be at the root."""
     lowest = 1 << 62
     for folder in (root / path, *(root / path).parents):
         with contextlib.suppress(OSError, ValueError):  # no such file, or "max"

@@ -5,7 +5,7 @@
 A value is a byte for its kind, then the number, or its size and contents. All numbers are little-endian. A record is a
 named tuple or dataclass that both sides have registered under the same code; its fields must have their declared types.
 
-Decoding creates only these values, whoever wrote the bytes: no name is looked up and nothing is imported, so an array
+Decoding creates only these values, even from forged bytes: no name is looked up and nothing is imported, so an array
 of an engine that this process has not loaded is refused. Invalid bytes raise `WireError`, and never allocate more
 memory than their own size.
 """
@@ -126,7 +126,7 @@ class Plain:
 
 
 class _Form(NamedTuple):
-    """How to decode a record: its class, the checks of its fields, and their struct if all are integers."""
+    """The decoder of a record: its class, the checks of its fields, and their struct if all are integers."""
 
     kind: type
     checks: tuple[_Check | None, ...]

@@ -1,12 +1,11 @@
-"""Whether another process of this host is alive, and whether it is stopped. Linux: read from /proc.
+"""Checks whether another process of this host is alive, and whether it is stopped. Linux: reads /proc.
 
-Silence proves nothing: a process that compiles or holds the interpreter's lock for a minute says nothing and is well.
-Stopped is another matter (SIGSTOP, a suspended container): the kernel says so, and nobody knows when it ends. A
-process is called frozen when each look for `after_s` seconds found it stopped. A tracing debugger's stop is another
-state and is not counted. When the looks themselves paused (this process was stopped too, as by Ctrl-Z in a shell),
-counting begins anew: nobody is blamed for time in which nobody looked.
+Silence proves nothing: a process that compiles, or holds the interpreter's lock for a minute, is healthy. A stopped
+process (SIGSTOP, a suspended container) is different: the kernel reports it, and it may never continue. A process is
+frozen if every check for `after_s` seconds found it stopped. A stop by a debugger is another state and does not count.
+If the checks paused, because this process was stopped too, counting starts again.
 
-Knows pids and times only. Nothing here raises for a process that ends while we look.
+No function raises for a process that ends during the check.
 """
 
 import functools
@@ -18,21 +17,21 @@ from typing import NamedTuple
 
 FROZEN_AFTER_S = 5.0
 LOOK_EVERY_S = 0.5
-# Looks further apart than this do not add up.
+# Checks further apart than this do not add up.
 _GAP_S = 2.5
 _STOPPED = "T"
 _ENDED = ("", "Z", "X")
 
 
 class ProcessLook(NamedTuple):
-    """One look: the state as one letter (empty: gone), and when it was started, in clock ticks since boot."""
+    """State of a process as one letter, empty if there is none, and its start in clock ticks since boot."""
 
     state: str
     started_ticks: int
 
 
 def look_at(pid: int) -> ProcessLook:
-    """What the kernel says of `pid` now."""
+    """Return the kernel's current view of a process."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:
@@ -42,16 +41,16 @@ def look_at(pid: int) -> ProcessLook:
 
 
 def has_ended(pid: int, started_ticks: int) -> bool:
-    """Whether the process of this pid and start has ended; true also when the pid is another's by now."""
+    """Return True if the process with this pid and start has ended, even if the pid was reused."""
     look = look_at(pid)
     return look.state in _ENDED or look.started_ticks != started_ticks
 
 
 @functools.cache
 def this_host() -> str:
-    """The same text for all processes that see each other's pids and have one network: the host's name, '/', and more.
+    """Return a name that all processes with the same pid and network namespaces share: "<host name>/...".
 
-    Containers that share the one and not the other count as two hosts.
+    Containers that share one of the namespaces and not the other count as two hosts.
     """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -63,14 +62,14 @@ def this_host() -> str:
 
 @dataclass(slots=True)
 class FrozenWatch:
-    """Looks at processes now and then, and says which have been stopped for too long."""
+    """Finds processes that have been stopped for too long."""
 
     after_s: float = FROZEN_AFTER_S
     _stopped_since_s: dict[int, float] = field(default_factory=dict)
     _looked_s: float = float("-inf")
 
     def look(self, pids: list[int], now_s: float) -> list[int]:
-        """Those of `pids` that every look of the last `after_s` seconds found stopped. Call it every `LOOK_EVERY_S`."""
+        """Return the processes that are frozen. Call it every `LOOK_EVERY_S`."""
         if now_s - self._looked_s > _GAP_S:
             self._stopped_since_s.clear()
         self._looked_s = now_s

@@ -3,7 +3,7 @@
     accept(parts)       copy bytes to send, and keep them until the peer has acknowledged them
     next()              the next bytes that the current connection has not carried yet
     acknowledge(n)      the peer has received the first n bytes of the stream
-    received(n)         n more bytes of the peer's stream arrived
+    received(n)         n more bytes of the peer's stream have arrived
     resume(n)           a new connection: the peer has received n bytes, so everything after them is unsent again
 
 Both sides count bytes from the start of the stream. Every byte is delivered once and in order if each side tells the
@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from ..base.errors import WireError
 
-# Unacknowledged bytes that are kept. A sender that has so many waits, as for a full socket.
+# Maximum number of unacknowledged bytes. The sender then waits, as for a full socket.
 KEPT_BYTES_MAX = 8 << 20
 # Received bytes after which an acknowledgment is due.
 ACKNOWLEDGE_EVERY_BYTES = 512 << 10
@@ -96,7 +96,7 @@ class Session:
         return chunk.data
 
     def acknowledge(self, num_received: int) -> None:
-        """The peer has received so many bytes, which must have been sent. A smaller number changes nothing."""
+        """The peer has received this number of bytes. A smaller number than before changes nothing."""
         self.num_acknowledged = max(self.num_acknowledged, num_received)
         while self._kept and self._kept[0].end <= self.num_acknowledged:
             self._kept.popleft()
@@ -122,15 +122,15 @@ class Session:
     def resume(self, num_received: int) -> None:
         """Send everything after the first `num_received` bytes again, over a new connection.
 
-        Raises `WireError` if the peer cannot have received so many, or if bytes that it lacks were discarded.
+        Raises `WireError` if the number is impossible, or if bytes that the peer lacks were discarded.
         """
         if not self.num_acknowledged <= num_received <= self.num_sent:
             raise WireError(
-                f"the peer resumes at byte {num_received} of a stream of which bytes {self.num_acknowledged} to "
-                f"{self.num_sent} were sent and are kept."
+                f"the peer resumes at byte {num_received}, but bytes {self.num_acknowledged} to "
+                f"{self.num_sent} are kept."
             )
         self.acknowledge(num_received)
-        self._num_reported = self.num_received  # the peer was told when it connected
+        self._num_reported = self.num_received  # reported when the peer connected
         self._unsent = deque(
             _Chunk(max(chunk.start, num_received), memoryview(chunk.data)[max(0, num_received - chunk.start) :])
             for chunk in self._kept

@@ -1,13 +1,12 @@
-"""Status files: what training runs report about themselves to the boards of the same user.
+"""Status files: training runs publish their state for the boards of the same user.
 
     StatusFile.write --> <runtime folder>/status/<kind>-<pid>-<random>.json --statuses--> [Status, ...]
 
-Nothing is written until somebody has looked: the folder `status` is made by the first who does (`ask_for_statuses`),
-and programs look for it each time. The runtime folder is this user's alone, and there is no socket: nobody else can
-read what is said, or say anything. It is JSON, and nothing of it is loaded as an object.
+Nothing is written until a board has asked: it creates the folder `status` (`ask_for_statuses`), and programs check for
+it each time. No other user can enter the runtime folder. The files are JSON, so reading them runs no code.
 
-A status counts as long as its process lives. What the dead have left is removed by whoever looks. Where the process
-cannot be seen, because it is in another container that has the same folder, it counts while it is news.
+A status is valid while its process lives; readers remove those of ended processes. If the process is invisible, because
+it is in another container with the same folder, the status is valid for a minute.
 """
 
 import json
@@ -27,23 +26,23 @@ from ..base.plain_json import json_bytes
 from .process_state import has_ended, look_at, this_host
 from .runtime_folder import runtime_folder
 
-EVERY_S = 1.0  # how often a program says something new
+EVERY_S = 1.0  # interval of updates
 
 _FOLDER_NAME = "status"
 _NAME = re.compile(r"(?P<kind>[a-z]+)-[0-9]+-[0-9a-f]{16}\.json", re.ASCII)
 _SIZE_MAX = 1 << 18
-_MOST_FILES = 2_000
-_NEWS_S = 60.0
+_MAX_FILES = 2_000
+_VALID_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What one program said last.
+    """The latest state of one program.
 
     Attributes:
-        key: names it as long as it lives. kind: what it is, such as "run".
-        host, pid: its process. written_s: when it was said, in seconds since 1970.
-        body: what was said.
+        key: unique name. kind: of the program, such as "run".
+        host, pid: its process. written_s: time of the update, in seconds since 1970.
+        body: the state, as JSON values.
     """
 
     key: str
@@ -51,12 +50,12 @@ class Status:
     host: str
     pid: int
     written_s: float
-    body: Mapping[str, Any]  # Any: JSON
+    body: Mapping[str, Any]
 
 
 @final
 class StatusFile:
-    """The status of a part of this process, until `close`. A program that cannot write one goes on without.
+    """Publishes a state of this process until `close`. Errors are ignored.
 
     Args:
         kind: in small letters.
@@ -64,36 +63,30 @@ class StatusFile:
 
     def __init__(self, kind: str) -> None:
         self._pid = os.getpid()
-        self._head: Mapping[str, object] = {
-            "host": this_host(),
-            "pid": self._pid,
-            "started_ticks": look_at(self._pid).started_ticks,
-        }
+        self._head = {"host": this_host(), "pid": self._pid, "started_ticks": look_at(self._pid).started_ticks}
         self._path: Path | None = None
         with suppress(JoinError, OSError):
-            name = f"{kind}-{self._pid}-{secrets.token_hex(8)}.json"
-            self._path = runtime_folder() / _FOLDER_NAME / name
+            self._path = runtime_folder() / _FOLDER_NAME / f"{kind}-{self._pid}-{secrets.token_hex(8)}.json"
 
     def is_wanted(self) -> bool:
-        """Whether somebody has ever looked."""
+        """Return True if a board has ever asked."""
         return self._path is not None and self._path.parent.is_dir()
 
     def write(self, body: Mapping[str, object]) -> None:
-        """Say this instead of what was said before. Takes below a millisecond. Nothing in a fork."""
+        """Replace the published state. Takes less than a millisecond. No effect in a fork."""
         if self._path is None or os.getpid() != self._pid:
             return
         text = json_bytes({**self._head, "written_s": time.time(), "body": body})
         if len(text) > _SIZE_MAX:
             return
         fresh = self._path.with_suffix(".new")
-        with suppress(OSError):  # nobody has looked yet, or the disk is full
+        with suppress(OSError):  # no board has asked yet, or the disk is full
             descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
             with os.fdopen(descriptor, "wb") as file:
                 file.write(text)
-            fresh.rename(self._path)  # nobody reads half of it
+            fresh.rename(self._path)
 
     def close(self) -> None:
-        """It is over. A second call does nothing."""
         path, self._path = self._path, None
         if path is not None and os.getpid() == self._pid:
             with suppress(OSError):
@@ -101,38 +94,38 @@ class StatusFile:
 
 
 def ask_for_statuses() -> None:
-    """From now on the programs of this user say what they do. Raises JoinError, OSError."""
+    """Make the programs of this user publish their state from now on. Raises JoinError, OSError."""
     (runtime_folder() / _FOLDER_NAME).mkdir(mode=0o700, exist_ok=True)
 
 
 def statuses() -> list[Status]:
-    """What the programs of this user say now. Where there is no folder for it, nothing."""
+    """Return the states of the programs of this user; nothing if there is no folder for them."""
     try:
         folder = runtime_folder() / _FOLDER_NAME
-        names = sorted(os.listdir(folder))[:_MOST_FILES]
+        names = sorted(os.listdir(folder))[:_MAX_FILES]
     except (JoinError, OSError):
         return []
-    return [found for name in names if (found := _read(folder / name)) is not None]
+    return [status for name in names if (status := _read(folder / name)) is not None]
 
 
 def _read(path: Path) -> Status | None:
-    """None: it says nothing, or its process has ended."""
+    """Return None if the file is invalid or its process has ended."""
     name = _NAME.fullmatch(path.name)
     text = _bytes_of(path) if name is not None else None
     if name is None or text is None:
         return None
     try:
-        said = json.loads(text)
-        host, pid, ticks = str(said["host"]), int(said["pid"]), int(said["started_ticks"])
-        status = Status(path.stem, name["kind"], host, pid, float(said["written_s"]), dict(said["body"]))
+        record = json.loads(text)
+        host, pid, ticks = str(record["host"]), int(record["pid"]), int(record["started_ticks"])
+        status = Status(path.stem, name["kind"], host, pid, float(record["written_s"]), dict(record["body"]))
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
     if host != this_host():
-        return status if abs(time.time() - status.written_s) < _NEWS_S else None
+        return status if abs(time.time() - status.written_s) < _VALID_S else None
     if has_ended(pid, ticks):
-        for left in (path, path.with_suffix(".new")):
+        for leftover in (path, path.with_suffix(".new")):
             with suppress(OSError):
-                left.unlink()
+                leftover.unlink()
         return None
     return status
 
@@ -143,8 +136,8 @@ def _bytes_of(path: Path) -> bytes | None:
     except OSError:
         return None
     try:
-        found = os.fstat(descriptor)
-        is_ours = stat.S_ISREG(found.st_mode) and found.st_uid == os.getuid() and found.st_size <= _SIZE_MAX
-        return os.read(descriptor, _SIZE_MAX) if is_ours else None
+        status = os.fstat(descriptor)
+        is_valid = stat.S_ISREG(status.st_mode) and status.st_uid == os.getuid() and status.st_size <= _SIZE_MAX
+        return os.read(descriptor, _SIZE_MAX) if is_valid else None
     finally:
         os.close(descriptor)

@@ -28,7 +28,7 @@ from ..links.codec import load_error
 from ..links.hub import Hub
 from ..links.link import Link, Request
 from ..links.peers import Ending
-from ..links.transports.unix import memory_links
+from ..links.transports.unix import link_pair
 from ..links.transports.wires import Buffer
 from .membership.group import Group
 from .membership.members import Member, no_member
@@ -191,7 +191,7 @@ class Connections:
                 return self._request_dial(member, error, deadline_s)
 
     def _open_loopback(self) -> Link:
-        link, far_end = memory_links(self._hub, self._hub)
+        link, far_end = link_pair(self._hub, self._hub)
         self._serve_on(far_end, self._info)
         self._serve_on(link, self._info)
         self._links[self.group.me.incarnation] = [link]

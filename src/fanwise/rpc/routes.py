@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from ..base.errors import ClosedError, DeadlineExceeded, FanwiseError
-from ..links.flow_control.credits import OVERDRAFT
+from ..links.credits import OVERDRAFT
 from ..links.hub import Alarm, Hub
 from ..links.link import Link
 

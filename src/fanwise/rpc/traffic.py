@@ -84,7 +84,7 @@ def metrics() -> dict[str, Any]:
         `not_allowed`: a call of the peer that the allow-list refuses or that could not be read. `malformed`: a link
         closed because of invalid bytes. `not_welcome`: a link of a worker that the group has declared lost.
         `latency_s`: histogram of the time from a call to its answer: `buckets`, {upper limit in seconds (`inf` for the
-        last): number}; `sum` and `count`. The first 64 calls of a link are timed, then one of 13, with weight 13.
+        last): number}; `sum` and `count`.
 
     The counters of a peer survive the loss of its link and its return under the same name. Those of the last 1,024
     workers that left are kept.

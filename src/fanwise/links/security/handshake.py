@@ -14,8 +14,10 @@ Invariant: `done` is only true after the proof of the other side was correct.
 
 import hashlib
 import hmac
+import struct
 
-from ...base.errors import AuthenticationError
+from ...base.errors import AuthenticationError, WireError
+from ...base.text import printable_line
 
 MAGIC = b"fanwise1"
 NONCE_SIZE = 32
@@ -104,3 +106,41 @@ class DialerHandshake:
             raise AuthenticationError("the listener does not speak our protocol.")
         self._listener_nonce = received[len(MAGIC) :]
         return MAGIC + self._nonce + _proof(self._key, b"dialer", self._listener_nonce, self._nonce)
+
+
+# -- the hello of links between hosts ---------------------------------------------------------------------------------
+
+
+PROTOCOL = 7  # increased whenever a frame or a message changes its meaning
+
+_LAYOUT = struct.Struct("<8sH6x16s")
+_MAGIC = b"fanwise\0"
+HELLO_SIZE = _LAYOUT.size
+
+
+class ProtocolMismatch(WireError):
+    """The peer holds the secret and speaks another version of the protocol."""
+
+
+def hello(version: str, protocol: int = PROTOCOL) -> bytes:
+    """Return the hello of this side."""
+    return _LAYOUT.pack(_MAGIC, protocol, version.encode("ascii", "replace"))
+
+
+def check_hello(data: bytes, peer: str, version: str) -> None:
+    """Raise `ProtocolMismatch` when the peer speaks another protocol, `WireError` when `data` is no hello.
+
+    Args:
+        data: `HELLO_SIZE` bytes.
+        peer: its address, for the message.
+        version: our own, for the message.
+    """
+    magic, protocol, peer_version = _LAYOUT.unpack(data)
+    if magic != _MAGIC:
+        raise WireError(f"{peer} holds the secret but is no process of fanwise. The connection was closed.")
+    if protocol != PROTOCOL:
+        shown = printable_line(peer_version.rstrip(b"\0").decode("ascii", "backslashreplace"))
+        raise ProtocolMismatch(
+            f"{peer} runs fanwise {shown} (protocol {protocol}), this process {version} (protocol {PROTOCOL}).\n"
+            f"Install the same version on all hosts."
+        )

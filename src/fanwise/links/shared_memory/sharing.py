@@ -1,23 +1,18 @@
 """Big buffers of one link through shared memory, when the peer is on this host.
 
     sender                                                     receiver
-      OFFER, with the first big buffer, which is copied   -->
-                                                          <--  INVITE: descriptors are accepted from now on
       SEGMENT and its descriptor, before its first use    -->  maps it
       copies a buffer into it; names it in a frame        -->  hands it out as writable memory, without a copy
                                                           <--  RETURN: nothing refers to the buffer any more
       uses it again for the next buffer of its size, or
       DROPPED: after 10 s without use                     -->  unmaps it
 
-Descriptors are only received after an INVITE, because a read that can receive them costs more, and most links only
-send small messages.
-
 A weak reference tells when the last array or view of a received buffer is gone. Its callback may run on any thread in
 the middle of anything, so it only appends to a deque, which is read after the link has received something, and every
 half second. A buffer that was in use during a fork may be read by the child for as long as it lives, as memory of
 torch's `share_memory_()` is. Its segment is returned as not reusable, and the sender drops it.
 
-Locks: `_lock` is held before the sender's.
+Locks: `_lock` is held before the writer's.
 """
 
 import contextlib
@@ -32,12 +27,12 @@ from typing import TYPE_CHECKING
 
 from ...base.errors import WireError
 from .. import frames
-from ..frames import Buffer, Frame, Limits
+from ..frames import Buffer, Frame, FrameReader, Limits
 from ..hub import Alarm, Hub
-from ..sender import Sender
 from ..transports.wires import SocketWire
+from ..writer import Writer
 from .segment_table import ReceivedSegments, SegmentTable, SharedBuffer, segment_bytes_for
-from .segments import SUPPORTED, Segment, SegmentBudget, limit_of, map_received, new_segment
+from .segments import Segment, SegmentBudget, limit_of, map_received, new_segment
 
 if TYPE_CHECKING:
     import ctypes
@@ -58,19 +53,17 @@ class Sharing:
     def __init__(self, hub: Hub, wire: SocketWire, limits: Limits) -> None:
         self._hub = hub
         self._wire = wire
-        self._sender: Sender | None = None
+        self._writer: Writer | None = None
         self._lock = threading.Lock()
         self._has_ended = False
         self.num_sent_bytes = self.num_received_bytes = 0
         # Sending.
         self._limit_bytes = limit_of(limits)
         self._budget = SegmentBudget.of(hub)
-        self._has_offered = self.is_accepted = False
         self._table = SegmentTable()
         self._sent: dict[int, Segment] = {}
         self._idle_alarm = Alarm(hub, self._drop_idle)
         # Receiving.
-        self.is_invited = False
         self._received = ReceivedSegments(limits.mapped_bytes)
         self._mapped: dict[int, Segment] = {}
         self._watches: dict[int, _Watch] = {}
@@ -82,29 +75,23 @@ class Sharing:
         self._return_alarm = Alarm(hub, self._return_all)
         _all.add(self)
 
-    def attach(self, sender: Sender) -> None:
-        """Send frames by `sender`."""
-        self._sender = sender
+    def attach(self, writer: Writer) -> None:
+        """Send frames by `writer`."""
+        self._writer = writer
 
     def handle(self, frame: Frame) -> None:
         """Handle a frame about shared memory. Raises `WireError` if it cannot be right."""
-        if frame.kind == frames.OFFER:
-            self._invite()
-        elif frame.kind == frames.INVITE:
-            if not self._has_offered or self.is_accepted:
-                raise WireError("an invitation to share memory came, and nothing was offered.")
-            self.is_accepted = True
-        elif frame.kind == frames.SEGMENT:
+        if frame.kind == frames.SEGMENT:
             self._map(frame.head)
         elif frame.kind == frames.DROPPED:
             (segment,) = _unpacked(_DROPPED, frame.head)
             self._received.drop(segment)
             self._mapped.pop(segment, None)
             self._forked.discard(segment)
-        elif self.is_accepted and len(frame.head) % _RETURNED.size == 0:
+        elif len(frame.head) % _RETURNED.size == 0:
             self._give_back(list(_RETURNED.iter_unpack(frame.head)))
         else:
-            raise WireError(f"a return of {len(frame.head)} bytes came, which is not expected.")
+            raise WireError(f"a return of {len(frame.head)} bytes came, which is no multiple of {_RETURNED.size}.")
 
     # -- sending ---------------------------------------------------------------------------------------------------
 
@@ -114,20 +101,12 @@ class Sharing:
 
     def encode(self, kind: int, call_id: int, head: bytes, buffers: Sequence[memoryview]) -> list[Buffer]:
         """As `frames.encode`. Buffers that were copied into shared memory may be changed at once."""
-        shared: list[SharedBuffer | None] = []
-        if not self.is_accepted:
-            self._offer()
-        elif len(buffers) <= frames.SHARED_BUFFERS_MAX:
-            shared = [self._copy(buffer) if buffer.nbytes >= SHARED_FROM_BYTES else None for buffer in buffers]
-        if any(shared):
-            return frames.encode_shared(kind, call_id, head, buffers, shared)
-        return frames.encode(kind, call_id, head, buffers)
-
-    def _offer(self) -> None:
-        with self._lock:
-            is_first, self._has_offered = not self._has_offered, True
-        if is_first:
-            self._put(frames.OFFER, b"")
+        if len(buffers) > frames.SHARED_BUFFERS_MAX:
+            return frames.encode(kind, call_id, head, buffers)
+        shared = [self._copy(buffer) if buffer.nbytes >= SHARED_FROM_BYTES else None for buffer in buffers]
+        if not any(shared):  # there is no memory
+            return frames.encode(kind, call_id, head, buffers)
+        return frames.encode_shared(kind, call_id, head, buffers, shared)
 
     def _copy(self, buffer: memoryview) -> SharedBuffer | None:
         with self._lock:
@@ -166,9 +145,9 @@ class Sharing:
                 return None
             number = self._table.add(size_bytes)
             self._sent[number] = segment
-            assert self._sender is not None, "attached when the link was made"
+            assert self._writer is not None, "attached when the link was made"
             (frame,) = frames.encode(frames.SEGMENT, 0, _SEGMENT.pack(number, size_bytes))
-            self._sender.put_with_descriptor(bytes(frame), fd, self._wire.write_with_descriptor)
+            self._writer.put_with_descriptor(bytes(frame), fd, self._wire.write_with_descriptor)
         return number, segment
 
     def _give_back(self, returned: Sequence[tuple[int, bool]]) -> None:
@@ -197,16 +176,10 @@ class Sharing:
             self._put(frames.DROPPED, _DROPPED.pack(number))
 
     def _put(self, kind: int, head: bytes) -> None:
-        assert self._sender is not None, "attached when the link was made"
-        self._sender.put(frames.encode(kind, 0, head), copied=False)
+        assert self._writer is not None, "attached when the link was made"
+        self._writer.put(frames.encode(kind, 0, head), copied=False)
 
     # -- receiving -------------------------------------------------------------------------------------------------
-
-    def _invite(self) -> None:
-        if SUPPORTED and self._received.limit_bytes > 0 and not self.is_invited:
-            self._wire.take_descriptors()
-            self.is_invited = True
-            self._put(frames.INVITE, b"")
 
     def _map(self, head: Buffer) -> None:
         number, size_bytes = _unpacked(_SEGMENT, head)
@@ -236,9 +209,9 @@ class Sharing:
         self._watches[shared.segment] = _Watch(array, shared.segment, self._unused)
         return memoryview(array).cast("B")
 
-    def after_reading(self, *, between_frames: bool) -> None:
+    def after_reading(self, frames: FrameReader) -> None:
         """Call this after all received frames were handled. Raises `WireError` if a descriptor was not announced."""
-        if between_frames and self._wire.has_descriptors:
+        if self._wire.descriptors and frames.is_between_frames:
             raise WireError("a descriptor came that nobody had announced.")
         if self._unused:
             self.send_returns(at_least_bytes=_RETURNED_FROM_BYTES)

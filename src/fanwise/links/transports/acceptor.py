@@ -18,14 +18,13 @@ import os
 import socket
 import threading
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from functools import partial
-from typing import Any, Literal, Protocol
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from ...base.errors import WireError
 from ..hub import READ, Hub, Timer
 from ..link import Link
-from .pending_connections import PendingConnections
 
 _log = logging.getLogger(__name__)
 
@@ -35,6 +34,7 @@ MAX_PENDING_PER_ADDRESS = 128
 # Pause of accepting when this process has no descriptor left.
 _EXHAUSTED_PAUSE_S = 0.1
 
+Connection = TypeVar("Connection", bound=Hashable)
 Refusal = Literal["other-user", "not-authentic", "half-open", "malformed", "other-version"]
 
 
@@ -63,6 +63,54 @@ class PendingHandshake(Protocol):
 
     def close_fork(self) -> None:
         """Close this process's copy of the descriptor and do nothing else."""
+
+
+class PendingConnections(Generic[Connection]):
+    """See the module.
+
+    Args:
+        limit: of all connections.
+        limit_per_address: of the connections of one address.
+    """
+
+    def __init__(self, *, limit: int, limit_per_address: int) -> None:
+        self._limit = limit
+        self._limit_per_address = limit_per_address
+        self._addresses: dict[Connection, Hashable] = {}
+        self._by_address: dict[Hashable, dict[Connection, None]] = {}  # the oldest first
+
+    def __len__(self) -> int:
+        return len(self._addresses)
+
+    def __iter__(self) -> Iterator[Connection]:
+        """Iterate over a copy of all connections, the oldest first."""
+        return iter(list(self._addresses))
+
+    def add(self, connection: Connection, address: Hashable) -> Connection | None:
+        """Return a connection that must be dropped for the new one and was removed. An address of None has no limit."""
+        dropped: Connection | None = None
+        if address is not None and len(self._by_address.get(address, ())) >= self._limit_per_address:
+            dropped = next(iter(self._by_address[address]))
+        elif len(self._addresses) >= self._limit:
+            most = max(map(len, self._by_address.values()))
+            # If several addresses have most, the one with the oldest connection.
+            dropped = next(one for one, other in self._addresses.items() if len(self._by_address[other]) == most)
+        if dropped is not None:
+            self.remove(dropped)
+        self._addresses[connection] = address
+        self._by_address.setdefault(address, {})[connection] = None
+        return dropped
+
+    def remove(self, connection: Connection) -> bool:
+        """Return False if it was removed before."""
+        if connection not in self._addresses:
+            return False
+        address = self._addresses.pop(connection)
+        connections = self._by_address[address]
+        del connections[connection]
+        if not connections:
+            del self._by_address[address]
+        return True
 
 
 class Acceptor:

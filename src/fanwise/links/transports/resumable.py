@@ -10,16 +10,16 @@
 `session` keeps the bytes that may have to be sent again. All this travels inside the authenticated connection.
 Acknowledgments are no part of the stream: they pass data that waits for its own acknowledgment.
 
-When a connection ends without a goodbye, the dialer connects again, at once and then at intervals, and the listener
+If a connection ends without a goodbye, the dialer connects again, at once and then at intervals, and the listener
 waits. The stream is over, and its link lost, when
 - the listener refuses the stream, or its port refuses the connection: its process has ended
 - the port of the peer accepts connections, but no stream was resumed for `BUSY_S`
 - the peer gave no sign of life for `UNREACHABLE_S`; the listener waits only `RETURN_S`, because a dialer that lives
-  connects at once. A dialer that listens at a port of its own tells it in the opening, for `port_probe`.
+  connects at once. A dialer that listens at a port of its own tells it in the opening, for `PortProbe`.
 
 Only streams whose event loop is driven are resumed; others end with their connection.
 
-Threads: one thread at a time reads, and another writes, holding the lock of `Sender`. Connections are replaced on the
+Threads: one thread at a time reads, and another writes, holding the lock of `Writer`. Connections are replaced on the
 event loop's thread with both excluded: writers by that lock, readers because a replaced connection is not read again.
 """
 
@@ -34,29 +34,26 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ...base.errors import FanwiseError, WireError
 from ..session import ACKNOWLEDGE_EVERY_BYTES, Session
-from .port_probe import PortProbe
+from .liveness import PortProbe
 from .wires import Buffer
 
 if TYPE_CHECKING:
     from socket import socket as Socket
 
     from ..hub import Hub
-    from ..sender import Sender
+    from ..writer import Writer
     from .tls import TlsWire as Connection
 
 _log = logging.getLogger(__name__)
-
-Lose = Callable[..., None]
 
 BUSY_S, UNREACHABLE_S, RETURN_S = 30.0, 5.0, 0.8
 _ATTEMPT_S = 2.0
 _PAUSES_S = (0.0, 0.01, 0.05, 0.1, 0.2)  # before attempts to reconnect; the last is repeated
 _PROBE_EVERY_S = 0.01
 
-_OPENING = struct.Struct("<16sIQH")  # id, number of the connection, bytes received, size of the address
+_OPENING = struct.Struct("<16sIQ300s")  # id, number of the connection, bytes received, address
 _ANSWER = struct.Struct("<BQ")  # accepted, bytes received
 _RECORD = struct.Struct("<IQ")  # size of the data, bytes received
-_ADDRESS_BYTES_MAX = 300
 # Bytes read at once, so that one big array does not keep the reading thread from everything else.
 _READ_AT_ONCE = 1 << 20
 
@@ -79,8 +76,7 @@ class Opening(NamedTuple):
     address: str
 
     def encode(self) -> bytes:
-        address = self.address.encode()
-        return _OPENING.pack(self.stream_id, self.number, self.num_received, len(address)) + address
+        return _OPENING.pack(*self[:3], self.address.encode())
 
 
 def new_opening(address: str) -> Opening:
@@ -92,29 +88,24 @@ class OpeningReader:
     """Reads the opening of an accepted connection."""
 
     def __init__(self) -> None:
-        self._data = bytearray(_OPENING.size + _ADDRESS_BYTES_MAX)
-        self._size, self._end = 0, _OPENING.size
+        self._data = memoryview(bytearray(_OPENING.size))
+        self._size = 0
 
     def read(self, connection: "Connection") -> Opening | None:
-        """Return the opening, or None if not all of it has arrived. Raises `WireError`, or OSError at the end."""
-        while (size := connection.read_into(memoryview(self._data)[self._size : self._end])) > 0:
+        """Return the opening, or None if not all of it has arrived. Raises OSError at the end of the connection."""
+        while self._size < len(self._data):
+            size = connection.read_into(self._data[self._size :])
+            if size < 0:
+                raise ConnectionResetError("it was closed before its opening")
+            if size == 0:
+                return None
             self._size += size
-            if self._size < self._end:
-                continue
-            stream_id, number, num_received, address_size = _OPENING.unpack_from(self._data)
-            if address_size > _ADDRESS_BYTES_MAX:
-                raise WireError("the opening of its stream is malformed.")
-            self._end = _OPENING.size + address_size
-            if self._size == self._end:
-                address = self._data[_OPENING.size : self._end].decode(errors="replace")
-                return Opening(stream_id, number, num_received, address)
-        if size < 0:
-            raise ConnectionResetError("it was closed before its opening")
-        return None
+        stream_id, number, num_received, address = _OPENING.unpack(self._data)
+        return Opening(stream_id, number, num_received, address.rstrip(b"\0").decode(errors="replace"))
 
 
 def send_answer(connection: "Connection", num_received: int | None) -> None:
-    """Accept a stream of which `num_received` bytes have arrived; None refuses it."""
+    """Accept a stream, and report how many of its bytes have arrived; None refuses it."""
     connection.write([_ANSWER.pack(num_received is not None, num_received or 0)])
 
 
@@ -165,7 +156,7 @@ class ResumableWire:
         self._hub = hub
         self._connection: Connection | None = connection
         self._fd = connection.fileno()
-        # The connection that is read, the header that has begun to arrive, and what is left of the data after it.
+        # The connection that is read, the header that has begun to arrive, and the number of bytes of data after it.
         self._read_from = connection
         self._header = memoryview(bytearray(_RECORD.size))
         self._header_size = self._data_left = 0
@@ -175,9 +166,9 @@ class ResumableWire:
         self._opening = opening
         self._connect = connect
         self._session = Session()
-        self._lose: Lose | None = None  # None after `close`
-        self._sender: Sender
-        self._tell: Callable[[], None] = lambda: None
+        self._lose: Callable[[str], None] | None = None  # None after `close`
+        self._writer: Writer
+        self._schedule_read: Callable[[], None]
         self._changed = threading.Condition()
         self._ended: list[Connection] = []  # perhaps in use by a thread that writes
         self._retired: list[Connection] = []  # closed by the thread that reads
@@ -186,9 +177,9 @@ class ResumableWire:
         self._cut_s = 0.0
         self._probe: PortProbe | None = None
 
-    def attach(self, sender: "Sender", lose: Lose) -> None:
-        """Set the sender of the link, and how to end the link when the stream is over: `lose(reason, dead=...)`."""
-        self._sender, self._lose = sender, lose
+    def attach(self, writer: "Writer", schedule_read: Callable[[], None], lose: Callable[[str], None]) -> None:
+        """Set the writer of the link, and how to make it read bytes that polling does not show, and end it."""
+        self._writer, self._schedule_read, self._lose = writer, schedule_read, lose
 
     @property
     def socket(self) -> "Socket | None":
@@ -265,12 +256,12 @@ class ResumableWire:
         """Return True if something that was read lets the sender write: call it after reading."""
         session = self._session
         has_news = self._num_acknowledged > session.num_acknowledged
-        is_waiting = self._sender.waits or self._is_waited_for
+        is_waiting = self._writer.waits or self._is_waited_for
         return session.is_acknowledgment_due or self._can_free_memory or (has_news and is_waiting)
 
     @property
     def _can_free_memory(self) -> bool:
-        """Return True if much of what the session keeps was acknowledged, so that an idle link should write."""
+        """Return True if so much was acknowledged that an idle link should write to free memory."""
         return self._num_acknowledged - self._session.num_acknowledged >= ACKNOWLEDGE_EVERY_BYTES
 
     # -- writing ---------------------------------------------------------------------------------------------------
@@ -313,7 +304,7 @@ class ResumableWire:
         return size
 
     def _send(self, connection: "Connection") -> bool:
-        """Send what is unsent. Return False if the connection takes no more now."""
+        """Send unsent bytes. Return False if the connection takes no more now."""
         session = self._session
         while True:
             if not self._outgoing:
@@ -365,16 +356,10 @@ class ResumableWire:
     def fileno(self) -> int:
         return self._fd
 
-    def on_readable(self, tell: Callable[[], None]) -> None:
-        self._tell = tell
-        connection = self._connection
-        if connection is not None:
-            connection.on_readable(tell)
-
     # -- reconnecting ----------------------------------------------------------------------------------------------
 
     def _cut(self, connection: "Connection") -> None:
-        """Give up a connection that has ended, and get another."""
+        """Replace a connection that has ended."""
         with self._changed:
             if connection is not self._connection:
                 return
@@ -385,7 +370,7 @@ class ResumableWire:
 
     def _retire(self) -> None:
         """Let the thread that reads close connections that have ended: no other uses them any more."""
-        self._sender.disconnect()
+        self._writer.disconnect()
         while self._ended:
             self._retired.append(self._ended.pop())
 
@@ -418,10 +403,10 @@ class ResumableWire:
                 self._connect_once(connect)
                 return
             except Refused:
-                self._end("its connection was cut, and its process has closed the link or is another one", dead=True)
+                self._end("its connection was cut, and its process has closed the link or is another one")
                 return
             except ConnectionRefusedError:
-                self._end("its connection was cut, and nobody listens at its address", dead=True)
+                self._end("its connection was cut, and nobody listens at its address")
                 return
             except TimeoutError as error:  # the host accepts connections for a busy process
                 is_busy, reason = True, str(error) or "it does not answer"
@@ -445,7 +430,7 @@ class ResumableWire:
         now_s = self._hub.clock.now_s()
         is_alive = self._probe is not None and self._probe.is_open(now_s)
         if now_s - self._cut_s > (BUSY_S if is_alive else RETURN_S):
-            self._end("its connection was cut, and it did not connect again", dead=not is_alive)
+            self._end("its connection was cut, and it did not connect again")
             return
         self._hub.call_at(now_s + _PROBE_EVERY_S, partial(self._wait_for_dialer, number))
 
@@ -469,7 +454,7 @@ class ResumableWire:
         self._use(connection, opening.num_received)
 
     def _use(self, connection: "Connection", num_received: int) -> None:
-        """Continue over `connection`. The peer has received so many bytes."""
+        """Continue over `connection`. `num_received`: by the peer."""
         if self._is_over:
             connection.close()
             return
@@ -485,21 +470,21 @@ class ResumableWire:
             return self._fd
 
         try:
-            is_used = self._sender.reconnect(replace)
+            is_used = self._writer.reconnect(replace)
         except WireError as error:
             connection.close()
             self._end(error.message)
             return
-        if is_used:
-            connection.on_readable(self._tell)
-        else:
+        if not is_used:
             connection.close()
+        elif connection.holds_bytes:
+            self._schedule_read()
 
-    def _end(self, reason: str, *, dead: bool = False) -> None:
+    def _end(self, reason: str) -> None:
         """The stream is over. By any thread."""
         lose = self._lose
         if lose is not None:
-            self._hub.call_soon(partial(lose, reason, dead=dead))
+            self._hub.call_soon(partial(lose, reason))
 
     # -- the end ---------------------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ import contextlib
 import errno
 import ipaddress
 import logging
+import os
 import select
 import socket
 import ssl
@@ -29,11 +30,10 @@ from ..hub import READ, WRITE, Hub
 from ..link import Link
 from ..peers import Peer
 from ..security.certificates import Identity, Side, is_server
-from ..security.hello import ProtocolMismatch
+from ..security.handshake import ProtocolMismatch
 from .acceptor import Acceptor, Refusal, Refused
+from .liveness import TcpWatch
 from .resumable import Opening, OpeningReader, ResumableWire, new_opening, open_stream, send_answer
-from .tcp_sockets import address_of, open_listener, ports_of, set_options, text_of
-from .tcp_watch import TcpWatch
 from .tls import Handshake, TlsWire
 from .wires import timeout_ms
 
@@ -43,6 +43,9 @@ _log = logging.getLogger(__name__)
 _ACCEPTED_A_TURN = 16
 SILENCE_S = 5.0
 _LEFTOVER_BYTES = 1 << 16
+_PROBE_EVERY_S = 1
+
+Address = tuple[str, int]
 
 # Errors of OpenSSL if the certificate of either side was not accepted.
 _OTHER_SECRET = ("ALERT_UNKNOWN_CA", "ALERT_DECRYPT_ERROR", "PEER_DID_NOT_RETURN_A_CERTIFICATE")
@@ -58,7 +61,7 @@ class TcpListener:
         port: a number, 0 for any free one, or a range like "29600-29700".
         identity: of this process; dialers must have one of the same secret.
         handshake_s: time limit of a handshake.
-        silence_s: a link is lost if the peer's host owes a response and sends nothing for this time (`tcp_watch`). A
+        silence_s: a link is lost if the peer's host owes a response and sends nothing for this time (`liveness`). A
             process that does not read is not silent: its host acknowledges for it.
 
     Raises `ValueError` for an address that means all interfaces, `OSError` if no port is free or the address does not
@@ -273,7 +276,9 @@ def dial_tcp(
 
 def _link(hub: Hub, wire: ResumableWire, peer: str, limits: Limits, silence_s: float) -> Link:
     link = Link(hub, wire, peer=Peer(address=peer), limits=limits)
-    TcpWatch(hub, link, wire, silence_s=silence_s).begin()
+    watch = TcpWatch(hub, lambda: wire.socket, lose=link.lose, silence_s=silence_s)
+    watch.begin()
+    link.on_ended(lambda link, ending: watch.end())
     return link
 
 
@@ -330,3 +335,80 @@ def _dial_error(error: ssl.SSLError, address: str) -> AuthenticationError | Work
             f"Give all processes of the cluster the same FANWISE_SECRET or FANWISE_SECRET_FILE."
         )
     return AuthenticationError(f"the listener at {address} does not speak our protocol, TLS 1.3 ({reason}).")
+
+
+# -- sockets -----------------------------------------------------------------------------------------------------------
+
+
+def ports_of(spec: int | str) -> range:
+    """Parse `29600`, `"29600"`, `"29600-29700"` (both ends included) or `0` (any free port)."""
+    first, dash, last = str(spec).partition("-")
+    try:
+        ports = range(int(first), int(last if dash else first) + 1)
+    except ValueError:
+        ports = range(0)
+    if not ports or ports[0] < (1 if dash else 0) or ports[-1] > 65535:
+        raise ValueError(f"not a port: {spec!r}. Write a number below 65536, 0 for any, or a range like '29600-29700'.")
+    return ports
+
+
+def open_listener(host: str, ports: range) -> socket.socket:
+    """Return a non-blocking listening socket. Raises as `TcpListener`."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host or None, ports[0], type=socket.SOCK_STREAM)[0]
+    except socket.gaierror as error:
+        raise OSError(error.errno, f"{host!r} is no address of this machine: {error.strerror}") from error
+    if not host or ipaddress.ip_address(str(address[0]).partition("%")[0]).is_unspecified:
+        raise ValueError(
+            f"{host!r} means all interfaces of this machine. Name the one that the other hosts reach, by its address; "
+            f"'127.0.0.1' is for this host alone."
+        )
+    for port in ports:
+        listener = socket.socket(family, kind, protocol)
+        try:
+            _bind(listener, (address[0], port, *address[2:]))
+            return listener
+        except BaseException as error:
+            listener.close()
+            if not (isinstance(error, OSError) and error.errno == errno.EADDRINUSE):
+                raise
+    raise OSError(errno.EADDRINUSE, f"no port of {ports[0]}-{ports[-1]} is free at {host}")
+
+
+def _bind(listener: socket.socket, address: tuple[object, ...]) -> None:
+    if os.name == "posix":  # on other systems it would allow two listeners at one port
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if listener.family == socket.AF_INET6:
+        listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+    listener.bind(address)
+    listener.listen(socket.SOMAXCONN)
+    listener.setblocking(False)
+
+
+def address_of(address: tuple[object, ...]) -> Address:
+    host, port = address[:2]
+    assert isinstance(host, str) and isinstance(port, int), "as in every address of TCP"
+    return host, port
+
+
+def text_of(address: Address) -> str:
+    host, port = address
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def set_options(connection: socket.socket, silence_s: float) -> None:
+    """Send small packets at once, and let the kernel probe an idle peer every second, for `TcpWatch`.
+
+    Without `TcpWatch`, the kernel ends the connection of an idle peer a little later than `silence_s`.
+    """
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    wanted = {
+        "TCP_NODELAY": 1,
+        "TCP_KEEPIDLE": _PROBE_EVERY_S,
+        "TCP_KEEPALIVE": _PROBE_EVERY_S,  # the name on macOS
+        "TCP_KEEPINTVL": _PROBE_EVERY_S,
+        "TCP_KEEPCNT": max(1, round(silence_s / _PROBE_EVERY_S) + 1),
+    }
+    for name, value in wanted.items():
+        if hasattr(socket, name):
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

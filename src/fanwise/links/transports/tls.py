@@ -20,11 +20,11 @@ import signal
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from ...base.errors import WireError
 from ...base.version import VERSION
-from ..security.hello import HELLO_SIZE, check_hello, hello
+from ..security.handshake import HELLO_SIZE, check_hello, hello
 from .wires import Buffer, polled, timeout_ms
 
 _RECORD_BYTES = 1 << 14  # of TLS, at most
@@ -124,10 +124,6 @@ class TlsWire:
         self._end()
         self.hang_up()
 
-    @property
-    def owes(self) -> bool:
-        return bool(self._unsent)
-
     def write(self, parts: Sequence[Buffer]) -> int:
         if self._is_torn:
             return -1
@@ -170,11 +166,6 @@ class TlsWire:
 
     def fileno(self) -> int:
         return self.socket.fileno()
-
-    def on_readable(self, notify: Callable[[], None]) -> None:
-        """A socket is polled, but frames may have arrived together with the hello."""
-        if self.holds_bytes:
-            notify()
 
     def hang_up(self) -> None:
         with contextlib.suppress(OSError):

@@ -23,7 +23,7 @@ from ..peers import Peer
 from ..security.handshake import NONCE_SIZE, DialerHandshake, ListenerHandshake
 from ..shared_memory.sharing import Sharing
 from .acceptor import Acceptor, Refused
-from .wires import MemoryWire, SocketWire
+from .wires import SocketWire
 
 KEY_SIZE = 32
 _PATH_SIZE_MAX = 100  # the kernel takes 107 bytes
@@ -54,10 +54,14 @@ def _peer_of(connection: socket.socket) -> Peer:
     return Peer(pid, uid)
 
 
-def _link(hub: Hub, connection: socket.socket, peer: Peer, limits: Limits) -> Link:
+def _wire(connection: socket.socket) -> SocketWire:
     # A big array takes a third longer with the default buffer, because the processes wake each other too often.
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
-    wire = SocketWire(connection)
+    return SocketWire(connection)
+
+
+def _link(hub: Hub, connection: socket.socket, peer: Peer, limits: Limits) -> Link:
+    wire = _wire(connection)
     return Link(hub, wire, peer=peer, limits=limits, sharing=Sharing(hub, wire, limits))
 
 
@@ -224,7 +228,7 @@ def _timeval(seconds: float) -> bytes:
     return struct.pack("ll", whole, int((seconds - whole) * 1e6))
 
 
-def memory_links(a: Hub, b: Hub, *, limits: Limits = Limits()) -> tuple[Link, Link]:
-    """Return both ends of a link in memory, one on each hub. Not authenticated: both ends are in this process."""
-    wire_a, wire_b = MemoryWire.pair()
-    return Link(a, wire_a, limits=limits), Link(b, wire_b, limits=limits)
+def link_pair(a: Hub, b: Hub, *, limits: Limits = Limits()) -> tuple[Link, Link]:
+    """Return both ends of a link within this process, one on each hub. Without authentication and shared memory."""
+    one, other = map(_wire, socket.socketpair())
+    return Link(a, one, limits=limits), Link(b, other, limits=limits)

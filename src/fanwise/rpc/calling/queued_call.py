@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from torch.futures import Future
 
 from ...base.errors import CancelledError, FanwiseError
-from ...links.flow_control.credits import cost_of
+from ...links.credits import cost_of
 from ...links.link import Link
 from ..messages.messages import Message
 from ..worker_info import WorkerInfo

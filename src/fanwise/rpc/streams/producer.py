@@ -19,7 +19,7 @@ from types import CoroutineType
 from typing import Any, Protocol
 
 from ...base.errors import CallCancelled
-from ...links.flow_control.credits import cost_of
+from ...links.credits import cost_of
 from ..calling.cancellation import Scope, cancel_once
 from ..messages.messages import Message
 from .window import ProducerWindow, Window

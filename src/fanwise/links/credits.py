@@ -170,7 +170,7 @@ class Granting:
         self._due_at = min(self._due_at, position)
         return self.started >= self._due_at or window > self.announced.window
 
-    def tell(self, window: int) -> Credit:
+    def announce(self, window: int) -> Credit:
         """Return the CREDIT to send now."""
         self.announced = Credit(self.started, window)
         self._granted = max(self._granted, self.started + window)

@@ -1,11 +1,12 @@
-"""The writing half of a link: what the wire takes now is written now, the rest waits in order.
+"""The writing half of a link: writes as much as the wire takes now, and queues the rest in order.
 
-Also keeps what the hub polls for on this wire: room to write while something waits, and bytes to read unless a thread
-that waits for its own answer has borrowed the reading. Both change with `_lock` held, together with the queue. Only
-`wait_for_room` blocks.
+Also decides which events the hub polls for on this wire: room to write while bytes are queued, and bytes to read unless
+a thread that waits for its own answer reads. Only `wait_for_room` blocks. Frames, calls and peers are unknown here.
 
-Memory: what the caller owns and may change again is copied before it waits. Borrowed memory is not; it is given back,
-by copying what still waits, with `copy_unsent`. Knows bytes only: no frames, calls or peers.
+Invariants
+- The queue, the polled events and the descriptor change with `_lock` held.
+- Queued memory is a copy, or borrowed until it was written or `copy_unsent` was called.
+- A message that has begun to leave is completed, also after an interrupt, and never written twice.
 """
 
 import itertools
@@ -21,18 +22,20 @@ from .transports.wires import Buffer, Wire
 Put = Literal["written", "waits", "lost"]
 
 _PARTS_A_TIME = 16
+# If more bytes are queued for a peer that does not read, none of its requests should be started.
+MAX_QUEUED_BYTES = 4 << 20
 
 
 class _Carrier(NamedTuple):
-    """What waits and carries a descriptor (ours) with its first byte, and how that is written."""
+    """Queued bytes that carry a descriptor, owned by the writer, with the first of them, and how to write them."""
 
     view: memoryview
     fd: int
     write: Callable[[Buffer, int], int]
 
 
-class Sender:
-    """See the module. One for each link."""
+class Writer:
+    """See the module."""
 
     def __init__(self, hub: Hub, wire: Wire) -> None:
         self._hub = hub
@@ -48,17 +51,18 @@ class Sender:
         self._ended = self._closed = False
         self._events = READ
         self._borrowed = False
+        self._on_drained = deque[Callable[[], None]]()
 
     @property
     def waits(self) -> bool:
-        """Whether something still has to be written."""
+        """Return True if bytes must still be written."""
         return bool(self._queue) or self._wire.has_unsent
 
     def put(self, parts: list[Buffer], *, copied: bool) -> Put:
-        """Write or queue `parts`, and empty the list: until then nothing of them has left, nor will.
+        """Write or queue `parts`. The list is emptied first: until then no byte of them is sent.
 
-        `copied`: the caller may change their memory at once. "lost": the wire takes nothing any more, and the thread
-        that reads it will find its end.
+        `copied`: the caller may change their memory at once. "lost": the wire takes nothing any more, and the reading
+        thread will find its end.
         """
         with self._lock:
             message = parts.copy()
@@ -82,10 +86,7 @@ class Sender:
                 raise
 
     def put_with_descriptor(self, part: bytes, fd: int, write: Callable[[Buffer, int], int]) -> None:
-        """Write, or queue, `part`, and with its first byte `fd`, which is the sender's from now on.
-
-        `write(part, fd)` is the wire's way to do so.
-        """
+        """Write or queue `part`, and `fd` with its first byte. `write(part, fd)` does that. Owns `fd` from now on."""
         with self._lock:
             if self._closed:
                 os.close(fd)
@@ -97,14 +98,14 @@ class Sender:
             self._write_queue()
 
     def put_last(self, parts: Sequence[Buffer]) -> None:
-        """Last words, if there is room for them after all that waits."""
+        """Write a last message, if there is room for it after the queue."""
         with self._lock:
             self._write_queue()
             if not self._queue:
                 self._wire.write(parts)
 
     def wait_for_room(self, timeout_s: float) -> None:
-        """Block until the wire may take something, or is hung up. The descriptor stays open meanwhile."""
+        """Block until the wire may take bytes, or is hung up. The descriptor stays open meanwhile."""
         with self._lock:
             if self._closed:
                 return
@@ -114,23 +115,48 @@ class Sender:
         finally:
             with self._lock:
                 self._num_waiting -= 1
-                self._give_back()
+                self._close_if_unused()
 
     def drain(self) -> None:
-        """Write what the wire takes now."""
+        """Write as much of the queue as the wire takes now."""
         with self._lock:
             self._write_queue()
+        if self._on_drained and not self.is_behind:
+            self.run_on_drained()
+
+    @property
+    def is_behind(self) -> bool:
+        """Return True if too many bytes are queued to accept more work of this peer."""
+        return self.num_queued_bytes > MAX_QUEUED_BYTES
+
+    def when_drained(self, callback: Callable[[], None]) -> bool:
+        """If it is behind, return True and call `callback` when that has changed or the link has ended."""
+        if not self.is_behind:
+            return False
+        with self._lock:
+            if self._ended:
+                return False
+            self._on_drained.append(callback)
+        if not self.is_behind:
+            self.run_on_drained()
+        return True
+
+    def run_on_drained(self) -> None:
+        with self._lock:
+            callbacks, self._on_drained = self._on_drained, deque()
+        for callback in callbacks:
+            callback()
 
     def copy_unsent(self) -> None:
-        """Borrowed memory goes back to its owner before all of it was written."""
+        """Copy the queued bytes: their owner may change the memory from now on."""
         with self._lock:
-            kept = {id(carrier.view) for carrier in self._carriers}
-            self._queue = deque(part if id(part) in kept else memoryview(bytes(part)) for part in self._queue)
+            carried = {id(carrier.view) for carrier in self._carriers}
+            self._queue = deque(part if id(part) in carried else memoryview(bytes(part)) for part in self._queue)
 
-    # -- what the hub polls for ------------------------------------------------------------------------------------
+    # -- polled events ------------------------------------------------------------------------------------
 
     def begin_polling(self, ready: Callable[[int], None]) -> None:
-        """Let the hub call `ready(events)`; not after `end_polling`, which another thread may have called by now."""
+        """Let the hub call `ready(events)`. Does nothing after `end_polling`."""
         with self._lock:
             self._ready = ready
             self._watch()
@@ -162,35 +188,35 @@ class Sender:
             return True
 
     def end_polling(self) -> None:
-        """The hub forgets the wire."""
+        """Stop polling. The link has ended."""
         with self._lock:
             polled, self._polled, self._ended = self._polled, False, True
             if polled:
                 self._hub.forget(self._fd)
 
     def borrow_reading(self) -> None:
-        """The hub does not look for bytes from now on: this thread reads."""
+        """Let this thread read: the hub does not poll for bytes from now on."""
         with self._lock:
             self._borrowed = True
             self._poll_for_events()
 
     def return_reading(self) -> None:
-        """The hub looks for bytes again."""
+        """Undo `borrow_reading`."""
         with self._lock:
             self._borrowed = False
             self._poll_for_events()
 
     def close(self) -> None:
-        """Drop what waits and give the descriptor back, once nobody polls it. Nobody may be reading."""
+        """Drop the queue and close the wire, once no thread polls it. No thread may be reading."""
         with self._lock:
             self._closed = True
             self._queue.clear()
             self.num_queued_bytes = 0
             while self._carriers:
                 os.close(self._carriers.popleft().fd)
-            self._give_back()
+            self._close_if_unused()
 
-    def _give_back(self) -> None:
+    def _close_if_unused(self) -> None:
         if self._closed and not self._num_waiting:
             self._wire.close()
 
@@ -214,7 +240,7 @@ class Sender:
                 continue
             left = memoryview(part)[sent:]
             self.num_queued_bytes += len(left)
-            # Headers and heads come as bytes, which nobody changes.
+            # Headers and heads are bytes, which cannot change.
             self._queue.append(memoryview(bytes(left)) if copied and not isinstance(part, bytes) else left)
             sent = 0
 
@@ -225,7 +251,7 @@ class Sender:
             try:
                 sent = self._write(views)
                 if sent < 0:
-                    self._queue.clear()  # the thread that reads finds the end
+                    self._queue.clear()  # the reading thread finds the end
                     self.num_queued_bytes = 0
                     break
                 if sent == 0:
@@ -249,7 +275,7 @@ class Sender:
         return carrier.write(carrier.view, carrier.fd)
 
     def _drop(self, sent: int) -> None:
-        """Remove the first `sent` bytes, which were written."""
+        """Remove bytes that were written from the queue."""
         self.num_queued_bytes -= sent
         if sent and self._carriers and self._queue[0] is self._carriers[0].view:
             os.close(self._carriers.popleft().fd)

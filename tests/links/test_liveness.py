@@ -3,7 +3,6 @@
 import functools
 import socket
 from collections.abc import Iterator
-from types import SimpleNamespace
 
 import pytest
 from networks import PlayedHost, two_hosts, why_not
@@ -16,11 +15,9 @@ from fanwise.links.link import Link
 from fanwise.links.peers import Ending
 from fanwise.links.security.certificates import Identity
 from fanwise.links.shared_secret import new_secret
-from fanwise.links.transports import tcp_watch
-from fanwise.links.transports.tcp import TcpListener, dial_tcp
-from fanwise.links.transports.tcp_sockets import set_options
-from fanwise.links.transports.tcp_watch import TcpState, TcpWatch, tcp_state
-from fanwise.links.transports.unix import memory_links
+from fanwise.links.transports import liveness
+from fanwise.links.transports.liveness import PortProbe, TcpState, TcpWatch, tcp_state
+from fanwise.links.transports.tcp import TcpListener, dial_tcp, set_options
 from fanwise.testing import within
 
 OURS = Identity(new_secret())
@@ -68,13 +65,13 @@ def pair() -> Iterator[Pair]:
 def looks(monkeypatch: pytest.MonkeyPatch) -> list[TcpState | None]:
     """What the watches of this test have seen."""
     seen: list[TcpState | None] = []
-    tcp_state = tcp_watch.tcp_state
+    tcp_state = liveness.tcp_state
 
     def look(connection: socket.socket) -> TcpState | None:
         seen.append(tcp_state(connection))
         return seen[-1]
 
-    monkeypatch.setattr(tcp_watch, "tcp_state", look)
+    monkeypatch.setattr(liveness, "tcp_state", look)
     return seen
 
 
@@ -103,18 +100,17 @@ def test_lost_is_who_owes_an_answer_at_two_looks_running(
     looks: list[TcpState], is_lost: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     left = list(looks)
-    monkeypatch.setattr(tcp_watch, "tcp_state", lambda connection: left.pop(0))
+    monkeypatch.setattr(liveness, "tcp_state", lambda connection: left.pop(0))
     clock = VirtualClock()
     hub = Hub(clock=clock)
-    link, other = memory_links(hub, hub)
+    lost: list[str] = []
     with socket.socket() as connection:
-        TcpWatch(hub, link, SimpleNamespace(socket=connection), silence_s=3.0).begin()
+        TcpWatch(hub, lambda: connection, lose=lost.append, silence_s=3.0).begin()
         for _ in looks:
             hub.turn()
-            clock.advance(tcp_watch.CHECK_INTERVAL_S)
+            clock.advance(liveness.CHECK_INTERVAL_S)
         hub.turn()
-    assert (link.ending is not None) == is_lost and left == []
-    other.close()
+    assert bool(lost) == is_lost and left == []
     hub.close()
 
 
@@ -163,7 +159,7 @@ def test_a_cut_cable_ends_idle_busy_and_full_links_on_both_sides(
         link.open()
         assert link.ask("echo", within_s=LIMIT_S) == 0
     waits = pair.arrived[2].call("echo", BIG)  # nobody reads there
-    within(LIMIT_S, lambda: pair.arrived[2]._sender.waits, "no more fits")
+    within(LIMIT_S, lambda: pair.arrived[2]._writer.waits, "no more fits")
     hosts[end].cut()
     pending = busy.call("echo", BIG)
     links = [idle, busy, full, *pair.arrived]
@@ -174,3 +170,33 @@ def test_a_cut_cable_ends_idle_busy_and_full_links_on_both_sides(
     for reply in (pending, waits):
         with pytest.raises(WorkerLostError, match="nothing came from its host"):
             reply.result(within_s=LIMIT_S)
+
+
+# -- a port ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_a_port_lets_in_who_connects_while_its_process_lives_though_it_accepts_nobody(host: str) -> None:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.create_server((host, 0), family=family) as listener:
+        probe = PortProbe(host, listener.getsockname()[1])
+        within(LIMIT_S, lambda: probe.is_open(0.0), "it is let in")
+        assert probe.is_open(0.1), "it was let in a moment ago"
+    within(LIMIT_S, lambda: not probe.is_open(1.0), "it is refused")
+    probe.close()
+    probe.close()
+
+
+@pytest.mark.parametrize("host", ["nowhere at all", "256.1.1.1"])
+def test_what_is_no_address_lets_nobody_in(host: str) -> None:
+    assert not PortProbe(host, 1).is_open(0.0)
+
+
+def test_a_host_that_says_nothing_any_more_is_no_sign_of_life() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        probe = PortProbe("127.0.0.1", listener.getsockname()[1])
+        within(LIMIT_S, lambda: probe.is_open(0.0), "it is let in")
+        probe._address = ("192.0.2.1", 9)  # of the addresses that lead nowhere
+        probe.is_open(1.0)
+        assert not probe.is_open(10.0)
+    probe.close()

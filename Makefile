@@ -36,7 +36,7 @@ PYTEST := $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 # Whole programs, which run for as long as readers wait for them. What they use is tested by `make test`.
 PROGRAMS := tests/docs tests/examples tests/sources
 # What needs more than processes: a Ray cluster, hosts with cables between them, SLURM and MPI, a browser. They mostly wait.
-SYSTEMS := $(wildcard tests/board/test_in_a_browser.py tests/links/test_tcp_watch.py tests/parallel/cluster \
+SYSTEMS := $(wildcard tests/board/test_in_a_browser.py tests/links/test_liveness.py tests/parallel/cluster \
 	tests/parallel/launchers/test_launcher.py tests/parallel/launchers/test_launchers.py tests/pool/cluster tests/rpc/test_two_hosts.py)
 # What starts processes, stops and kills them, and waits for what becomes of the others.
 PROCESSES := $(wildcard tests/benchmarks tests/cli tests/gpu_check tests/parallel/data/test_loader.py \

@@ -12,7 +12,7 @@ import fanwise.rpc as rpc
 from fanwise.base.errors import DeadlineExceeded
 from fanwise.rpc import agent as agents
 from fanwise.rpc.messages.ids import GlobalId, WorkerKey
-from fanwise.rpc.references.orders import Batch, ForkRequest, Release
+from fanwise.rpc.references.protocol import Batch, ForkRequest, Release
 from fanwise.rpc.references.rref import value_on_owner
 from fanwise.testing import within
 

@@ -33,7 +33,7 @@ from fanwise.rpc.membership.members import Departure, Hello, Member, Update
 from fanwise.rpc.messages.ids import Fork, GlobalId, WorkerKey
 from fanwise.rpc.messages.messages import addressed, compose, dumps
 from fanwise.rpc.messages.metadata import Address, Metadata, pack
-from fanwise.rpc.references.orders import Batch, ChildAccepted, Drain, ForkRequest, Release
+from fanwise.rpc.references.protocol import Batch, ChildAccepted, FlushRequest, ForkRequest, Release
 from fanwise.tensor.wire.header import ENGINE_CODES, MAGIC, VERSION
 from fanwise.testing import within
 
@@ -79,7 +79,7 @@ def words(chance: random.Random, incarnation: int, *, with_pickles: bool, canary
     other = GlobalId(0, incarnation, chance.randrange(4))
     fork = Fork(other, g, WorkerKey(0, incarnation), k)
     batch = Batch(
-        k, WorkerKey(0, incarnation), (ForkRequest(other, g), Release(other, g), ChildAccepted(g), Drain(k, ()))
+        k, WorkerKey(0, incarnation), (ForkRequest(other, g), Release(other, g), ChildAccepted(g), FlushRequest(k, ()))
     )
     member = Member("evil", 7, 70, "/nowhere", "nohost/1", 1)
     plain = [

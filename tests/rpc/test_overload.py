@@ -121,8 +121,7 @@ def fail_in_time(to: str) -> tuple[list[str], bool]:
 
 
 def has_forks() -> bool:
-    keeper = agents.current().references._keeper
-    return bool(keeper.table.num_forks)
+    return agents.current().references.debug_info()["num_forks"] != "0"
 
 
 def test_a_call_for_which_there_is_no_room_in_time_fails_as_any_other_and_leaves_nothing(busy: list[Worker]) -> None:

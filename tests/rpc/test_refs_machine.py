@@ -21,7 +21,7 @@ from played_refs import PlayedWorker, World
 from sim import Sim
 
 from fanwise.rpc.messages.ids import GlobalId, WorkerKey
-from fanwise.rpc.references.orders import FreeValue
+from fanwise.rpc.references.protocol import FreeValue
 from fanwise.rpc.references.table import RefTable
 
 SIZE = 3
@@ -105,7 +105,7 @@ class RefMachine(RuleBasedStateMachine):
                 worker.end_of_queue(sent=len(worker.queued) % 2 == 0)
         for _ in range(100):
             self.sim.run(self.sim.clock.now_s() + 3.0)
-            if not any(worker.table.waiting_for() for worker in self.world.workers.values()):
+            if not any(worker.table.num_undelivered for worker in self.world.workers.values()):
                 break
         self.sim.run(self.sim.clock.now_s() + 3.0)
         self.world.check_exactly()
@@ -113,8 +113,8 @@ class RefMachine(RuleBasedStateMachine):
     @invariant()
     def what_a_table_holds_its_program_holds_or_is_letting_go_of(self) -> None:
         for worker in self.world.workers.values() if hasattr(self, "world") else ():
-            for fork_id, held in worker.table.held.items():
-                assert held.dropped != (fork_id in worker.forks)
+            for fork_id, fork in worker.table.user_forks.items():
+                assert fork.is_released != (fork_id in worker.forks)
 
     def teardown(self) -> None:
         if not hasattr(self, "world"):
@@ -125,7 +125,7 @@ class RefMachine(RuleBasedStateMachine):
                 worker.drop(fork_id)
         self.all_is_quiet()
         for worker in self.world.workers.values():
-            assert (worker.table.held, worker.table.owned) == ({}, {})
+            assert (worker.table.user_forks, worker.table.owned) == ({}, {})
 
 
 RefMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
@@ -137,19 +137,19 @@ TestRefsAgainstTheModel = RefMachine.TestCase
 
 def frees_with_the_first_fork(self: Any, rref_id: GlobalId, fork_id: GlobalId) -> None:
     if self.owned.pop(rref_id, None) is not None:
-        self._orders.append(FreeValue(rref_id))
+        self._actions.append(FreeValue(rref_id))
 
 
 def forgets_who_died_with_a_fork(self: Any, lost: WorkerKey) -> bool:
     return False
 
 
-def says_nothing_of_calls_that_were_not_sent(self: Any, fork_id: GlobalId, *, timed_out: bool) -> list[Any]:
-    return RefTable.gave_up(self, fork_id)
+def says_nothing_of_calls_that_were_not_sent(self: Any, fork_id: GlobalId, reason: str) -> list[Any]:
+    return RefTable.on_creation_timeout(self, fork_id)
 
 
 BROKEN = {
-    "not_sent": says_nothing_of_calls_that_were_not_sent,
+    "on_creation_unsent": says_nothing_of_calls_that_were_not_sent,
     "_drop_fork": frees_with_the_first_fork,
     "_holds_something": forgets_who_died_with_a_fork,
 }

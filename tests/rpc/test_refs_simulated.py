@@ -10,7 +10,7 @@ from played_refs import PlayedWorker, World
 from sim import Sim
 
 from fanwise.rpc.messages.ids import Fork, GlobalId, WorkerKey
-from fanwise.rpc.references.orders import Batch, Drain, Drained, FreeValue, Send
+from fanwise.rpc.references.protocol import Batch, FlushReply, FlushRequest, FreeValue, Send
 from fanwise.rpc.references.table import RefTable
 
 SIZE = 4
@@ -73,7 +73,7 @@ def settle(world: World) -> None:
             worker.end_of_queue(sent=len(worker.queued) % 2 == 0)
     for _ in range(200):
         world.sim.run(world.sim.clock.now_s() + 5.0)
-        if not any(worker.table.waiting_for() for worker in world.workers.values()):
+        if not any(worker.table.num_undelivered for worker in world.workers.values()):
             break
     world.sim.run(world.sim.clock.now_s() + 5.0)
 
@@ -107,7 +107,7 @@ def all_is_freed_once(world: World) -> None:
     settle(world)
     world.check_exactly()
     for worker in world.workers.values():
-        assert (worker.table.held, worker.table.owned) == ({}, {})
+        assert (worker.table.user_forks, worker.table.owned) == ({}, {})
         assert set(worker.freed.values()) <= {1} and set(worker.freed) == worker.begun
 
 
@@ -162,33 +162,33 @@ def test_nothing_is_left_of_20000_references() -> None:
     freed = 0
     for number in range(20_000):
         rref_id, fork_id = GlobalId(1, 2, 2 * number), GlobalId(1, 2, 2 * number + 1)
-        user.created(rref_id, fork_id, owner.me)
-        owner.begun(rref_id, fork_id, user.me)
-        user.confirmed(fork_id)
-        for order in user.dropped(fork_id):
-            assert isinstance(order, Send)
-            freed += owner.on_batch(order.batch) == [FreeValue(rref_id)]
-            user.delivered(order.batch)
+        user.create(rref_id, fork_id, owner.me)
+        owner.on_creation_received(rref_id, fork_id, user.me)
+        user.on_created(fork_id)
+        for action in user.release(fork_id):
+            assert isinstance(action, Send)
+            freed += owner.on_batch(action.batch) == [FreeValue(rref_id)]
+            user.on_delivered(action.batch)
     assert freed == 20_000
     for table in (owner, user):
         sizes = {name: len(held) for name, held in vars(table).items() if hasattr(held, "__len__")}
         assert {name for name, size in sizes.items() if size} <= {"me"}
-        assert table.num_unanswered == table.num_unconfirmed == table.num_forks == 0
+        assert table.num_undelivered == table.num_unconfirmed == table.num_forks == 0
 
 
-def test_a_drain_does_not_tell_of_the_lost_that_everybody_has_drained() -> None:
+def test_a_flush_does_not_name_lost_workers_that_all_have_flushed() -> None:
     owner, other = RefTable(WorkerKey(0, 1)), WorkerKey(1, 2)
     told = []
     for incarnation in range(10, 60):
         holder, rref_id = WorkerKey(2, incarnation), GlobalId(0, 1, incarnation)
-        owner.shared(Fork(rref_id, GlobalId(0, 1, 1000 + incarnation), owner.me, owner.me), holder)
-        (order,) = owner.lost(holder, [other])
-        assert isinstance(order, Send)
-        (drain,) = order.batch.messages
-        assert isinstance(drain, Drain)
-        told.append(len(drain.lost_before))
-        assert FreeValue(rref_id) in owner.on_batch(Batch(other, owner.me, (Drained(holder),)))
-        owner.delivered(order.batch)
+        owner.share(Fork(rref_id, GlobalId(0, 1, 1000 + incarnation), owner.me, owner.me), holder)
+        (action,) = owner.on_lost(holder, [other])
+        assert isinstance(action, Send)
+        (request,) = action.batch.messages
+        assert isinstance(request, FlushRequest)
+        told.append(len(request.lost_before))
+        assert FreeValue(rref_id) in owner.on_batch(Batch(other, owner.me, (FlushReply(holder),)))
+        owner.on_delivered(action.batch)
     assert told == [1] * 50
 
 
@@ -196,27 +196,27 @@ def test_a_drain_does_not_tell_of_the_lost_that_everybody_has_drained() -> None:
 
 
 def lets_parents_go_at_once(self: Any, fork_id: GlobalId) -> None:
-    held = self.held.get(fork_id)
-    if held is not None:
-        for child in held.children:
+    fork = self.user_forks.get(fork_id)
+    if fork is not None:
+        for child in fork.children:
             self._parent_of.pop(child)
-        held.children.clear()
-    RefTable._settle(self, fork_id)
+        fork.children.clear()
+    RefTable._release_unused(self, fork_id)
 
 
 def drops_the_forks_of_the_dead_at_once(self: Any, lost: WorkerKey, alive: Any) -> None:
-    RefTable._inquire(self, lost, ())
+    RefTable._begin_flush(self, lost, ())
 
 
 def keeps_the_forks_of_the_dead(self: Any, lost: WorkerKey, alive: Any) -> None:
     return None
 
 
-def answers_a_drain_at_once(self: Any) -> None:
-    for lost, askers in self._asked.items():
-        for asker in sorted(askers):
-            self._post(asker, Drained(lost))
-    self._asked.clear()
+def replies_to_a_flush_at_once(self: Any) -> None:
+    for lost, requesters in self._requesters.items():
+        for requester in sorted(requesters):
+            self._post(requester, FlushReply(lost))
+    self._requesters.clear()
 
 
 def forgets_only_what_it_knows(self: Any, rref_id: GlobalId, fork_id: GlobalId, *_: object) -> None:
@@ -224,19 +224,19 @@ def forgets_only_what_it_knows(self: Any, rref_id: GlobalId, fork_id: GlobalId, 
 
 
 def releases_what_is_unconfirmed(self: Any, fork_id: GlobalId) -> None:
-    held = self.held.get(fork_id)
-    if held is not None and held.dropped:
-        held.confirmed = True
-    RefTable._settle(self, fork_id)
+    fork = self.user_forks.get(fork_id)
+    if fork is not None and fork.is_released:
+        fork.is_confirmed = True
+    RefTable._release_unused(self, fork_id)
 
 
 BROKEN: dict[str, Callable[..., Any]] = {
-    "_settle": lets_parents_go_at_once,
-    "_inquire": drops_the_forks_of_the_dead_at_once,
-    "_inquire ": keeps_the_forks_of_the_dead,
-    "_answer_drains": answers_a_drain_at_once,
-    "_forget": forgets_only_what_it_knows,
-    "_settle ": releases_what_is_unconfirmed,
+    "_release_unused": lets_parents_go_at_once,
+    "_begin_flush": drops_the_forks_of_the_dead_at_once,
+    "_begin_flush ": keeps_the_forks_of_the_dead,
+    "_reply_to_flushes": replies_to_a_flush_at_once,
+    "_cancel_creation": forgets_only_what_it_knows,
+    "_release_unused ": releases_what_is_unconfirmed,
 }
 
 

@@ -15,6 +15,7 @@ from played_agents import (
     all_empty,
     ask,
     be,
+    done_with,
     is_empty,
     lose,
     make,
@@ -26,8 +27,7 @@ from torch.futures import Future
 from fanwise.base.errors import NotSendableError, OwnerLostError, WorkerLostError
 from fanwise.rpc.functions import async_execution
 from fanwise.rpc.references.proxy import RRefProxy
-from fanwise.rpc.references.rref import Pending, RRef, done_with
-from fanwise.rpc.references.rref import make as make_rref
+from fanwise.rpc.references.rref import RRef, ValueFuture, make_rref
 from fanwise.testing import within
 
 # Any throughout: what users' functions take and return.
@@ -182,7 +182,7 @@ def test_a_creation_that_took_too_long_fails_each_use_and_is_forgotten(three: li
             use(rref)
     del rref
     gc.collect()
-    forgotten = three[1].references._keeper.table._forgotten
+    forgotten = three[1].references._table._canceled
     within(30.0, lambda: len(forgotten) == 1, "the owner was told to forget it")
     three[0].late[0]()
     three[0].late = None
@@ -329,7 +329,7 @@ def test_a_proxy_answers_no_look_ups_but_those_of_methods(three: list[PlayedAgen
             assert not hasattr(proxy, name)
         assert not hasattr(type(proxy), "__len__") and not callable(proxy)
         assert inspect.unwrap(proxy) is proxy and not inspect.isgeneratorfunction(proxy)
-    with pytest.raises(AttributeError, match="'RRefProxy' object has no attribute '_made_of'"):
+    with pytest.raises(AttributeError, match="'RRefProxy' object has no attribute '_state'"):
         unmade.append(3)
     three_numbers: Any = remote(1, make, [1, 2, 3])
     assert three_numbers.rpc_sync().__len__() == three_numbers.rpc_sync().__getitem__(2) == 3
@@ -350,7 +350,7 @@ def test_the_type_is_asked_for_once(three: list[PlayedAgent]) -> None:
 
 
 def test_the_type_of_a_value_to_come_is_not_waited_for_on_its_owner(three: list[PlayedAgent]) -> None:
-    value = Pending()
+    value = ValueFuture()
     rref = make_rref(three[0].references, three[0].references.new_id(), value, None)
     kind = rref._get_type(blocking=False)
     assert not kind.done() and rref._get_type(blocking=False) is kind

@@ -4,7 +4,7 @@ import gc
 import re
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -176,51 +176,6 @@ def test_the_end_keeps_nobody_waiting(three: list[PlayedAgent]) -> None:
     assert asked.done()
     with pytest.raises(ClosedError, match="RPC was shut down in this process before the value was made"):
         asked.wait()
-
-
-@pytest.fixture
-def during_the_start(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], None]], None]:
-    """Something happens, on a thread of its own, while the thread of the references is started."""
-
-    def arrange(what: Callable[[], None]) -> None:
-        start = threading.Thread.start
-
-        def begin(thread: threading.Thread) -> None:
-            if thread.name == "fanwise-references":
-                monkeypatch.undo()
-                other = threading.Thread(target=what)
-                other.start()
-                other.join(0.2)  # it may have to wait for this one
-            start(thread)
-
-        monkeypatch.setattr(threading.Thread, "start", begin)
-
-    return arrange
-
-
-def test_the_end_may_come_while_the_first_message_about_references_is_read(
-    three: list[PlayedAgent], during_the_start: Callable[[Callable[[], None]], None]
-) -> None:
-    ends: list[str] = []
-
-    def end() -> None:
-        three[2].references.destroy(ignore_leak=False)
-        ends.append("ended")
-
-    during_the_start(end)
-    assert three[2].references.debug_info()["num_owner_rrefs"] == "0"
-    within(30.0, lambda: ends == ["ended"], "the end came")
-    within(30.0, lambda: not reference_threads(), "and with it that of the thread")
-
-
-def test_references_that_are_first_heard_of_after_the_end_begin_nothing(three: list[PlayedAgent]) -> None:
-    three[2].references.destroy()
-    assert is_empty(three[2])
-    assert not reference_threads()
-
-
-def reference_threads() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "fanwise-references"]
 
 
 def test_who_has_left_with_all_others_keeps_nobody_waiting(three: list[PlayedAgent]) -> None:

@@ -66,14 +66,14 @@ class Expecting:
     def expect(self, made: Created) -> list[Any]:
         return self.values.setdefault(made, [])
 
-    def keep(self, sender: WorkerInfo, made: Created, value: list[Any], run: Callable[[], Any]) -> None:
+    def run_creation(self, sender: WorkerInfo, made: Created, value: list[Any], run: Callable[[], Any]) -> None:
         assert self.values[made] is value
         try:
             value.append(run())
         except Exception as error:
             value.append(error)
 
-    def confirmed(self) -> None: ...
+    def confirmation(self) -> None: ...
 
 
 def server_with(jobs: Jobs, references: Expecting) -> Server:

@@ -26,7 +26,7 @@ from fanwise.rpc.calling.call import Call, ChainedCall
 from fanwise.rpc.calling.torch_state import call_in_default_state
 from fanwise.rpc.messages.ids import Invocation
 from fanwise.rpc.options import TensorPipeRpcBackendOptions
-from fanwise.rpc.references.orders import Batch, ChildAccepted, ForkRequest, Release
+from fanwise.rpc.references.protocol import Batch, ChildAccepted, ForkRequest, Release
 from fanwise.rpc.references.rref import value_on_owner
 from fanwise.rpc.starting import start
 from fanwise.rpc.worker_info import WorkerInfo

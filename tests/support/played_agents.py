@@ -10,6 +10,7 @@ What the agents play: calls are carried out when they are made, messages when th
 import contextlib
 import gc
 import pickle
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from types import SimpleNamespace
@@ -23,10 +24,10 @@ from fanwise.rpc import current as process
 from fanwise.rpc.calling.futures import result_of
 from fanwise.rpc.calling.serializer import Serializer
 from fanwise.rpc.calling.server import DelayedReply
-from fanwise.rpc.membership.members import Member
+from fanwise.rpc.membership.members import Lost, Member
 from fanwise.rpc.messages.ids import Invocation
 from fanwise.rpc.references.references import References
-from fanwise.rpc.references.rref import RRef, done_with
+from fanwise.rpc.references.rref import RRef
 from fanwise.rpc.worker_info import WorkerInfo
 from fanwise.testing.within import within
 
@@ -44,7 +45,6 @@ class PlayedAgent:
         self.info = WorkerInfo(f"worker{id}", id)
         self.incarnation = incarnation
         self.member = Member(self.info.name, id, incarnation, "", "", 0)
-        self.on_lost: list[Callable[[WorkerInfo, int], None]] = []
         self.late: list[Callable[[], object]] | None = None
         self.creations: Future[Any] | None = None
         self.has_left = False
@@ -54,7 +54,8 @@ class PlayedAgent:
         self._all = agents_by_id
         self._handlers: dict[str, Callable[..., Any]] = {}
         agents_by_id[id] = self
-        self.references = References(self, tick_s=0.05)  # type: ignore[arg-type]  # played
+        self.references = References(self)  # type: ignore[arg-type]  # played
+        self.references.start()
         self.serializer = Serializer(references=self.references)
 
     def members(self) -> dict[int, Member]:
@@ -68,6 +69,9 @@ class PlayedAgent:
 
     def on(self, method: str, handler: Callable[..., Any]) -> None:
         self._handlers[method] = handler
+
+    def call_later(self, delay_s: float, job: Callable[[], None]) -> None:
+        threading.Timer(min(delay_s, 0.05), job).start()
 
     def waiting(self) -> AbstractContextManager[None]:
         return nullcontext()
@@ -105,7 +109,7 @@ class PlayedAgent:
         be(self)
         try:
             opened = self.serializer.deserialize(message, caller.info.id)
-            unconfirmed = self.references.confirmed()
+            unconfirmed = self.references.confirmation()
             if unconfirmed is not None:
                 unconfirmed.wait()
 
@@ -118,7 +122,7 @@ class PlayedAgent:
                 answer = run()
             else:
                 value = self.references.expect(opened.remote)
-                answer = self.references.keep(caller.info, opened.remote, value, run)
+                answer = self.references.run_creation(caller.info, opened.remote, value, run)
             answer = answer.future.wait() if type(answer) is DelayedReply else answer
             back = self.serializer.serialize(answer, caller.info.id)
         except Exception as error:
@@ -132,6 +136,13 @@ class Late(Future[Any]):
     """Of a call that was sent, and is not answered in time."""
 
     was_sent = True
+
+
+def done_with(value: Any) -> "Future[Any]":
+    """A future that is done."""
+    future: Future[Any] = Future()
+    future.set_result(value)
+    return future
 
 
 def failed_with(error: Exception) -> "Future[Any]":
@@ -166,8 +177,8 @@ def lose(workers: list[PlayedAgent], id: int) -> None:
     dead = workers[id]._all.pop(id)
     for agent in workers[id]._all.values():
         agent.group.former[id] = dead.member
-        for callback in agent.on_lost:
-            callback(dead.info, dead.incarnation)
+        for callback in agent.group.on_event:
+            callback(Lost(dead.member, "killed"))
 
 
 def leave_with_all(workers: list[PlayedAgent], id: int) -> None:
@@ -186,8 +197,8 @@ def all_empty(workers: list[PlayedAgent]) -> None:
     """Soon nothing is left of any reference."""
     gc.collect()
     within(5.0, lambda: all(is_empty(agent) for agent in workers), "no worker has a reference")
-    keepers = [agent.references._keeper for agent in workers]
-    within(5.0, lambda: not any(keeper.values or keeper.users for keeper in keepers), "no keeper has one")
+    states = [vars(agent.references) for agent in workers]
+    within(5.0, lambda: not any(state["_values"] or state["_users"] for state in states), "no worker keeps a value")
 
 
 def remote(to: int, function: Callable[..., Any], *args: object) -> RRef[Any]:

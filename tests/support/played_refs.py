@@ -3,11 +3,11 @@
 Each worker's program creates values on others, hands references on, drops them, crashes and comes back. The world sees
 everything, so it can say at each FreeValue whether somebody alive still held the value or was being sent it.
 
-All messages travel as on links: they arrive once, late, or never because an end has died. Batches keep their order.
+All messages travel as on links: they arrive once, late and in any order, or never because an end has died.
 """
 
 import itertools
-from collections import Counter, defaultdict, deque
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -15,7 +15,7 @@ from functools import partial
 from sim import Address, Sim
 
 from fanwise.rpc.messages.ids import Fork, GlobalId, WorkerKey
-from fanwise.rpc.references.orders import Batch, FailRefs, FailValue, FreeValue, Order, Refused, Send
+from fanwise.rpc.references.protocol import Action, Batch, FailFork, FailValue, FreeValue, Send
 from fanwise.rpc.references.table import RefTable
 
 
@@ -32,11 +32,6 @@ class Created:
     """The answer to a call that creates."""
 
     fork_id: GlobalId
-
-
-@dataclass(frozen=True, slots=True)
-class NextBatch:
-    """The oldest batch on its way between two workers arrives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,19 +66,19 @@ class PlayedWorker:
     def remote(self, owner: WorkerKey, *, sent: bool = True) -> GlobalId:
         """Create a value there; returns the fork. Not `sent`: the call fails before it leaves."""
         fork = Fork(self.new_id(), self.new_id(), owner, self.key)
-        self.act(self.table.created(fork.rref_id, fork.fork_id, owner))
+        self.act(self.table.create(fork.rref_id, fork.fork_id, owner))
         self.forks[fork.fork_id] = fork
         if sent:
             self.world.call(self.key, owner, Call(fork, creates=True))
         else:
-            self.act(self.table.not_sent(fork.fork_id, timed_out=False))
+            self.act(self.table.on_creation_unsent(fork.fork_id, "not sent"))
             self.refused.add(fork.fork_id)
         return fork.fork_id
 
     def queue(self, owner: WorkerKey) -> GlobalId:
         """Create a value there by a call that waits for its link, until `end_of_queue`; returns the fork."""
         fork = Fork(self.new_id(), self.new_id(), owner, self.key)
-        self.act(self.table.created(fork.rref_id, fork.fork_id, owner))
+        self.act(self.table.create(fork.rref_id, fork.fork_id, owner))
         self.forks[fork.fork_id] = fork
         self.queued.append(fork)
         return fork.fork_id
@@ -95,23 +90,23 @@ class PlayedWorker:
             if not self.table.is_lost(fork.owner):
                 self.world.call(self.key, fork.owner, Call(fork, creates=True))
             return
-        was_held = fork.fork_id in self.table.held
-        self.act(self.table.not_sent(fork.fork_id, timed_out=True))
-        if was_held and fork.fork_id not in self.table.held:  # nobody else has it
+        was_held = fork.fork_id in self.table.user_forks
+        self.act(self.table.on_creation_unsent(fork.fork_id, "timed out"))
+        if was_held and fork.fork_id not in self.table.user_forks:  # nobody else has it
             self.refused.add(fork.fork_id)
 
     def give_up(self, fork_id: GlobalId) -> None:
         """The call that created this took too long; nothing when it came from elsewhere."""
         if not any(fork.fork_id == fork_id for fork in self.queued):
-            self.act(self.table.gave_up(fork_id))
+            self.act(self.table.on_creation_timeout(fork_id))
 
     def share(self, fork_id: GlobalId, to: WorkerKey, *, sent: bool = True) -> None:
         """Send a reference on. The program may drop its own at once. Not `sent`: the call fails before it leaves."""
         held = self.forks[fork_id]
-        if fork_id not in self.table.held or self.table.is_lost(to):
+        if fork_id not in self.table.user_forks or self.table.is_lost(to):
             return
         fork = Fork(held.rref_id, self.new_id(), held.owner, self.key)
-        self.act(self.table.forked(fork_id, fork, to))
+        self.act(self.table.fork(fork_id, fork, to))
         self._send(fork, to, sent)
 
     def lend(self, to: WorkerKey, *, sent: bool = True) -> None:
@@ -121,67 +116,63 @@ class PlayedWorker:
         fork = Fork(self.new_id(), self.new_id(), self.key, self.key)
         self.own.add(fork.rref_id)
         self.begun.add(fork.rref_id)
-        self.act(self.table.shared(fork, to))
+        self.act(self.table.share(fork, to))
         self._send(fork, to, sent)
 
     def drop(self, fork_id: GlobalId) -> None:
         del self.forks[fork_id]
-        self.act(self.table.dropped(fork_id))
+        self.act(self.table.release(fork_id))
 
     def _send(self, fork: Fork, to: WorkerKey, sent: bool) -> None:
         if sent:
             self.world.call(self.key, to, Call(fork))
         else:
-            self.act(self.table.unsent(fork))
+            self.act(self.table.on_fork_unsent(fork))
 
     # -- what happens to it ----------------------------------------------------------------------------------------
 
     def hear(self, sender: Address, message: object) -> None:
         assert isinstance(sender, WorkerKey)
         match message:
-            case NextBatch():
-                batch = self.world.batches[sender, self.key].popleft()
+            case Batch() as batch:
                 self.act(self.table.on_batch(batch))
                 self.world.sim.send(self.key, sender, Delivered(batch), reliably=True)
             case Delivered(batch):
-                self.act(self.table.delivered(batch))
+                self.act(self.table.on_delivered(batch))
             case Call(fork, creates=True):
                 self.world.landed(self.key, message)
                 assert not self.failed[fork.rref_id] or self.table.is_lost(sender), f"{fork.rref_id} was not to come"
                 if not self.table.is_lost(sender):  # else its value is let go of at once
                     self.begun.add(fork.rref_id)
-                self.act(self.table.begun(fork.rref_id, fork.fork_id, sender))
+                self.act(self.table.on_creation_received(fork.rref_id, fork.fork_id, sender))
                 self.world.sim.send(self.key, sender, Created(fork.fork_id), reliably=True)
             case Call(fork):
                 self.world.landed(self.key, message)
                 if fork.owner != self.key:
                     self.forks[fork.fork_id] = fork
-                self.act(self.table.received(fork))
+                self.act(self.table.on_fork_received(fork))
             case Created(fork_id):
-                self.act(self.table.confirmed(fork_id))
+                self.act(self.table.on_created(fork_id))
 
     def learn_of_death(self, worker: WorkerKey) -> None:
         self.others.discard(worker)
-        self.act(self.table.lost(worker, self.others))
+        self.act(self.table.on_lost(worker, self.others))
 
-    def act(self, orders: list[Order]) -> None:
-        for order in orders:
-            match order:
+    def act(self, actions: list[Action]) -> None:
+        for action in actions:
+            match action:
                 case Send(batch):
-                    self.world.batches[self.key, batch.to].append(batch)
-                    self.world.sim.send(self.key, batch.to, NextBatch(), reliably=True)
+                    self.world.sim.send(self.key, batch.to, batch, reliably=True)
                 case FreeValue(rref_id) if rref_id in self.begun:
                     self.freed[rref_id] += 1
                     self.world.check_freed(self.key, rref_id)
-                case FailRefs(fork_ids):
-                    self.refused.update(fork_ids)
-                case Refused(fork_id):
+                case FailFork(fork_id):
                     self.refused.add(fork_id)
-                case FailValue(rref_id, why=why):
-                    self.world.sim.happened[f"value failed: {why}"] += 1
+                case FailValue(rref_id, reason=reason):
+                    self.world.sim.happened[f"value failed: {reason}"] += 1
                     assert rref_id not in self.begun, f"{self.key} has {rref_id}, and made an error of it"
                     self.failed[rref_id] += 1
-                    if why != "died":  # there is an error in the value's place
+                    if reason != "died":  # there is an error in the value's place
                         self.begun.add(rref_id)
 
 
@@ -205,7 +196,6 @@ class World:
         self.sim = sim
         self.workers: dict[WorkerKey, PlayedWorker] = {}
         self.flying: Counter[tuple[WorkerKey, Call]] = Counter()
-        self.batches: defaultdict[tuple[WorkerKey, WorkerKey], deque[Batch]] = defaultdict(deque)
         self._table = table
         self._death_s = death_s
         self._incarnations = itertools.count(1)
@@ -264,12 +254,12 @@ class World:
         """The whole state, when nothing is on its way: tables know what programs hold, and nothing else."""
         for worker in self.workers.values():
             table = worker.table
-            assert set(table.held) == set(worker.forks) - worker.refused and not worker.queued
-            assert not any(held.children or held.dropped for held in table.held.values())
-            assert (table._parent_of, table._asked, table._inquiries, table._forgotten) == ({}, {}, {}, {})
-            assert table.num_unanswered == 0
+            assert set(table.user_forks) == set(worker.forks) - worker.refused and not worker.queued
+            assert not any(fork.children or fork.is_released for fork in table.user_forks.values())
+            assert (table._parent_of, table._requesters, table._flushes, table._canceled) == ({}, {}, {}, {})
+            assert table.num_undelivered == 0
             assert self._forks_at(worker) == self._forks_of(worker)
-            assert all(owned.begun and owned.forks for owned in table.owned.values())
+            assert all(owned.is_created and owned.forks for owned in table.owned.values())
             assert set(worker.failed.values()) <= {1}
             assert worker.freed == Counter(worker.begun - set(table.owned))
 

@@ -121,6 +121,7 @@ class Agent:
         self.connections.joined(group)
         self.worker_events = WorkerEvents(self._hub, group)
         self._group = group
+        self.references.start()
         self._early_calls.serve_buffered()
 
     def worker(self, to: "str | int | WorkerInfo") -> WorkerInfo:

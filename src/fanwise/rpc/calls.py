@@ -21,7 +21,6 @@ from .calling.call import Call, ChainedCall
 from .constants import UNSET_RPC_TIMEOUT
 from .messages.ids import Invocation
 from .messages.metadata import CONCURRENCY_LIMIT
-from .references import proxy
 from .references.rref import RRef
 from .worker_info import WorkerInfo
 
@@ -170,22 +169,6 @@ def _concurrency(func: object, serial: bool, concurrency: int | None) -> int:
     if serial and concurrency != 1:
         raise ValueError(f"serial=True is concurrency=1, and concurrency={concurrency} was given too: leave one out.")
     return concurrency
-
-
-def _function_of(api: proxy.Api) -> Callable[..., Any]:
-    """Look up the function at each call, because programs monkey-patch it."""
-    match api:
-        case "rpc_sync":
-            return rpc_sync
-        case "rpc_async":
-            return rpc_async
-        case "remote":
-            return remote
-        case "rpc_stream":
-            return stream
-
-
-proxy.functions.by_name = _function_of
 
 
 def stream(

@@ -137,7 +137,7 @@ class Serializer:
             return message
         except BaseException:
             if forks and self._references is not None:
-                self._references.unsent(forks)
+                self._references.on_unsent(forks)
             raise
 
     def _target_devices(self, tensors: Sequence[torch.Tensor], to: int, *, is_call: bool) -> list[str] | None:
@@ -203,7 +203,7 @@ class Serializer:
         if header is not None and self.autograd is not None:
             self.autograd.unsent(header)
         if forks and self._references is not None:
-            self._references.unsent(forks)
+            self._references.on_unsent(forks)
 
     def discard(self, message: Message, link: Link | None) -> None:
         """Release the contents of a received message without deserializing it. Not on a reading thread."""

@@ -92,7 +92,7 @@ class Server:
 
     def _run_when_confirmed(self, call: "_Call", content: Deserialized) -> None:
         """Run a call once the owners of the references in its arguments have confirmed them."""
-        confirmed = self._references.confirmed()
+        confirmed = self._references.confirmation()
         if confirmed is None:
             call.run(content)
         else:
@@ -217,7 +217,7 @@ class _Call:
         """Call `run` for the value that stays on this worker, if the call has one."""
         if self._creation is None:
             return None
-        return self._server._references.keep(self._sender, self._creation, self._value, run)
+        return self._server._references.run_creation(self._sender, self._creation, self._value, run)
 
     def drop(self, error: Exception) -> None:
         """Reply with an error without running the call, and release its contents. Not on a reading thread."""

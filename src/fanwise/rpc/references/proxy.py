@@ -1,13 +1,11 @@
-"""`rref.rpc_sync().method(*args)`: methods of a remote object, called where it lives.
+"""`rref.rpc_sync().method(*args)`: methods of a remote object, called on its owner.
 
-    rref.rpc_sync()           RRefProxy      the reference, and how to call: by rpc_sync, rpc_async or remote
-    rref.rpc_sync().method    RemoteMethod   the same and a name. A function like any other
+    rref.rpc_sync()           RRefProxy      a reference, and how to call: by rpc_sync, rpc_async, remote or rpc_stream
+    rref.rpc_sync().method    RemoteMethod   the same and a name; a callable
 
-Both are plain values that hold a reference, so both travel: `rpc_async(rref.owner(), rref.rpc_sync().method, args=...)`
-sends the method there, where its call is one of the owner to itself.
-
-The type of the object is asked for once and kept by the reference: it says whether the method answers later
-(`async_execution`). The reference is an argument of the call like any other, so the object lives until that has begun.
+Both can be sent in calls: `rpc_async(rref.owner(), rref.rpc_sync().method, args=...)` sends the method to its owner,
+where the call is local. The type of the object is requested once and cached by the reference: it tells whether the
+method replies later (`async_execution`). The reference is an argument of the call, so the object lives until then.
 """
 
 import operator
@@ -26,61 +24,52 @@ if TYPE_CHECKING:
 
 Api = Literal["rpc_sync", "rpc_async", "remote", "rpc_stream"]
 
-
-class Functions:
-    """The functions that users call, which are above references: `calls` tells."""
-
-    by_name: Callable[[Api], Callable[..., Any]]
-
-
-functions = Functions()
-
-# Python and its libraries look up many names between double underscores to learn what an object is (`copy`, `pickle`,
-# `inspect`, numpy). A proxy passes on only those that programs call as methods.
-_CALLED_AS_METHODS = frozenset((
+# Python and its libraries look up many special names to learn what an object is (`copy`, `pickle`, `inspect`, numpy). A
+# proxy has only those that programs call as methods.
+_SPECIAL_METHODS = frozenset((
     *(name for name, it in vars(operator).items() if name.startswith("__") and isinstance(it, BuiltinFunctionType)),
     *("__len__", "__iter__", "__next__", "__reversed__", "__bool__", "__int__", "__float__", "__enter__", "__exit__"),
 ))  # fmt: skip
 
 
 class RRefProxy:
-    """What `rref.rpc_sync()`, `rref.rpc_async()` and `rref.remote()` return: has the methods of the remote object.
+    """Has the methods of a remote object. Returned by `rref.rpc_sync()`, `rref.rpc_async()` and `rref.remote()`.
 
     Args:
         rref: the reference.
         api: how to call. With "rpc_async" nothing waits for the type of the object.
-        timeout: seconds for each call, and for asking the type; -1 the default, 0 without a limit.
+        timeout: seconds for each call and for the request of the type; -1 for the default, 0 for no limit.
     """
 
-    __slots__ = ("_made_of",)
+    __slots__ = ("_state",)
 
     def __init__(self, rref: "RRef[Any]", api: Api, timeout: float) -> None:
-        self._made_of = (rref, api, timeout)
+        self._state = (rref, api, timeout)
 
     def __getattr__(self, name: str) -> "RemoteMethod":
-        if (name.startswith("__") and name not in _CALLED_AS_METHODS) or name in RRefProxy.__slots__:
+        if (name.startswith("__") and name not in _SPECIAL_METHODS) or name in RRefProxy.__slots__:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        return RemoteMethod(*self._made_of, name)
+        return RemoteMethod(*self._state, name)
 
     def __getitem__(self, key: object) -> Any:
-        return RemoteMethod(*self._made_of, "__getitem__")(key)
+        return RemoteMethod(*self._state, "__getitem__")(key)
 
-    def __iter__(self) -> NoReturn:  # else Python would ask for [0], [1], ... one by one
+    def __iter__(self) -> NoReturn:  # otherwise Python would call __getitem__ with 0, 1, ...
         raise TypeError(
             "the items of a remote object cannot be gone through one by one: fetch it with to_here(), or call a "
             "function on its owner that does the work there."
         )
 
     def __reduce__(self) -> "tuple[type[RRefProxy], tuple[RRef[Any], Api, float]]":
-        return RRefProxy, self._made_of
+        return RRefProxy, self._state
 
     def __repr__(self) -> str:
-        rref, api, _ = self._made_of
+        rref, api, _ = self._state
         return f"<{api} proxy of {rref}>"
 
 
 class RemoteMethod:
-    """A method of a remote object. Calling it calls the method on the owner, by rpc_sync, rpc_async or remote."""
+    """A method of a remote object. Calling it calls the method on the owner."""
 
     __slots__ = ("__name__", "_api", "_rref", "_timeout")
 
@@ -95,39 +84,42 @@ class RemoteMethod:
             actors = process.current().actors
             return actors.call(self._rref, self._api, self.__name__, args, kwargs, timeout_s=self._timeout)
         if self._api == "rpc_async":
-            return self._call_later(args, kwargs)
+            return self._call_async(args, kwargs)
         return self._call(self._rref._get_type(self._timeout), args, kwargs)
 
-    def _call_later(self, args: tuple[object, ...], kwargs: dict[str, object]) -> Call[Any]:
+    def _call_async(self, args: tuple[object, ...], kwargs: dict[str, object]) -> Call[Any]:
         result = ChainedCall()
-        kind = self._rref._get_type(self._timeout, blocking=False)
-        if kind.done():
+        future = self._rref._get_type(self._timeout, blocking=False)
+        if future.done():
             try:
-                return self._call(kind.value(), args, kwargs)  # type: ignore[no-any-return]  # rpc_async's future
+                return self._call(future.value(), args, kwargs)  # type: ignore[no-any-return]
             except Exception as error:
                 result.fail(error)
                 return result
 
-        def call(known: "Future[Any]") -> None:
+        def on_type(future: "Future[Any]") -> None:
             try:
                 if not result.done():
-                    result.follow(self._call(known.value(), args, kwargs))
+                    result.follow(self._call(future.value(), args, kwargs))
             except Exception as error:
                 result.fail(error)
 
-        kind.add_done_callback(call)
+        future.add_done_callback(on_type)
         return result
 
     def _call(self, kind: type, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
-        name = self.__name__
-        if not hasattr(kind, name):  # raised outside of any except, which would hold this frame in the error
+        from .. import calls  # above this module
+
+        name, rref = self.__name__, self._rref
+        if not hasattr(kind, name):  # raised outside of any `except`, which would keep this frame alive in the error
             raise AttributeError(
                 f"type object {kind.__name__!r} has no attribute {name!r}, and a proxy calls methods of the class. If "
                 f"the object has a value of that name:\n{_how_to_read(name)}"
             )
-        answers_later = hasattr(getattr(kind, name), "_wrapped_async_rpc_function")
-        invoke = _invoke_async if answers_later else _invoke
-        rref, call = self._rref, functions.by_name(self._api)
+        replies_later = hasattr(getattr(kind, name), "_wrapped_async_rpc_function")
+        # Looked up at each call, because programs monkey-patch these functions.
+        call = calls.stream if self._api == "rpc_stream" else getattr(calls, self._api)
+        invoke = _invoke_async if replies_later else _invoke
         return call(rref.owner(), invoke, args=(rref, name, args, kwargs), timeout=self._timeout)
 
     def __reduce__(self) -> "tuple[type[RemoteMethod], tuple[RRef[Any], Api, float, str]]":

@@ -1,68 +1,91 @@
-"""The references of this worker, as the rest of rpc sees them: made, sent, received, asked for, ended.
+"""The references of this worker: created, sent, received, used and released. The rest of rpc uses `References`.
 
-    remote, share, received, keep --facts--> keeper.Keeper --> table.RefTable, which decides who holds what
+    remote, share, receiving, expect --event--> table.RefTable --action--> messages to other workers, freed values
 
-How the rest of rpc uses it:
-
-* Made with its agent. `destroy` after the group is left; before that, when all have arrived,
-  `delete_all_user_and_unforked_owner_rrefs`.
-* `Serializer`: pickling adds to the forks of a message, which are `unsent` when it fails; `with receiving(forks)`
-  around unpickling, whether that succeeds or not, so that no fork is left on its way.
-* `Server`: `keep` runs a call whose value stays here; `confirmed`, right after `receiving` on the same thread, is the
-  future of all references that came, or None when none is unconfirmed: only then may the function run.
-
-* `rref` makes its references through this; `let_go` is all that the end of one does.
+Events are reported under one lock; actions run after it is released. Batches are sent by `Agent.request`, which does
+not block. Freed values are destroyed outside the lock. The end of an RRef may come on any thread, in a garbage
+collection too, so `RRef.__del__` only puts its fork into a queue, which a thread reads.
 """
 
+import contextlib
+import itertools
 import logging
+import queue
+import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.futures import Future
 
-from ...base.clocks import Clock
 from ...base.errors import ClosedError, DeadlineExceeded, OwnerLostError, WorkerLostError
 from ..calling.futures import copy_exception, copy_result, error_of, wait_for
 from ..calling.server import DelayedReply
+from ..membership.members import Event, Joined, lives, no_member
 from ..messages import pickling
 from ..messages.ids import Created, Fork, GlobalId, Invocation, WorkerKey
 from ..messages.metadata import Address
 from ..worker_info import WorkerInfo
-from .keeper import Keeper
-from .orders import Order, Refused
-from .rref import NOT_IN_A_CALL, Pending, RRef, UserState, gave_up, make, owner_lost
-from .travel import now
-
-_log = logging.getLogger("fanwise.rpc")
-
-_TICK_S = 1.0
-_DELETE_S = 10.0
-
+from .protocol import Action, Batch, ConfirmFork, FailFork, FailValue, FreeValue, Send
+from .rref import (
+    CREATION_TIMED_OUT,
+    NOT_IN_A_CALL,
+    RRef,
+    UserState,
+    ValueFuture,
+    creation_timeout,
+    make_rref,
+    owner_lost,
+    received_rrefs,
+)
+from .table import RefTable
 
 if TYPE_CHECKING:
     from ..agent import Agent
 
+_log = logging.getLogger("fanwise.rpc")
+
+_DELETE_S = 10.0
+_RETRY_S = 1.0
+# Number of attempts to send to a worker that is not a member: it may be a newcomer that this worker does not know yet.
+_MAX_TRIES = 3
+
 
 class References:
-    """See the module.
+    """See the module. One per agent. `start` must be called before the first call is served."""
 
-    Args:
-        agent: of this process; its references these become.
-        tick_s: interval in seconds between attempts to send what could not be sent.
-        clock: for the deadlines and ticks.
-    """
-
-    def __init__(self, agent: "Agent", *, tick_s: float = _TICK_S, clock: Clock | None = None) -> None:
+    def __init__(self, agent: "Agent") -> None:
         self.agent = agent
-        self._keeper = Keeper(agent, tick_s=tick_s, clock=clock)
-        self.new_id, self.new_actor_id = self._keeper.new_id, self._keeper.new_actor_id
-        self.let_go = self._keeper.let_go
+        self._table: RefTable
+        self._values: dict[GlobalId, ValueFuture] = {}  # by reference
+        self._users: dict[GlobalId, UserState] = {}  # by fork
+        self._changed = threading.Condition()  # guards the table, the values and the users; reentrant
+        self._numbers = itertools.count()
+        self._is_closed = False
+        self._released: queue.SimpleQueue[UserState | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
 
-    # -- made, sent, received, ended -------------------------------------------------------------------------------
+    def start(self) -> None:
+        """Begin to take part in reference counting, when this worker has joined its group."""
+        self._table = RefTable(WorkerKey(self.agent.info.id, self.agent.incarnation))
+        self.agent.group.on_event.append(self._on_event)
+        self._thread = threading.Thread(target=self._run, name="fanwise-references", daemon=True)
+        self._thread.start()
+        self.agent.on("refs", self._on_batch)
+
+    def new_id(self) -> GlobalId:
+        """Return an id that is unique in the group."""
+        me = self._table.me
+        return GlobalId(me.id, me.incarnation, next(self._numbers))
+
+    def new_actor_id(self) -> GlobalId:
+        """As `new_id`, for an actor (`actors`)."""
+        id = self.new_id()
+        return id._replace(local_id=-1 - id.local_id)
+
+    # -- creating --------------------------------------------------------------------------------------------------
 
     def remote(
         self,
@@ -74,252 +97,246 @@ class References:
     ) -> RRef[Any]:
         """Run a function on `to` and keep the value there. Raises what sending a call raises.
 
-        `address`: the call is for an actor, or makes it.
+        `address`: for a call to an actor, or one that creates an actor.
         """
         rref_id = self.new_id() if address is None or not address.concurrency else address.actor
-        if to.id == self._keeper.table.me.id:
-            return self._remote_here(to, invocation, timeout_s, rref_id, address)
-        fork = Fork(rref_id, self.new_id(), self._keeper.key_of(to.id), self._keeper.table.me)
-        user = UserState(fork)
-        self._keeper.users[fork.fork_id] = user
-        rref = make(self, fork.rref_id, None, user)
-        self._keeper.do(self._keeper.table.created, fork.rref_id, fork.fork_id, fork.owner)
+        if to.id == self._table.me.id:
+            return self._create_here(to, invocation, timeout_s, rref_id, address)
+        user = UserState(Fork(rref_id, self.new_id(), self._key_of(to.id), self._table.me))
+        fork_id = user.fork.fork_id
+        self._users[fork_id] = user
+        rref = make_rref(self, rref_id, None, user)
+        self._apply(self._table.create, rref_id, fork_id, user.fork.owner)
         try:
-            ids = fork.rref_id, fork.fork_id
-            made = self.agent.call(to, invocation, timeout_s=timeout_s, remote=ids, address=address)
+            call = self.agent.call(to, invocation, timeout_s=timeout_s, remote=(rref_id, fork_id), address=address)
         except BaseException:
             user.confirm()
-            self._keeper.do(partial(self._keeper.table.not_sent, timed_out=False), fork.fork_id)
+            self._apply(self._table.on_creation_unsent, fork_id, "not sent")
             raise
-        rref._creation = creation = Pending()
-        made.add_done_callback(partial(self._created, user, creation))
+        rref._creation = creation = ValueFuture()
+        call.add_done_callback(partial(self._on_creation_done, user, creation))
         return rref
 
-    def _remote_here(
-        self,
-        to: WorkerInfo,
-        invocation: Invocation,
-        timeout_s: float,
-        rref_id: GlobalId,
-        address: Address | None,
+    def _create_here(
+        self, to: WorkerInfo, invocation: Invocation, timeout_s: float, rref_id: GlobalId, address: Address | None
     ) -> RRef[Any]:
-        value = self._keeper.values[rref_id] = Pending()
-        rref = make(self, rref_id, value, None)
-        self._keeper.do(self._keeper.table.begun, rref_id, rref_id, self._keeper.table.me)
+        value = self._values[rref_id] = ValueFuture()
+        rref = make_rref(self, rref_id, value, None)
+        self._apply(self._table.on_creation_received, rref_id, rref_id, self._table.me)
         try:
-            ids = rref_id, rref_id
-            made = self.agent.call(to, invocation, timeout_s=timeout_s, remote=ids, address=address)
+            call = self.agent.call(to, invocation, timeout_s=timeout_s, remote=(rref_id, rref_id), address=address)
         except BaseException:
-            self._keeper.do(self._keeper.table.value_ready, rref_id, rref_id)
+            self._apply(self._table.on_value, rref_id, rref_id)
             raise
-        rref._creation = creation = Pending()
+        rref._creation = creation = ValueFuture()
 
-        def created(future: "Future[Any]") -> None:
+        def on_done(future: "Future[Any]") -> None:
             error = error_of(future)
             if error is not None:
-                rref._error = gave_up if isinstance(error, DeadlineExceeded) else partial(copy_exception, error)
-                # A call that left is here, and brings the value in its time, to whoever still waits for that.
-                if not (isinstance(error, DeadlineExceeded) and _has_left(future)):
+                is_late = isinstance(error, DeadlineExceeded)
+                rref._error = creation_timeout if is_late else partial(copy_exception, error)
+                if not (is_late and _was_sent(future)):  # a late call that was sent still sets the value
                     value.settle(rref._error())
-                    self._keeper.do(self._keeper.table.value_ready, rref_id, rref_id)
+                    self._apply(self._table.on_value, rref_id, rref_id)
             creation.settle(error)
 
-        made.add_done_callback(created)
+        call.add_done_callback(on_done)
         return rref
 
-    def _created(self, user: UserState, creation: Pending, future: "Future[Any]") -> None:
-        """The call that creates was answered, or not."""
-        error, may_come = error_of(future), _has_left(future)
+    def _on_creation_done(self, user: UserState, creation: ValueFuture, call: "Future[Any]") -> None:
+        """Handle the reply to a creating call, or its error."""
+        error, was_sent, fork_id = error_of(call), _was_sent(call), user.fork.fork_id
+        is_late, is_lost = isinstance(error, DeadlineExceeded), isinstance(error, WorkerLostError)
         try:
-            self._note_created(user, error, may_come=may_come)
+            if error is None:
+                self._apply(self._table.on_created, fork_id)
+                return
+            if is_late:
+                user.fail(creation_timeout)
+            elif is_lost:
+                user.fail(partial(owner_lost, user.fork, self._name_of(user.fork.owner)))
+            else:
+                user.fail(partial(copy_exception, error))
+            if is_late and was_sent:
+                self._apply(self._table.on_creation_timeout, fork_id)
+            elif not (is_lost and was_sent):  # otherwise the table learns of the loss
+                self._apply(self._table.on_creation_unsent, fork_id, "timed out" if is_late else "not sent")
         finally:
             creation.settle(error)
 
-    def _note_created(self, user: UserState, error: Exception | None, *, may_come: bool) -> None:
-        """`may_come`: the call has left this worker."""
-        fork_id, table = user.fork.fork_id, self._keeper.table
-        if error is None:
-            self._keeper.do(table.confirmed, fork_id)
-            return
-        is_late, is_lost = isinstance(error, DeadlineExceeded), isinstance(error, WorkerLostError)
-        if is_late:
-            user.fail(gave_up)
-        elif is_lost:
-            user.fail(partial(owner_lost, user.fork, self._keeper.name_of(user.fork.owner)))
-        else:
-            user.fail(partial(copy_exception, error))
-        if is_late and may_come:
-            self._keeper.do(table.gave_up, fork_id)
-        elif not (is_lost and may_come):  # else it came there or not, and the table hears of the loss
-            self._keeper.do(partial(table.not_sent, timed_out=is_late), fork_id)
-
-    @contextmanager
-    def receiving(self, forks: Sequence[Fork]) -> Iterator[None]:
-        """Around the unpickling of a message that came with these forks. What it takes, stays."""
-        outer, now.received = now.received, self.received(forks)
-        try:
-            yield
-        finally:
-            users = [rref._user for rref in now.received if rref._user is not None]
-            now.unconfirmed = [user.confirmed for user in users if not user.confirmed.done()]
-            now.received = outer
-
-    def unsent(self, forks: Sequence[Fork]) -> None:
-        """A message with these forks never left."""
-        for fork in forks:
-            self._keeper.do(self._keeper.table.unsent, fork)
+    # -- sending and receiving -------------------------------------------------------------------------------------
 
     def share(self, rref: RRef[Any]) -> tuple[int]:
-        """Put a new fork into the message that this thread pickles; returns its place there.
+        """Add a fork to the message that this thread pickles. Return its index in the message.
 
         Raises:
-            RuntimeError: no message is pickled; the reference was deleted, or is of a group that was shut down.
-            What its creation failed with.
+            RuntimeError: no message is pickled; the reference was deleted, or its group was shut down.
+            The error of its creation.
         """
-        user = rref._user  # looked at once: that of an actor may change
+        user = rref._user
         if user is not None:
             user.check("call fork an UserRRef")
-        if self._keeper.is_closed:
+        if self._is_closed:
             raise RuntimeError(
                 f"{rref} belongs to a group that was shut down: no worker can use it any more.\n"
                 f"Make a reference in this group: rpc.RRef(rref.local_value())."
             )
         if rref._error is not None:
             raise rref._error()
-        sender = pickling.encoding()
-        if sender is None:
+        message = pickling.encoding()
+        if message is None:
             raise RuntimeError(NOT_IN_A_CALL)
-        if sender.forks is None:
-            return (-1,)  # only tried, to find out what cannot be pickled
-        table = self._keeper.table
-        to = self._keeper.key_of(sender.to)
-        owner, rref_id = (table.me, rref._rref_id) if user is None else (user.fork.owner, user.fork.rref_id)
-        fork = Fork(rref_id, self.new_id(), owner, table.me)
-        if table.is_lost(to):
-            raise self._keeper.no_member(to.id)
+        if message.forks is None:
+            return (-1,)  # only a test whether the value can be pickled
+        me, to = self._table.me, self._key_of(message.to)
+        if self._table.is_lost(to):
+            raise self._no_member(to.id)
         if user is None:
-            self._keeper.do(self._lend, rref, fork, to)
+            fork = Fork(rref._rref_id, self.new_id(), me, me)
+            self._apply(self._share_value, rref, fork, to)
         else:
-            self._fork_for(user, fork, to)
-        sender.forks.append(fork)
-        return (len(sender.forks) - 1,)
+            fork = Fork(user.fork.rref_id, self.new_id(), user.fork.owner, me)
+            self._apply(self._table.fork, user.fork.fork_id, fork, to)
+            try:
+                user.check(
+                    "call fork an UserRRef"
+                )  # again: if its creation has just failed, no receiver would learn it
+            except Exception:
+                self.on_unsent([fork])
+                raise
+        message.forks.append(fork)
+        return (len(message.forks) - 1,)
 
-    def keep_until_answered(self, rref: RRef[Any]) -> GlobalId | None:
-        """A reference goes to its owner, who has counted it, in a call: the caller keeps it until that is answered.
+    def _share_value(self, rref: RRef[Any], fork: Fork, to: WorkerKey) -> list[Action]:
+        assert rref._value is not None, "an owner has a value"
+        self._values[fork.rref_id] = rref._value
+        return self._table.share(fork, to)
 
-        So nobody has to be told of it. Its number; None: it has to be shared.
+    def keep_until_reply(self, rref: RRef[Any]) -> GlobalId | None:
+        """Keep a reference alive until the reply to the call that this thread pickles, if it goes to its owner.
+
+        That saves a fork. Returns its id, or None if it must be shared.
         """
-        user, sender = rref._user, pickling.encoding()
-        if user is None or sender is None or sender.keep_alive is None or not user.is_counted:
+        user, message = rref._user, pickling.encoding()
+        if user is None or message is None or message.keep_alive is None or not user.is_counted:
             return None
-        if rref._error is not None or user.fork.owner != self._keeper.key_of(sender.to):
+        if rref._error is not None or user.fork.owner != self._key_of(message.to):
             return None
-        sender.keep_alive.append(rref)
+        message.keep_alive.append(rref)
         return user.fork.rref_id
 
-    def at_home(self, rref_id: GlobalId) -> RRef[Any]:
-        """A reference to a value of this worker. When that is not here any more, each use of it is OwnerLostError."""
-        with self._keeper.changed:
-            value = self._keeper.awaited(rref_id)
-        rref = make(self, rref_id, value or Pending(), None)
+    def on_unsent(self, forks: Sequence[Fork]) -> None:
+        """Release the forks of a message that was not sent."""
+        for fork in forks:
+            self._apply(self._table.on_fork_unsent, fork)
+
+    @contextlib.contextmanager
+    def receiving(self, forks: Sequence[Fork]) -> Iterator[None]:
+        """Create references to the forks of a message while it is unpickled. Those that it does not use are released.
+
+        Must be entered for every received message with forks, even if it cannot be unpickled.
+        """
+        outer, received_rrefs.current = received_rrefs.current, self._receive(forks)
+        try:
+            yield
+        finally:
+            users = [rref._user for rref in received_rrefs.current if rref._user is not None]
+            received_rrefs.unconfirmed = [user.confirmed for user in users if not user.confirmed.done()]
+            received_rrefs.current = outer
+
+    def confirmation(self) -> "Future[Any] | None":
+        """Return a future that is done when all references that this thread has just received are confirmed or failed.
+
+        None if they are already.
+        """
+        unconfirmed, received_rrefs.unconfirmed = received_rrefs.unconfirmed, ()
+        return torch.futures.collect_all(list(unconfirmed)) if unconfirmed else None
+
+    def _receive(self, forks: Sequence[Fork]) -> list[RRef[Any]]:
+        rrefs: list[RRef[Any]] = []
+        actions: list[Action] = []
+        with self._changed:
+            for fork in forks:
+                is_owner = fork.owner == self._table.me
+                user = None if is_owner else UserState(fork)
+                if user is not None:
+                    self._users[fork.fork_id] = user
+                rref = make_rref(self, fork.rref_id, None, user)
+                value = self._values.get(fork.rref_id)  # before the event, which may free it
+                fork_actions = self._update(self._table.on_fork_received, fork)
+                if is_owner:
+                    rref._value = value or self._find_value(fork.rref_id) or ValueFuture()
+                    for action in fork_actions:
+                        if type(action) is FailFork:
+                            rref._error = partial(owner_lost, fork, self._name_of(action.lost))
+                rrefs.append(rref)
+                actions += fork_actions
+        self._execute(actions)
+        return rrefs
+
+    # -- values of this worker -------------------------------------------------------------------------------------
+
+    def expect(self, creation: Created) -> ValueFuture:
+        """Return the future of a value whose creating call has arrived. Called on a reading thread."""
+        rref_id, fork_id = creation
+        with self._changed:
+            value = self._values.setdefault(rref_id, ValueFuture())
+            actions = self._update(self._table.on_creation_received, rref_id, fork_id, rref_id.creator)
+        if rref_id.is_actor:
+            self.agent.queues.register(rref_id, value)
+        self._execute(actions)
+        return value
+
+    def run_creation(self, sender: WorkerInfo, creation: Created, value: ValueFuture, run: Callable[[], Any]) -> Any:
+        """Run a creating call and set the value. Return None, or a `DelayedReply` that is done with it."""
+        rref_id, _ = creation
+        try:
+            result = run()
+        except Exception as error:
+            # As text: a log record with the exception would keep its frames alive, and the references in them.
+            _log.error("a remote() of worker %s failed:\n%s", sender.name, "".join(traceback.format_exception(error)))
+            self._set_value(rref_id, value, error.with_traceback(None), None)
+            return None
+        if type(result) is not DelayedReply:
+            self._set_value(rref_id, value, None, result)
+            return None
+        reply: Future[None] = Future()
+
+        def on_done(future: "Future[Any]") -> None:
+            error = error_of(future)
+            self._set_value(rref_id, value, error, None if error is not None else future.value())
+            reply.set_result(None)
+
+        result.future.add_done_callback(on_done)
+        return DelayedReply(reply)
+
+    def _set_value(self, rref_id: GlobalId, value: ValueFuture, error: Exception | None, result: object) -> None:
+        value.settle(error, result)
+        if rref_id.creator == self._table.me:
+            self._apply(self._table.on_value, rref_id, rref_id)
+
+    def value_of(self, rref_id: GlobalId) -> ValueFuture:
+        """Return the future of a value of this worker. Raises OwnerLostError if it is not here any more."""
+        with self._changed:
+            value = self._find_value(rref_id)
+        if value is None:
+            raise self._not_here(rref_id)
+        return value
+
+    def owner_rref(self, rref_id: GlobalId) -> RRef[Any]:
+        """Return a reference to a value of this worker. If it is not here any more, each use is an OwnerLostError."""
+        with self._changed:
+            value = self._find_value(rref_id)
+        rref = make_rref(self, rref_id, value or ValueFuture(), None)
         if value is None:
             rref._error = partial(self._not_here, rref_id)
         return rref
 
-    def _fork_for(self, user: UserState, fork: Fork, to: WorkerKey) -> None:
-        self._keeper.do(self._keeper.table.forked, user.fork.fork_id, fork, to)
-        try:
-            user.check("call fork an UserRRef")  # its creation may just have failed: whoever gets it now never hears
-        except Exception:
-            self.unsent([fork])
-            raise
-
-    def received(self, forks: Sequence[Fork]) -> list[RRef[Any]]:
-        """Return references to the forks that arrived with a message."""
-        with self._keeper.changed:
-            came = [self._receive(fork) for fork in forks]
-        for _, orders in came:
-            self._keeper.carry_out(orders)
-        return [rref for rref, _ in came]
-
-    def _receive(self, fork: Fork) -> tuple[RRef[Any], list[Order]]:
-        table = self._keeper.table
-        if fork.owner != table.me:
-            user = UserState(fork)
-            self._keeper.users[fork.fork_id] = user
-            rref = make(self, fork.rref_id, None, user)
-            return rref, self._keeper.told(table.received, fork)
-        rref = make(self, fork.rref_id, None, None)
-        orders = self._keeper.told(self._came_home, rref, fork)
-        refused = next((order for order in orders if type(order) is Refused), None)
-        if refused is not None:
-            rref._error = partial(owner_lost, fork, self._keeper.name_of(refused.lost))
-        return rref, orders
-
-    def _lend(self, rref: RRef[Any], fork: Fork, to: WorkerKey) -> list[Order]:
-        assert rref._value is not None, "an owner has a value"
-        self._keeper.values[fork.rref_id] = rref._value
-        return self._keeper.table.shared(fork, to)
-
-    def _came_home(self, rref: RRef[Any], fork: Fork) -> list[Order]:
-        value = self._keeper.values.get(fork.rref_id)
-        orders = self._keeper.table.received(fork)
-        rref._value = value if value is not None else self._keeper.awaited(fork.rref_id) or Pending()
-        return orders
-
-    # -- for the server of calls -----------------------------------------------------------------------------------
-
-    def expect(self, made: Created) -> Pending:
-        """A call has come whose value stays here: whoever asks for it waits from now on. On a reading thread."""
-        rref_id, fork_id = made
-        with self._keeper.changed:
-            value = self._keeper.values.setdefault(rref_id, Pending())
-            orders = self._keeper.told(self._keeper.table.begun, rref_id, fork_id, rref_id.creator)
-        if rref_id.is_actor:
-            self.agent.queues.register(rref_id, value)
-        self._keeper.carry_out_inline(orders)
-        return value
-
-    def keep(self, sender: WorkerInfo, made: Created, value: Pending, run: Callable[[], Any]) -> Any:
-        """Run a call whose value stays on this worker. Return None, or a `DelayedReply` that is done with it."""
-        rref_id, _ = made
-        try:
-            result = run()
-        except Exception as error:
-            # As text: who keeps log records must not keep frames, and the references in them.
-            _log.error("a remote() of worker %s failed:\n%s", sender.name, "".join(traceback.format_exception(error)))
-            self._settle(rref_id, value, error.with_traceback(None), None)
-            return None
-        if type(result) is not DelayedReply:
-            self._settle(rref_id, value, None, result)
-            return None
-        answer: Future[None] = Future()
-
-        def settle(future: "Future[Any]") -> None:
-            error = error_of(future)
-            self._settle(rref_id, value, error, None if error is not None else future.value())
-            answer.set_result(None)
-
-        result.future.add_done_callback(settle)
-        return DelayedReply(answer)
-
-    def _settle(self, rref_id: GlobalId, value: Pending, error: Exception | None, result: object) -> None:
-        value.settle(error, result)
-        if rref_id.creator == self._keeper.table.me:
-            self._keeper.do(self._keeper.table.value_ready, rref_id, rref_id)
-
-    def confirmed(self) -> "Future[Any] | None":
-        """Done when all references that this thread has just opened are confirmed, or have failed; None: they are."""
-        unconfirmed, now.unconfirmed = now.unconfirmed, ()
-        return torch.futures.collect_all(list(unconfirmed)) if unconfirmed else None
-
-    def value_of(self, rref_id: GlobalId) -> "Future[Any]":
-        """The value that this worker has, perhaps in a while. OwnerLostError when it is not, or no longer, here."""
-        with self._keeper.changed:
-            value = self._keeper.awaited(rref_id)
-        if value is None:
-            raise self._not_here(rref_id)
-        return value
+    def _find_value(self, rref_id: GlobalId) -> ValueFuture | None:
+        """Return a value that is here or yet to be created, or None. Called with the lock."""
+        if rref_id in self._table.owned:
+            return self._values.setdefault(rref_id, ValueFuture())
+        return self._values.get(rref_id)
 
     def _not_here(self, rref_id: GlobalId) -> OwnerLostError:
         return OwnerLostError(
@@ -328,20 +345,16 @@ class References:
             f"meanwhile."
         )
 
-    # -- asking owners ---------------------------------------------------------------------------------------------
+    # -- requests to owners ----------------------------------------------------------------------------------------
 
     def owner_of(self, fork: Fork) -> WorkerInfo:
-        """Who has the value, also when that worker is gone."""
-        return self._keeper.info_of(fork.owner)
+        """Return the owner, even if it has left or was lost."""
+        return self._info_of(fork.owner)
 
     def ask_owner(
-        self,
-        user: UserState,
-        function: Callable[..., Any],
-        args: tuple[object, ...],
-        timeout_s: float,
+        self, user: UserState, function: Callable[..., Any], args: tuple[object, ...], timeout_s: float
     ) -> Any:
-        """Run our own `function` on the owner and wait; again when the owner did not know the reference yet."""
+        """Run an internal function on the owner and wait. Repeat it if the owner did not know the reference yet."""
         was_confirmed = user.confirmed.done()
         try:
             return self._ask_once(user, function, args, timeout_s)
@@ -361,100 +374,226 @@ class References:
         except OwnerLostError:
             raise
         except WorkerLostError as error:
-            if hasattr(error, "__notes__"):  # the function itself lost a worker, over there
+            if hasattr(error, "__notes__"):  # raised by the function on the owner
                 raise
-            raise owner_lost(user.fork, self._keeper.name_of(user.fork.owner)) from error
+            raise owner_lost(user.fork, self._name_of(user.fork.owner)) from error
 
-    def ask_later(
+    def ask_owner_async(
         self, user: UserState, function: Callable[..., Any], args: tuple[object, ...], timeout_s: float
     ) -> "Future[Any]":
-        """As `ask_owner`, without waiting."""
+        """As `ask_owner`, but return a future."""
         ask = partial(self.agent.call, self.owner_of(user.fork), (function, args, {}), timeout_s=timeout_s)
         if user.confirmed.done():
             return ask()
         result: Future[Any] = Future()
 
-        def ask_again(_: object) -> None:
+        def on_confirmed(_: object) -> None:
             try:
                 user.check("use it")
                 ask().add_done_callback(partial(copy_result, result))
             except Exception as error:
                 result.set_exception(error.with_traceback(None))
 
-        def answered(first: "Future[Any]") -> None:
-            error = error_of(first)
-            if isinstance(error, OwnerLostError):
-                user.confirmed.add_done_callback(ask_again)
+        def on_reply(reply: "Future[Any]") -> None:
+            if isinstance(error_of(reply), OwnerLostError):
+                user.confirmed.add_done_callback(on_confirmed)
             else:
-                copy_result(result, first)
+                copy_result(result, reply)
 
-        ask().add_done_callback(answered)
+        ask().add_done_callback(on_reply)
         return result
 
-    # -- the end ---------------------------------------------------------------------------------------------------
+    # -- events and actions ----------------------------------------------------------------------------------------
+
+    def _apply(self, event: Callable[..., list[Action]], *args: object) -> None:
+        """Report an event to the table and execute its actions. Does not block."""
+        self._execute(self._update(event, *args))
+
+    def _update(self, event: Callable[..., list[Action]], *args: object) -> list[Action]:
+        """Report an event to the table. Remove freed values under the lock, and destroy them after it."""
+        freed = []
+        with self._changed:
+            actions = event(*args)
+            for action in actions:
+                if type(action) is FreeValue:
+                    freed.append(self._values.pop(action.rref_id, None))
+            self._changed.notify_all()
+        return actions
+
+    def _execute(self, actions: Sequence[Action]) -> None:
+        """Execute actions. Called without the lock."""
+        for action in actions:
+            match action:
+                case Send(batch):
+                    self._send(batch)
+                case ConfirmFork(fork_id):
+                    user = self._users.get(fork_id)
+                    if user is not None:
+                        user.confirm()
+                        self._forget(user)
+                case FailFork(fork_id, lost):
+                    user = self._users.get(fork_id)
+                    if user is not None:
+                        user.fail(partial(owner_lost, user.fork, self._name_of(lost)))
+                case FailValue(rref_id, creator, reason):
+                    self._fail_value(rref_id, creator, reason)
+
+    def _fail_value(self, rref_id: GlobalId, creator: WorkerKey, reason: str) -> None:
+        with self._changed:
+            value = self._find_value(rref_id)
+        if value is None:
+            return
+        name = self._name_of(creator)
+        if reason == "timed out":
+            text = f"{CREATION_TIMED_OUT} The call of {name} waited for its link until its time ran out."
+            value.settle(DeadlineExceeded(text))
+        elif reason == "died":
+            value.settle(WorkerLostError(f"{name} died before its call made the value of {rref_id}."))
+        else:
+            value.settle(WorkerLostError(f"{name} could not send the call that was to make the value of {rref_id}."))
+
+    def _send(self, batch: Batch, num_failures: int = 0) -> None:
+        if not (self._is_closed or self._table.is_lost(batch.to)):
+            reply = self.agent.request(batch.to.id, "refs", batch)
+            reply.add_done_callback(partial(self._on_batch_reply, batch, num_failures))
+
+    def _on_batch_reply(self, batch: Batch, num_failures: int, reply: "Future[Any]") -> None:
+        """Handle the acknowledgment of a batch. One that failed while its receiver lives was not handled there."""
+        is_ending = self.agent.group.ending.is_set  # then a worker that has left needs no messages
+        if error_of(reply) is None or is_ending:
+            if is_ending or reply.value():
+                self._apply(self._table.on_delivered, batch)
+        elif num_failures + 1 < _MAX_TRIES or lives(batch.to, self.agent.group.members()):
+            self.agent.call_later(_RETRY_S, partial(self._send, batch, num_failures + 1))
+        else:
+            self._on_lost(batch.to)
+
+    def _on_batch(self, _sender: WorkerInfo, batch: Batch) -> bool:
+        """Handle a batch, on a reading thread. Return False if it is for another incarnation of this worker."""
+        self._apply(self._table.on_batch, batch)
+        return batch.to == self._table.me
+
+    def _on_event(self, event: Event) -> None:
+        if not isinstance(event, Joined):
+            self._on_lost(event.member.key)
+
+    def _on_lost(self, worker: WorkerKey) -> None:
+        self._apply(self._table.on_lost, worker, [member.key for member in self.agent.group.members().values()])
+
+    # -- members ---------------------------------------------------------------------------------------------------
+
+    def _key_of(self, id: int) -> WorkerKey:
+        member = self.agent.group.members().get(id)
+        if member is None:
+            raise self._no_member(id)
+        return member.key
+
+    def _no_member(self, id: int) -> WorkerLostError:
+        group = self.agent.group
+        return no_member(id, group.members(), group.former, group.fenced)
+
+    def _info_of(self, key: WorkerKey) -> WorkerInfo:
+        for members in (self.agent.group.members(), self.agent.group.former):
+            member = members.get(key.id)
+            if member is not None and member.key == key:
+                return member.info
+        return WorkerInfo(f"rank-{key.id}", key.id) if member is None else member.info
+
+    def _name_of(self, key: WorkerKey) -> str:
+        return f"worker {self._info_of(key).name}"
+
+    # -- releasing -------------------------------------------------------------------------------------------------
+
+    def release(self, user: UserState) -> None:
+        """Release a fork that no RRef of the program uses. On any thread, also in a garbage collection."""
+        self._released.put(user)
+
+    def _run(self) -> None:
+        while self._release_next():
+            pass
+
+    def _release_next(self) -> bool:
+        """Wait for released forks and handle all that are in the queue. Return False at the end."""
+        queued = [self._released.get()]
+        with contextlib.suppress(queue.Empty):
+            while True:
+                queued.append(self._released.get_nowait())
+        users = [user for user in queued if user is not None]
+        self._apply(self._table.release, *(user.fork.fork_id for user in users))
+        for user in users:
+            user.is_released = True
+            self._forget(user)
+        return len(users) == len(queued)
+
+    def _forget(self, user: UserState) -> None:
+        if user.is_released and user.confirmed.done():
+            self._users.pop(user.fork.fork_id, None)
+
+    # -- shutdown --------------------------------------------------------------------------------------------------
 
     def debug_info(self) -> dict[str, str]:
-        """Counts, under torch's names."""
-        table = self._keeper.table
-        with self._keeper.changed:
+        """Return counts, under torch's names."""
+        table = self._table
+        with self._changed:
             counts = {
                 "num_owner_rrefs": len(table.owned),
                 "num_pending_users": table.num_unconfirmed,
-                "num_pending_futures": table.num_unanswered,
+                "num_pending_futures": table.num_undelivered,
                 "num_forks": table.num_forks,
             }
         return {name: str(count) for name, count in counts.items()}
 
     def delete_all_user_and_unforked_owner_rrefs(self, timeout_s: float = _DELETE_S) -> None:
-        """Release all references that this worker holds, used or not. All workers do so, when no call is open anywhere.
+        """Release all references that this worker holds. Called by all workers when no call is open in the group.
 
         Waits, at most `timeout_s` seconds, until the owners know, and until nobody refers to values of this worker.
         """
-        if not self._keeper.is_used:
-            return
-        table = self._keeper.table
+        table = self._table
         with self.agent.waiting():
-            self._keeper.wait_until(lambda: table.num_unconfirmed == 0, timeout_s)
-            for user in list(self._keeper.users.values()):
+            self._wait_until(lambda: table.num_unconfirmed == 0, timeout_s)
+            for user in list(self._users.values()):
                 user.deleted = True
-            self._keeper.do(lambda: table.dropped(*table.held.copy()))
-            self._keeper.wait_until(
-                lambda: not table.held and table.num_unanswered == 0 and table.num_forks == 0, timeout_s
+            self._apply(lambda: table.release(*table.user_forks.copy()))
+            self._wait_until(
+                lambda: not table.user_forks and table.num_undelivered == 0 and table.num_forks == 0, timeout_s
             )
+
+    def _wait_until(self, condition: Callable[[], bool], timeout_s: float) -> None:
+        with self._changed:
+            self._changed.wait_for(condition, timeout_s)
 
     def destroy(self, ignore_leak: bool = True) -> None:
-        """End the thread; references that are left can be used no more.
+        """Stop taking part in reference counting. References that are left cannot be used any more.
 
         Raises:
-            RuntimeError: values of this worker are still held, unless `ignore_leak`; then it is logged.
+            RuntimeError: values of this worker are still held, unless `ignore_leak`; then they are logged.
         """
-        self._keeper.close()
-        if not self._keeper.is_used:
-            return
-        for user in list(self._keeper.users.values()):
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            self._released.put(None)
+            thread.join()
+        with self._changed:  # a message of another worker may be being handled
+            self._is_closed = True
+            users, values = list(self._users.values()), list(self._values.values())
+            self._users.clear()
+            self._values.clear()
+            owned, self._table.owned = self._table.owned, {}
+        for user in users:
             user.deleted = True
-        self._keeper.users.clear()
-        owned = self._keeper.table.owned
-        with self._keeper.changed:  # a message of another worker may just be read
-            values = list(self._keeper.values.values())
-            self._keeper.values.clear()
-            leaks = [f"Leaking RRef {rref_id} with {_forks(of.forks)}" for rref_id, of in owned.items()]
-            owned.clear()
         for value in values:
             value.settle(ClosedError("RPC was shut down in this process before the value was made."))
-        if leaks:
-            text = "\n".join(
-                [*leaks, "Let references end before shutdown, or their values live until the process ends."]
-            )
+        if owned:
+            leaks = [f"Leaking RRef {rref_id} with {_describe(value.forks)}" for rref_id, value in owned.items()]
+            leaks.append("Let references end before shutdown, or their values live until the process ends.")
             if not ignore_leak:
-                raise RuntimeError(text)
-            _log.warning("%s", text)
+                raise RuntimeError("\n".join(leaks))
+            _log.warning("%s", "\n".join(leaks))
 
 
-def _has_left(future: "Future[Any]") -> bool:
-    """Whether the call of this future was sent. One that failed before has a plain future."""
-    return getattr(future, "was_sent", False)
+def _was_sent(call: "Future[Any]") -> bool:
+    """Return True if a call was sent. One that failed before has a future without `was_sent`."""
+    return getattr(call, "was_sent", False)
 
 
-def _forks(forks: dict[GlobalId, WorkerKey]) -> str:
+def _describe(forks: dict[GlobalId, WorkerKey]) -> str:
     return ", ".join(f"fork Id {fork_id} on worker {holder.id}" for fork_id, holder in forks.items()) or "no fork"

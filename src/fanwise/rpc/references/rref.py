@@ -1,14 +1,15 @@
-"""RRef: a reference to a value that lives on some worker, its owner.
+"""RRef: a reference to a value on some worker, its owner.
 
-    on the owner   the value itself, perhaps still being made
+    on the owner   the value itself, perhaps not complete yet
     elsewhere      a fork: a share that the owner has counted, or is about to
 
-A reference is made by `RRef(value)`, by `rpc.remote`, and by receiving one in a call; it ends with the last Python
-reference to it, on any thread, in a garbage collection too. So its end does one thing only: it puts the fork into a
-queue of `references.References`, which does all the work. It can be pickled in calls only: the owner counts each copy.
+An RRef is created by `RRef(value)`, by `rpc.remote`, or by receiving one in a call. It can only be pickled in calls,
+because the owner counts each copy: the pickle has the index of its fork in the message, or the id of the value if the
+receiver is the owner.
 """
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from torch.futures import Future
@@ -22,7 +23,6 @@ from ..messages import pickling
 from ..messages.ids import Fork, GlobalId
 from ..worker_info import WorkerInfo
 from .proxy import RRefProxy
-from .travel import received
 
 if TYPE_CHECKING:
     from .references import References
@@ -30,62 +30,64 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-TIMED_OUT = (
+CREATION_TIMED_OUT = (
     "RRef creation via rpc.remote() timed out, and it is possible that the RRef on the owner node does not exist."
+)
+NOT_IN_A_CALL = "Can not pickle rref in python pickler, rref can only be pickled when using RPC"
+_METHOD_HINT = (
+    "It is a reference: rref.rpc_sync().{0}(...) calls that method of its value, where it lives, and rref.to_here() "
+    "brings a copy of the value"
 )
 
 
 class UserState:
-    """What a reference that is not on its owner knows about its fork. Shared with `References`, which changes it."""
+    """The state of a fork that this worker holds. Shared by its RRef and `References`."""
 
-    __slots__ = ("confirmed", "deleted", "ended", "error", "fork")
+    __slots__ = ("confirmed", "deleted", "error", "fork", "is_released")
 
     def __init__(self, fork: Fork) -> None:
         self.fork = fork
-        self.confirmed: Future[None] = Future()  # done without an error also when this has failed
+        self.confirmed: Future[None] = Future()  # done without an error also when the fork has failed
         self.error: Callable[[], Exception] | None = None
         self.deleted = False
-        self.ended = False
+        self.is_released = False
 
     @property
     def is_counted(self) -> bool:
-        """Whether the owner knows of it: the value lives as long as it does."""
+        """True if the owner keeps the value for this fork."""
         return self.error is None and not self.deleted and self.confirmed.done()
 
     def confirm(self) -> None:
-        """Nobody waits for the owner any longer."""
+        """Set `confirmed`."""
         if not self.confirmed.done():
             self.confirmed.set_result(None)
 
     def fail(self, error: Callable[[], Exception]) -> None:
-        """Each use raises `error()` from now on: a new one each time, since what is raised holds on to its frames."""
+        """Make each use raise a new `error()`. A shared exception would keep the frames that raised it alive."""
         if self.error is None:
             self.error = error
         self.confirm()
 
-    def check(self, what: str) -> None:
-        """Raises why this can be used no more. `what`: the use, in torch's words."""
+    def check(self, use: str) -> None:
+        """Raise the reason why the reference cannot be used any more. `use`: in torch's words."""
         if self.error is not None:
             raise self.error()
         if self.deleted:
-            raise RuntimeError(f"{self.described()} has been deleted. Cannot {what} after deletion.")
+            raise RuntimeError(f"{self} has been deleted. Cannot {use} after deletion.")
 
-    def described(self) -> str:
+    def __str__(self) -> str:
         return f"UserRRef(rref_id={self.fork.rref_id}, fork_id={self.fork.fork_id})"
 
 
-class Pending(Future[Any]):
-    """What is yet to come, for all who wait: a value, on its owner; or whether the call that makes one was answered.
-
-    What comes first counts.
-    """
+class ValueFuture(Future[Any]):
+    """The future of a value on its owner, or of the reply to a creating call. Only the first result counts."""
 
     def __init__(self) -> None:
         super().__init__()
         self._unsettled = [True]
 
     def settle(self, error: Exception | None, result: object = None) -> None:
-        """It is here, or will never be. By any thread; later ones change nothing."""
+        """Set the error or result, unless there is one. Thread-safe."""
         try:
             self._unsettled.pop()
         except IndexError:
@@ -96,7 +98,7 @@ class Pending(Future[Any]):
             self.set_result(result)
 
     def wait(self) -> Any:
-        """Block until it is settled. Raises the error as a copy, so that this does not hold the caller's frames."""
+        """Block until it is settled. Raises a copy of the error, so that it does not keep the caller's frames alive."""
         if not self.done():
             with process.waiting():
                 wait_for(self)
@@ -104,11 +106,11 @@ class Pending(Future[Any]):
 
 
 class RRef(Generic[T]):
-    """A reference to a value on some worker; of the value given when made directly.
+    """A reference to a value on some worker. The constructor creates one to a value of this worker.
 
     Args:
         value: the value. This worker is its owner.
-        type_hint: taken for torch's sake and not used.
+        type_hint: accepted for compatibility with torch, and ignored.
 
     Raises:
         RuntimeError: this process is no worker.
@@ -122,10 +124,10 @@ class RRef(Generic[T]):
         "__weakref__",
         "_creation",
         "_error",
-        "_kind",
         "_profiled",
         "_references",
         "_rref_id",
+        "_type",
         "_user",
         "_value",
     )
@@ -134,78 +136,76 @@ class RRef(Generic[T]):
         if not process.is_set():
             raise RuntimeError("Current RPC agent is not set! Did you initialize the RPC framework with init_rpc?")
         references = process.current().references
-        future = Pending()
+        future = ValueFuture()
         future.settle(None, value)
         self._set_up(references, references.new_id(), future, None)
 
     def _set_up(
-        self, references: "References", rref_id: GlobalId, value: Pending | None, user: UserState | None
+        self, references: "References", rref_id: GlobalId, value: ValueFuture | None, user: UserState | None
     ) -> None:
         self._references = references
         self._rref_id = rref_id
         self._value = value
         self._user = user
         self._error: Callable[[], Exception] | None = None
-        self._creation: Pending | None = None
-        self._kind: Future[type] | None = None
+        self._creation: ValueFuture | None = None
+        self._type: Future[type] | None = None
         self._profiled: Future[Any] | None = None
 
     def __del__(self) -> None:
         user: UserState | None = getattr(self, "_user", None)
         if user is not None:
-            self._references.let_go(user)
+            self._references.release(user)
 
-    # -- whose it is -----------------------------------------------------------------------------------------------
+    # -- the owner -------------------------------------------------------------------------------------------------
 
     def owner(self) -> WorkerInfo:
-        """The worker that has the value."""
+        """Return the worker that has the value."""
         if self._user is None:
             return self._references.agent.info
         return self._references.owner_of(self._user.fork)
 
     def owner_name(self) -> str:
-        """The name of the worker that has the value."""
+        """Return the name of the worker that has the value."""
         return self.owner().name
 
     def is_owner(self) -> bool:
-        """Whether this worker has the value."""
+        """Return True if this worker has the value."""
         return self._user is None
 
     def confirmed_by_owner(self) -> bool:
-        """Whether the owner knows of this reference. True on the owner."""
+        """Return True if the owner knows this reference. Always True on the owner."""
         user = self._user
         return user is None or (user.confirmed.done() and user.error is None)
 
     # -- the value -------------------------------------------------------------------------------------------------
 
     def to_here(self, timeout: float = UNSET_RPC_TIMEOUT) -> T:
-        """The value: itself on the owner, else a copy. Blocks until it is there.
+        """Return the value: itself on the owner, otherwise a copy. Blocks until it is complete.
 
         Args:
-            timeout: seconds; -1 the default, 0 without a limit. Not used on the owner.
+            timeout: seconds; -1 for the default, 0 for no limit. Ignored on the owner.
 
         Raises:
-            What the function raised that was to make the value. DeadlineExceeded: not here in time, or its creation
-            was not. OwnerLostError: the owner died or left. RuntimeError: used after `shutdown`.
+            The error of the function that was to create the value. DeadlineExceeded: the value did not arrive in time,
+            or its creation timed out. OwnerLostError: the owner died or left. RuntimeError: used after `shutdown`.
         """
-        user = self._user  # read once: that of an actor may change
+        user = self._user
         if user is None:
             return self.local_value()
         user.check("call to_here() on it")
-        args = (user.fork.rref_id,)
-        value: T = self._references.ask_owner(user, value_on_owner, args, timeout)
+        value: T = self._references.ask_owner(user, value_on_owner, (user.fork.rref_id,), timeout)
         return value
 
     def local_value(self) -> T:
-        """The value itself, on its owner. Blocks until it is there. RuntimeError on other workers."""
-        return self._get_value().wait()  # type: ignore[no-any-return]  # what it was made with
+        """Return the value itself, on its owner. Blocks until it is complete. RuntimeError on other workers."""
+        return self._get_value().wait()  # type: ignore[no-any-return]
 
-    def _get_value(self) -> Pending:
-        """The value, which may be yet to come, on its owner. Raises as `local_value`, without waiting."""
+    def _get_value(self) -> ValueFuture:
+        """Return the future of the value, on its owner. Raises as `local_value`, but does not block."""
         if self._value is None:
-            assert self._user is not None, "a reference has a value or a fork"
             raise RuntimeError(
-                f"For {self._user.described()}, can't call localValue() on user {self._references.agent.info}. "
+                f"For {self._user}, can't call localValue() on user {self._references.agent.info}. "
                 f"Call it on owner {self.owner()}"
             )
         if self._error is not None:
@@ -213,64 +213,68 @@ class RRef(Generic[T]):
         return self._value
 
     def rpc_sync(self, timeout: float = UNSET_RPC_TIMEOUT) -> Any:
-        """A proxy: `rref.rpc_sync().size()` calls `size` on the owner and waits for the result, `timeout` seconds."""
+        """Return a proxy: `rref.rpc_sync().size()` calls `size` on the owner and waits `timeout` seconds at most."""
         return RRefProxy(self, "rpc_sync", timeout)
 
     def rpc_async(self, timeout: float = UNSET_RPC_TIMEOUT) -> Any:
-        """A proxy whose methods return futures."""
+        """Return a proxy whose methods return futures."""
         return RRefProxy(self, "rpc_async", timeout)
 
     def rpc_stream(self, timeout: float = UNSET_RPC_TIMEOUT) -> Any:
-        """A proxy whose methods return streams: `for item in rref.rpc_stream().items()`. `timeout`: for each item."""
+        """Return a proxy whose methods return streams: `for item in rref.rpc_stream().items()`.
+
+        `timeout` applies to each item.
+        """
         return RRefProxy(self, "rpc_stream", timeout)
 
     def remote(self, timeout: float = UNSET_RPC_TIMEOUT) -> Any:
-        """A proxy whose methods return references to their results, which stay on the owner."""
+        """Return a proxy whose methods return references to their results, which stay on the owner."""
         return RRefProxy(self, "remote", timeout)
 
     def backward(self, dist_autograd_ctx_id: int = -1, retain_graph: bool = False) -> None:
         """Run the backward pass from this value, a scalar tensor, on its owner. Blocks until it is done.
 
         Args:
-            dist_autograd_ctx_id: the context that takes the gradients; -1, on the owner only: `.grad` as usual.
+            dist_autograd_ctx_id: the context for the gradients; -1, only on the owner, sets `.grad` as usual.
             retain_graph: keep the graph for another pass.
         """
         user = self._user
-        if user is not None and dist_autograd_ctx_id == -1:
-            raise RuntimeError("User RRefs require 'dist_autograd_ctx_id' to be specified")
         if user is None:
-            from .. import autograd  # programs that only make calls do without it
+            _backward(self.local_value(), dist_autograd_ctx_id, retain_graph)
+            return
+        if dist_autograd_ctx_id == -1:
+            raise RuntimeError("User RRefs require 'dist_autograd_ctx_id' to be specified")
+        user.check("call backward() on it")
+        args = (user.fork.rref_id, dist_autograd_ctx_id, retain_graph)
+        self._references.ask_owner(user, _backward_on_owner, args, UNSET_RPC_TIMEOUT)
 
-            autograd.backward_from(self.local_value(), dist_autograd_ctx_id, retain_graph)
-        else:
-            user.check("call backward() on it")
-            args = (user.fork.rref_id, dist_autograd_ctx_id, retain_graph)
-            self._references.ask_owner(user, backward_on_owner, args, UNSET_RPC_TIMEOUT)
-
-    # -- what torch's programs use all the same --------------------------------------------------------------------
+    # -- private names that programs for torch use -----------------------------------------------------------------
 
     def _get_type(self, timeout: float = UNSET_RPC_TIMEOUT, blocking: bool = True) -> Any:
-        """The type of the value, asked for once. Not `blocking`: the future of it, always the same one."""
+        """Return the type of the value, or without `blocking` a future of it. The owner is asked once."""
         user = self._user
         if user is None:
             if blocking:
                 return type(self.local_value())
-            if self._kind is None:
-                self._kind = _type_of(self._get_value())
-            return self._kind
-        kind = self._kind
-        if kind is None or (kind.done() and error_of(kind) is not None):
+            if self._type is None:
+                self._type = _type_of(self._get_value())
+            return self._type
+        future = self._type
+        if future is None or (future.done() and error_of(future) is not None):
             user.check("call _get_type() on it")
-            kind = self._kind = self._references.ask_later(user, _rref_typeof_on_owner, (user.fork.rref_id,), timeout)
+            args = (user.fork.rref_id,)
+            future = self._type = self._references.ask_owner_async(user, _rref_typeof_on_owner, args, timeout)
         if not blocking:
-            return kind
+            return future
         with self._references.agent.waiting():
-            return result_of(kind)
+            return result_of(future)
 
     def _get_future(self) -> "Future[Any]":
-        """Done when the owner has made the value; with an error when it has not heard of it in time: so is each use."""
+        """Return a future that is done when the owner has created the value, or fails as each use of this does."""
         if self._creation is None:
-            return done_with(None)
+            future: Future[Any] = Future()
+            future.set_result(None)
+            return future
         return self._creation
 
     def _get_profiling_future(self) -> "Future[Any]":
@@ -282,14 +286,13 @@ class RRef(Generic[T]):
         self._profiled = future
 
     def _serialize(self) -> tuple[int]:
-        """What stands for this in the message that is being pickled. RuntimeError when none is."""
+        """Return the index of this reference in the message that is being pickled. RuntimeError if none is."""
         return self._references.share(self)
 
     @classmethod
     def _deserialize(cls, data: tuple[int]) -> "RRef[Any]":
-        """What came for `data` in the message that is being unpickled."""
-        came: RRef[Any] = received(*data)
-        return came
+        """Inverse of `_serialize`, in the message that is being unpickled."""
+        return _received(*data)
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise RuntimeError(NOT_IN_A_CALL)
@@ -304,57 +307,61 @@ class RRef(Generic[T]):
     if not TYPE_CHECKING:  # it would allow every name
 
         def __getattr__(self, name: str) -> NoReturn:
-            """Only for what a reference does not have. Looks at nothing of its own: it may not be made yet."""
-            hint = "" if name.startswith("_") else f". {_OF_THE_VALUE.format(name)}"
+            """Explain a missing attribute. Uses no attributes, because this may not be initialized yet."""
+            hint = "" if name.startswith("_") else f". {_METHOD_HINT.format(name)}"
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}")
 
 
-# For whoever takes a reference for its value.
-_OF_THE_VALUE = (
-    "It is a reference: rref.rpc_sync().{0}(...) calls that method of its value, where it lives, and rref.to_here() "
-    "brings a copy of the value"
-)
-
-NOT_IN_A_CALL = "Can not pickle rref in python pickler, rref can only be pickled when using RPC"
-
-
-def make(references: "References", rref_id: GlobalId, value: Pending | None, user: UserState | None) -> RRef[Any]:
-    """A reference that was made by `remote` or came in a call."""
+def make_rref(
+    references: "References", rref_id: GlobalId, value: ValueFuture | None, user: UserState | None
+) -> RRef[Any]:
+    """Create a reference for `remote` or a received fork."""
     rref: RRef[Any] = RRef.__new__(RRef)
     rref._set_up(references, rref_id, value, user)
     return rref
 
 
-def reduce(rref: RRef[Any]) -> tuple[Any, tuple[int, ...]]:
-    """How calls pickle a reference: as its place among those of the message; for its owner, as its number."""
-    number = rref._references.keep_until_answered(rref)
-    return (received, rref._references.share(rref)) if number is None else (at_home, tuple(number))
+# -- pickling in calls -------------------------------------------------------------------------------------------------
 
 
-def at_home(*rref_id: int) -> RRef[Any]:
-    """On the owner: the reference of this number, which whoever calls keeps until the call is answered."""
+class _ReceivedRRefs(threading.local):
+    """The references of the message that this thread unpickles, and the unconfirmed ones of the last message."""
+
+    current: Sequence[RRef[Any]] = ()
+    unconfirmed: "Sequence[Future[None]]" = ()
+
+
+received_rrefs = _ReceivedRRefs()
+
+
+def _received(index: int) -> RRef[Any]:
+    if not 0 <= index < len(received_rrefs.current):
+        raise RuntimeError("Can not unpickle rref in python pickler, rref can only be unpickled when using RPC")
+    return received_rrefs.current[index]
+
+
+def _owner_rref(*rref_id: int) -> RRef[Any]:
+    """Return a reference on the owner. The caller keeps its own until the call is answered."""
     references: References = process.current().references
-    return references.at_home(GlobalId(*rref_id))
+    return references.owner_rref(GlobalId(*rref_id))
 
 
-pickling.register(RRef, reduce)
+def _reduce(rref: RRef[Any]) -> tuple[Any, tuple[int, ...]]:
+    rref_id = rref._references.keep_until_reply(rref)
+    return (_received, rref._references.share(rref)) if rref_id is None else (_owner_rref, tuple(rref_id))
 
 
-def done_with(value: Any) -> "Future[Any]":
-    """A future that is done."""
-    future: Future[Any] = Future()
-    future.set_result(value)
-    return future
+pickling.register(RRef, _reduce)
 
 
-# -- what others ask the owner to run ----------------------------------------------------------------------------------
+# -- functions that run on the owner -----------------------------------------------------------------------------------
 
 
-def _returns(what: str) -> Callable[[Function], Function]:
-    """Mark a function of ours, of (rref_id): errors about its result say `what` it is of which reference."""
+def _returns(result: str) -> Callable[[Function], Function]:
+    """Mark an internal function of (rref_id), so that errors about its result name the reference."""
 
     def mark(function: Function) -> Function:
-        function._about_rref = what  # type: ignore[attr-defined]  # the mark
+        function._about_rref = result  # type: ignore[attr-defined]
         return function
 
     return mark
@@ -363,8 +370,8 @@ def _returns(what: str) -> Callable[[Function], Function]:
 @_returns("the value of")
 @async_execution
 def value_on_owner(rref_id: GlobalId) -> "Future[Any]":
-    future: Future[Any] = process.current().references.value_of(rref_id)
-    return future
+    references: References = process.current().references
+    return references.value_of(rref_id)
 
 
 @_returns("the type of the value of")
@@ -374,37 +381,39 @@ def _rref_typeof_on_owner(rref_id: GlobalId) -> "Future[type]":
 
 
 def _type_of(value: "Future[Any]") -> "Future[type]":
-    kind: Future[type] = Future()
+    result: Future[type] = Future()
 
-    def settle(future: "Future[Any]") -> None:
+    def on_done(future: "Future[Any]") -> None:
         error = error_of(future)
         if error is None:
-            kind.set_result(type(future.value()))
+            result.set_result(type(future.value()))
         else:
-            kind.set_exception(error)  # type: ignore[arg-type]  # annotated wrongly in torch
+            result.set_exception(error)  # type: ignore[arg-type]  # annotated wrongly in torch
 
-    value.add_done_callback(settle)
-    return kind
+    value.add_done_callback(on_done)
+    return result
 
 
-def backward_on_owner(rref_id: GlobalId, context_id: int, retain_graph: bool) -> None:
-    """Run the backward pass from a value of this worker."""
-    agent = process.current()
-    value = agent.references.value_of(rref_id)
-    with agent.waiting():
-        root = value.wait()
-    from .. import autograd  # as above
+def _backward_on_owner(rref_id: GlobalId, context_id: int, retain_graph: bool) -> None:
+    _backward(process.current().references.value_of(rref_id).wait(), context_id, retain_graph)
+
+
+def _backward(root: Any, context_id: int, retain_graph: bool) -> None:
+    from .. import autograd  # not loaded by programs that only make calls
 
     autograd.backward_from(root, context_id, retain_graph)
 
 
-def gave_up() -> Exception:
-    """The error of a reference whose creation was not answered in time."""
-    return DeadlineExceeded(TIMED_OUT)
+# -- errors ------------------------------------------------------------------------------------------------------------
+
+
+def creation_timeout() -> Exception:
+    """Return the error of a reference whose creation timed out."""
+    return DeadlineExceeded(CREATION_TIMED_OUT)
 
 
 def owner_lost(fork: Fork, owner: object) -> Exception:
-    """The error of a reference whose value died with its owner."""
+    """Return the error of a reference whose value was lost with its owner."""
     return OwnerLostError(
         f"{owner} died or left, and with it the value of {fork.rref_id}.\n"
         f"Make the value again on another worker; a worker that came back under the name begins without values."

@@ -1,23 +1,22 @@
-"""State machine of the references of one worker: which worker holds which remote value. Events in, orders out.
+"""State machine for the references of one worker: which worker holds which remote value. Events in, actions out.
 
-    user of a reference                                     owner
-      created, confirmed, gave_up, not_sent, dropped          begun, value_ready
-      forked, unsent, received                                shared, unsent, received
-    both: lost, on_batch, delivered
+    events of a user    create, on_created, on_creation_timeout, on_creation_unsent, fork, release
+    events of an owner  share, on_creation_received, on_value
+    events of both      on_fork_received, on_fork_unsent, on_batch, on_delivered, on_lost
 
-As in torch, the owner learns of the end of every fork, and a fork outlives its children until their owner knows them.
-A user's fork is unconfirmed, then confirmed (its owner has handled its ForkRequest, or the call that created it), then
-released, when the program has dropped it and it has no children. Messages to one worker are handled once and in order,
-because links do that while both workers live.
+As in torch, the owner learns of the end of every fork, and a fork outlives its children until the owner knows them. A
+user's fork is unconfirmed, then confirmed (the owner has handled its ForkRequest, or the call that created it), then
+released, when the program has released it and it has no children. While two workers live, each batch between them is
+handled exactly once.
 
 Lost workers. A value that a lost worker held may live on in a fork that it had sent, whose holder the owner does not
 know yet. Therefore its forks are not dropped at once. Owner and parents ask all other workers to accept nothing more
-from lost workers (Drain), and to reply when everything they had from those is confirmed (Drained). A worker that is
-lost before it replies is asked about in turn. Then the forks are dropped. A fork that arrives later is Refused: its use
-is an error, and it holds nothing.
+from lost workers (FlushRequest), and to reply when everything they had from those is confirmed (FlushReply). If a
+worker is lost before it replies, it is flushed in turn. Then the forks are dropped. A fork that arrives later fails
+(FailFork) and holds nothing.
 
-Invariants: a value is freed when no fork is left, and never while a living worker holds one or is being sent one;
-events may be late or repeated; messages of a lost worker are ignored. Only the keys of lost workers are kept for ever.
+Invariants: a value is freed when no fork is left, and never while a living worker holds one or is being sent one.
+Messages of a lost worker are ignored. Only the keys of lost workers are kept for ever.
 """
 
 from collections import Counter
@@ -26,340 +25,338 @@ from dataclasses import dataclass, field
 from typing import final
 
 from ..messages.ids import Fork, GlobalId, WorkerKey
-from .orders import (
+from .protocol import (
+    Action,
     Batch,
+    CancelCreation,
     ChildAccepted,
-    Confirmed,
-    Drain,
-    Drained,
-    FailRefs,
+    ConfirmFork,
+    CreationFailed,
+    FailFork,
     FailValue,
-    Forget,
+    FlushReply,
+    FlushRequest,
     ForkRequest,
     FreeValue,
-    Order,
-    Refused,
+    Reason,
     Release,
     Send,
     TableMessage,
-    Unmade,
-    Why,
 )
 
 
 @dataclass(slots=True)
-class Held:
-    """A fork that this worker holds of another's value. `parent`: who must hear that it is confirmed.
+class UserFork:
+    """A fork that this worker holds of a value of another worker.
 
-    `was_shared`: others may have it from here.
+    Attributes:
+        parent: the worker to notify when the fork is confirmed.
+        is_timed_out: the call that creates the value timed out.
+        is_released: the program has released it.
+        was_forked: other workers may have got the reference from here.
+        children: forks sent to other workers that the owner may not know.
     """
 
     rref_id: GlobalId
     owner: WorkerKey
     parent: WorkerKey | None
-    confirmed: bool = False
-    given_up: bool = False
-    dropped: bool = False
-    was_shared: bool = False
+    is_confirmed: bool = False
+    is_timed_out: bool = False
+    is_released: bool = False
+    was_forked: bool = False
     children: dict[GlobalId, WorkerKey] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
-class Owned:
-    """A value of this worker that others hold. `begun`: its value is here or being made; else its call is awaited."""
+class OwnedValue:
+    """A value of this worker, and the holders of its forks. `is_created`: False while its call is awaited."""
 
-    begun: bool
+    is_created: bool
     forks: dict[GlobalId, WorkerKey] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Flush:
+    """Workers that have not replied to a FlushRequest, and the lost workers that it names."""
+
+    pending: set[WorkerKey]
+    lost_before: tuple[WorkerKey, ...]
 
 
 @final
 class RefTable:
-    """See the module. `me` is this life of this worker."""
+    """See the module. `me` is this incarnation of this worker."""
 
     def __init__(self, me: WorkerKey) -> None:
         self.me = me
-        self.held: dict[GlobalId, Held] = {}  # by fork
-        self.owned: dict[GlobalId, Owned] = {}  # by reference
-        # Forks that were given up before their call came, and who made them.
-        self._forgotten: dict[GlobalId, WorkerKey] = {}
-        self._parent_of: dict[GlobalId, GlobalId] = {}  # child on its way -> the fork of ours it came from
-        self._posted: dict[WorkerKey, list[TableMessage]] = {}  # since the last `_done`
+        self.user_forks: dict[GlobalId, UserFork] = {}  # by fork
+        self.owned: dict[GlobalId, OwnedValue] = {}  # by reference
+        self._canceled: dict[GlobalId, WorkerKey] = {}  # creators of forks canceled before their call arrived
+        self._parent_of: dict[GlobalId, GlobalId] = {}  # child being sent -> the fork of ours it came from
+        self._outbox: dict[WorkerKey, list[TableMessage]] = {}
         self._undelivered: Counter[WorkerKey] = Counter()  # number of messages
-        self._fenced: set[WorkerKey] = set()
+        self._fenced: set[WorkerKey] = set()  # lost workers, also those that only other workers have reported
         self._lost: set[WorkerKey] = set()
-        self._asked: dict[WorkerKey, set[WorkerKey]] = {}  # the lost -> who waits for our Drained
-        self._inquiries: dict[WorkerKey, set[WorkerKey]] = {}  # the lost -> whose Drained we wait for
-        # The lost of whom a Drain of ours may not have come to everybody: each Drain tells of all of them.
-        self._untold: set[WorkerKey] = set()
-        self._told_with: dict[WorkerKey, tuple[WorkerKey, ...]] = {}  # by inquiry
-        self._orders: list[Order] = []
-
-    # -- what the service asks -------------------------------------------------------------------------------------
+        self._requesters: dict[WorkerKey, set[WorkerKey]] = {}  # lost worker -> workers that wait for our FlushReply
+        self._flushes: dict[WorkerKey, Flush] = {}  # by lost worker
+        self._unannounced: set[WorkerKey] = set()  # lost workers that no completed flush has announced to all
+        self._actions: list[Action] = []
 
     def is_lost(self, worker: WorkerKey) -> bool:
-        """Whether nothing may be sent to it any more."""
+        """Return True if nothing may be sent to `worker` any more."""
         return worker in self._fenced
-
-    def waiting_for(self) -> list[WorkerKey]:
-        """Return the workers to which messages are on their way."""
-        return list(self._undelivered)
 
     @property
     def num_unconfirmed(self) -> int:
-        """Forks held here whose owner is not known to know of them, and children on their way."""
-        return sum(not (held.confirmed or held.given_up) for held in self.held.values()) + len(self._parent_of)
+        """Number of forks held here that the owner may not know, and of children being sent."""
+        forks = self.user_forks.values()
+        return sum(not (fork.is_confirmed or fork.is_timed_out) for fork in forks) + len(self._parent_of)
 
     @property
-    def num_unanswered(self) -> int:
-        """Messages on their way."""
+    def num_undelivered(self) -> int:
+        """Number of messages that were not acknowledged."""
         return self._undelivered.total()
 
     @property
     def num_forks(self) -> int:
-        """Forks of the values of this worker."""
+        """Number of forks of the values of this worker."""
         return sum(len(owned.forks) for owned in self.owned.values())
 
-    # -- facts of a user -------------------------------------------------------------------------------------------
+    # -- events of a user ------------------------------------------------------------------------------------------
 
-    def created(self, rref_id: GlobalId, fork_id: GlobalId, owner: WorkerKey) -> list[Order]:
-        """The program calls `remote`: the call that carries both ids is about to go to another worker."""
+    def create(self, rref_id: GlobalId, fork_id: GlobalId, owner: WorkerKey) -> list[Action]:
+        """The program calls `remote`: the call that carries both ids is about to be sent to another worker."""
         if owner in self._fenced:
-            return [Refused(fork_id, owner)]
-        self.held[fork_id] = Held(rref_id, owner, parent=None)
-        return self._done()
+            return [FailFork(fork_id, owner)]
+        self.user_forks[fork_id] = UserFork(rref_id, owner, parent=None)
+        return self._take_actions()
 
-    def confirmed(self, fork_id: GlobalId) -> list[Order]:
-        """The owner has answered the call that created this."""
+    def on_created(self, fork_id: GlobalId) -> list[Action]:
+        """The owner has replied to the call that creates the value."""
         self._confirm(fork_id)
-        return self._done()
+        return self._take_actions()
 
-    def gave_up(self, fork_id: GlobalId) -> list[Order]:
-        """The call that creates this was sent and ran out of time. It may still come to the owner."""
-        held = self.held.get(fork_id)
-        if held is not None and not held.confirmed and held.parent is None:
-            held.given_up = True
-            self._settle(fork_id)
-        return self._done()
+    def on_creation_timeout(self, fork_id: GlobalId) -> list[Action]:
+        """The creating call was sent and has timed out. It may still arrive at the owner."""
+        fork = self._find_uncreated(fork_id)
+        if fork is not None:
+            fork.is_timed_out = True
+            self._release_unused(fork_id)
+        return self._take_actions()
 
-    def not_sent(self, fork_id: GlobalId, *, timed_out: bool) -> list[Order]:
-        """The call that creates this will never come to the owner, who may have been asked for the value by others."""
-        held = self.held.get(fork_id)
-        if held is not None and not held.confirmed and held.parent is None:
-            if held.was_shared:
-                self._post(held.owner, Unmade(held.rref_id, fork_id, "timed out" if timed_out else "not sent"))
+    def on_creation_unsent(self, fork_id: GlobalId, reason: Reason) -> list[Action]:
+        """The creating call will never arrive at the owner, which other workers may have asked for the value."""
+        fork = self._find_uncreated(fork_id)
+        if fork is not None:
+            if fork.was_forked:
+                self._post(fork.owner, CreationFailed(fork.rref_id, fork_id, reason))
             else:
-                del self.held[fork_id]
-        return self._done()
+                del self.user_forks[fork_id]
+        return self._take_actions()
 
-    def forked(self, source: GlobalId, fork: Fork, child: WorkerKey) -> list[Order]:
-        """`source`, a fork held here, is being sent to `child` as `fork`."""
-        held = self.held.get(source)
+    def _find_uncreated(self, fork_id: GlobalId) -> UserFork | None:
+        """Return a fork that this worker created, if the owner has not confirmed it."""
+        fork = self.user_forks.get(fork_id)
+        return fork if fork is not None and not fork.is_confirmed and fork.parent is None else None
+
+    def fork(self, source: GlobalId, fork: Fork, child: WorkerKey) -> list[Action]:
+        """The fork `source`, held here, is being sent to `child` as `fork`."""
+        held = self.user_forks.get(source)
         if held is not None and child not in self._fenced:
-            held.was_shared = True
+            held.was_forked = True
             held.children[fork.fork_id] = child
             self._parent_of[fork.fork_id] = source
-        return self._done()
+        return self._take_actions()
 
-    def dropped(self, *fork_ids: GlobalId) -> list[Order]:
-        """The program has let go of these forks."""
+    def release(self, *fork_ids: GlobalId) -> list[Action]:
+        """The program has released these forks."""
         for fork_id in fork_ids:
-            held = self.held.get(fork_id)
-            if held is not None:
-                held.dropped = True
-                self._settle(fork_id)
-        return self._done()
+            fork = self.user_forks.get(fork_id)
+            if fork is not None:
+                fork.is_released = True
+                self._release_unused(fork_id)
+        return self._take_actions()
 
-    def received(self, fork: Fork) -> list[Order]:
-        """A call has brought this. The owner's own comes home: nothing to hold, its parent may go."""
+    # -- events of an owner ----------------------------------------------------------------------------------------
+
+    def share(self, fork: Fork, child: WorkerKey) -> list[Action]:
+        """A value of this worker is being sent to `child` as a reference."""
+        if child not in self._fenced:
+            self.owned.setdefault(fork.rref_id, OwnedValue(is_created=True)).forks[fork.fork_id] = child
+        return self._take_actions()
+
+    def on_creation_received(self, rref_id: GlobalId, fork_id: GlobalId, creator: WorkerKey) -> list[Action]:
+        """The call that creates this value has arrived. A value that this worker creates is held until `on_value`."""
+        owned = self.owned.setdefault(rref_id, OwnedValue(is_created=True))
+        owned.is_created = True
+        if self._canceled.pop(fork_id, None) is None and creator not in self._fenced:
+            owned.forks[fork_id] = creator
+        self._free_unused(rref_id)
+        return self._take_actions()
+
+    def on_value(self, rref_id: GlobalId, fork_id: GlobalId) -> list[Action]:
+        """A value that this worker created for itself is complete. From now on only its forks hold it."""
+        self._drop_fork(rref_id, fork_id)
+        return self._take_actions()
+
+    # -- events of both --------------------------------------------------------------------------------------------
+
+    def on_fork_received(self, fork: Fork) -> list[Action]:
+        """A call has brought this fork."""
         lost = next((worker for worker in (fork.owner, fork.parent) if worker in self._fenced), None)
         if lost is not None:
-            return [Refused(fork.fork_id, lost)]
+            return [FailFork(fork.fork_id, lost)]
         if fork.owner == self.me:
-            self._came_home(fork)
-        elif fork.fork_id not in self.held:
-            by_owner = fork.parent == fork.owner
-            self.held[fork.fork_id] = Held(fork.rref_id, fork.owner, None if by_owner else fork.parent)
-            if by_owner:
+            self._return_to_owner(fork)
+        elif fork.fork_id not in self.user_forks:
+            is_from_owner = fork.parent == fork.owner
+            self.user_forks[fork.fork_id] = UserFork(fork.rref_id, fork.owner, None if is_from_owner else fork.parent)
+            if is_from_owner:
                 self._confirm(fork.fork_id)
             else:
                 self._post(fork.owner, ForkRequest(fork.rref_id, fork.fork_id))
-        return self._done()
+        return self._take_actions()
 
-    def unsent(self, fork: Fork) -> list[Order]:
-        """The call that was to carry this never left."""
+    def on_fork_unsent(self, fork: Fork) -> list[Action]:
+        """The call that was to carry this fork was not sent."""
         if fork.owner == self.me:
             self._drop_fork(fork.rref_id, fork.fork_id)
         else:
-            self._accepted(fork.fork_id)
-        return self._done()
+            self._remove_child(fork.fork_id)
+        return self._take_actions()
 
-    # -- facts of an owner -----------------------------------------------------------------------------------------
-
-    def shared(self, fork: Fork, child: WorkerKey) -> list[Order]:
-        """A value of this worker is being sent to `child` as a reference."""
-        if child not in self._fenced:
-            self.owned.setdefault(fork.rref_id, Owned(begun=True)).forks[fork.fork_id] = child
-        return self._done()
-
-    def begun(self, rref_id: GlobalId, fork_id: GlobalId, creator: WorkerKey) -> list[Order]:
-        """The call that creates this value is here. `creator` may be this worker: then until `value_ready`."""
-        owned = self.owned.setdefault(rref_id, Owned(begun=True))
-        owned.begun = True
-        if self._forgotten.pop(fork_id, None) is None and creator not in self._fenced:
-            owned.forks[fork_id] = creator
-        self._free_unused(rref_id)
-        return self._done()
-
-    def value_ready(self, rref_id: GlobalId, fork_id: GlobalId) -> list[Order]:
-        """The value that this worker created for itself is there: whoever wants it holds it."""
-        self._drop_fork(rref_id, fork_id)
-        return self._done()
-
-    # -- facts of everybody ----------------------------------------------------------------------------------------
-
-    def lost(self, worker: WorkerKey, alive: Iterable[WorkerKey]) -> list[Order]:
-        """`worker` is dead or has left. `alive`: all who may have had something from it."""
+    def on_lost(self, worker: WorkerKey, alive: Iterable[WorkerKey]) -> list[Action]:
+        """`worker` has died or left. `alive`: all workers that may have got forks from it."""
         if worker in self._lost or worker == self.me:
             return []
         self._lost.add(worker)
-        self._untold.add(worker)
+        self._unannounced.add(worker)
         self._fenced.add(worker)
-        self._posted.pop(worker, None)
+        self._outbox.pop(worker, None)
         self._undelivered.pop(worker, None)
-        for askers in self._asked.values():
-            askers.discard(worker)
-        self._fail_refs_of(worker)
+        for requesters in self._requesters.values():
+            requesters.discard(worker)
+        self._fail_forks_of(worker)
         self._fail_values_from(worker)
         if self._holds_something(worker):
-            self._inquire(worker, alive)
-        self._answer_drains()
-        return self._done()
+            self._begin_flush(worker, alive)
+        self._reply_to_flushes()
+        return self._take_actions()
 
-    def on_batch(self, batch: Batch) -> list[Order]:
-        """Messages have come. The lost are not heard, nor is who means another life of this worker."""
+    def on_batch(self, batch: Batch) -> list[Action]:
+        """Messages have arrived. Those of lost workers, or for another incarnation, are ignored."""
         if batch.to != self.me or batch.sender in self._fenced:
             return []
         for message in batch.messages:
             self._handle(batch.sender, message)
-        return self._done()
+        return self._take_actions()
 
-    def left(self, worker: WorkerKey) -> list[Order]:
-        """The shutdown of all is over, and `worker` has gone already: what it has not answered it needs no more."""
-        self._undelivered.pop(worker, None)
-        return self._done()
-
-    def delivered(self, batch: Batch) -> list[Order]:
-        """The receiver has handled our batch."""
+    def on_delivered(self, batch: Batch) -> list[Action]:
+        """The receiver has handled a batch of this worker."""
         if batch.to in self._undelivered:
             self._undelivered[batch.to] -= len(batch.messages)
             if not self._undelivered[batch.to]:
                 del self._undelivered[batch.to]
             for message in batch.messages:
-                if isinstance(message, ForkRequest | Unmade):
+                if isinstance(message, ForkRequest | CreationFailed):
                     self._confirm(message.fork_id)
-        return self._done()
+        return self._take_actions()
 
     # -- messages ---------------------------------------------------------------------------------------------------
 
     def _post(self, to: WorkerKey, message: TableMessage) -> None:
         if to not in self._fenced:
-            self._posted.setdefault(to, []).append(message)
+            self._outbox.setdefault(to, []).append(message)
 
-    def _done(self) -> list[Order]:
-        """All orders since the last call."""
-        posted, self._posted = self._posted, {}
-        for peer, messages in sorted(posted.items()):
+    def _take_actions(self) -> list[Action]:
+        """Return all actions since the last call."""
+        outbox, self._outbox = self._outbox, {}
+        for peer, messages in sorted(outbox.items()):
             self._undelivered[peer] += len(messages)
-            self._orders.append(Send(Batch(self.me, peer, tuple(messages))))
-        orders, self._orders = self._orders, []
-        return orders
+            self._actions.append(Send(Batch(self.me, peer, tuple(messages))))
+        actions, self._actions = self._actions, []
+        return actions
 
     def _handle(self, sender: WorkerKey, message: TableMessage) -> None:
         match message:
             case ForkRequest(rref_id, fork_id):
-                self._register(rref_id, fork_id, sender)
+                if self._expect(rref_id):  # otherwise the holder gets an error when it asks for the value
+                    self.owned[rref_id].forks[fork_id] = sender
             case ChildAccepted(fork_id):
-                self._accepted(fork_id)
+                self._remove_child(fork_id)
             case Release(rref_id, fork_id):
                 self._drop_fork(rref_id, fork_id)
-            case Forget(rref_id, fork_id):
-                self._forget(rref_id, fork_id, sender)
-            case Unmade(rref_id, fork_id, why):
-                self._make_error(rref_id, fork_id, sender, why)
-            case Drain(lost, lost_before):
+            case CancelCreation(rref_id, fork_id):
+                self._cancel_creation(rref_id, fork_id, sender)
+            case CreationFailed(rref_id, fork_id, reason):
+                owned = self.owned.setdefault(rref_id, OwnedValue(is_created=False))
+                owned.forks[fork_id] = sender
+                self._fail_value(rref_id, owned, sender, reason)
+            case FlushRequest(lost, lost_before):
                 self._fenced.update({lost, *lost_before} - {self.me})
-                self._asked.setdefault(lost, set()).add(sender)
-                self._answer_drains()
-            case Drained(lost):
-                self._has_drained(lost, sender)
+                self._requesters.setdefault(lost, set()).add(sender)
+                self._reply_to_flushes()
+            case FlushReply(lost):
+                self._on_flushed(lost, sender)
 
     # -- forks that this worker holds ------------------------------------------------------------------------------
 
     def _confirm(self, fork_id: GlobalId) -> None:
-        held = self.held.get(fork_id)
-        if held is None or held.confirmed:
+        fork = self.user_forks.get(fork_id)
+        if fork is None or fork.is_confirmed:
             return
-        held.confirmed = True
-        self._orders.append(Confirmed(fork_id))
-        if held.parent is not None:
-            self._post(held.parent, ChildAccepted(fork_id))
-        self._answer_drains()
-        self._settle(fork_id)
+        fork.is_confirmed = True
+        self._actions.append(ConfirmFork(fork_id))
+        if fork.parent is not None:
+            self._post(fork.parent, ChildAccepted(fork_id))
+        self._reply_to_flushes()
+        self._release_unused(fork_id)
 
-    def _accepted(self, fork_id: GlobalId) -> None:
+    def _remove_child(self, fork_id: GlobalId) -> None:
         source = self._parent_of.pop(fork_id, None)
         if source is not None:
-            self.held[source].children.pop(fork_id)
-            self._settle(source)
+            self.user_forks[source].children.pop(fork_id)
+            self._release_unused(source)
 
-    def _settle(self, fork_id: GlobalId) -> None:
-        """Release a fork that nobody here needs. One that is unconfirmed waits: the owner may not know it yet."""
-        held = self.held.get(fork_id)
-        if held is None or not held.dropped or held.children or not (held.confirmed or held.given_up):
+    def _release_unused(self, fork_id: GlobalId) -> None:
+        """Release a fork that nothing here needs. An unconfirmed one waits, because the owner may not know it yet."""
+        fork = self.user_forks.get(fork_id)
+        if fork is None or not fork.is_released or fork.children or not (fork.is_confirmed or fork.is_timed_out):
             return
-        del self.held[fork_id]
-        if held.confirmed:
-            self._post(held.owner, Release(held.rref_id, fork_id))
-        else:
-            self._post(held.owner, Forget(held.rref_id, fork_id))
+        del self.user_forks[fork_id]
+        self._post(fork.owner, (Release if fork.is_confirmed else CancelCreation)(fork.rref_id, fork_id))
 
     # -- values that this worker owns ------------------------------------------------------------------------------
 
-    def _came_home(self, fork: Fork) -> None:
+    def _return_to_owner(self, fork: Fork) -> None:
         if fork.parent == self.me:
             self._drop_fork(fork.rref_id, fork.fork_id)
             return
-        # Its parent lives and holds the reference until we accept: so it was not freed, it is yet to be created.
+        # The parent is alive and keeps the reference until it is accepted, so an unknown value is yet to be created.
         if not self._expect(fork.rref_id):
-            self._orders.append(Refused(fork.fork_id, fork.rref_id.creator))
+            self._actions.append(FailFork(fork.fork_id, fork.rref_id.creator))
         self._post(fork.parent, ChildAccepted(fork.fork_id))
 
     def _expect(self, rref_id: GlobalId) -> bool:
-        """Whether the value is here or may still be created. Its creator may be a dead worker, and its call lost."""
+        """Return True if the value is here or may still be created; False if its creator died before its call came."""
         if rref_id not in self.owned:
             if rref_id.creator in self._fenced or rref_id.creator == self.me:
                 return False
-            self.owned[rref_id] = Owned(begun=False)
+            self.owned[rref_id] = OwnedValue(is_created=False)
         return True
 
-    def _register(self, rref_id: GlobalId, fork_id: GlobalId, holder: WorkerKey) -> None:
-        if self._expect(rref_id):  # else the holder learns it when it asks for the value
-            self.owned[rref_id].forks[fork_id] = holder
-
-    def _forget(self, rref_id: GlobalId, fork_id: GlobalId, creator: WorkerKey) -> None:
+    def _cancel_creation(self, rref_id: GlobalId, fork_id: GlobalId, creator: WorkerKey) -> None:
         owned = self.owned.get(rref_id)
         if owned is not None and fork_id in owned.forks:
             self._drop_fork(rref_id, fork_id)
         else:
-            self._forgotten[fork_id] = creator
+            self._canceled[fork_id] = creator
 
-    def _make_error(self, rref_id: GlobalId, fork_id: GlobalId, creator: WorkerKey, why: Why) -> None:
-        """As if the call had come, and its function had failed: whoever has the reference from there learns it."""
-        owned = self.owned.setdefault(rref_id, Owned(begun=False))
-        owned.forks[fork_id] = creator
-        if not owned.begun:
-            owned.begun = True
-            self._orders.append(FailValue(rref_id, creator, why))
+    def _fail_value(self, rref_id: GlobalId, owned: OwnedValue, creator: WorkerKey, reason: Reason) -> None:
+        """Set a value whose call never arrives to an error."""
+        if not owned.is_created:
+            owned.is_created = True
+            self._actions.append(FailValue(rref_id, creator, reason))
 
     def _drop_fork(self, rref_id: GlobalId, fork_id: GlobalId) -> None:
         owned = self.owned.get(rref_id)
@@ -368,68 +365,68 @@ class RefTable:
 
     def _free_unused(self, rref_id: GlobalId) -> None:
         owned = self.owned.get(rref_id)
-        if owned is not None and owned.begun and not owned.forks:
+        if owned is not None and owned.is_created and not owned.forks:
             del self.owned[rref_id]
-            self._orders.append(FreeValue(rref_id))
+            self._actions.append(FreeValue(rref_id))
 
-    # -- deaths ----------------------------------------------------------------------------------------------------
+    # -- lost workers ----------------------------------------------------------------------------------------------
 
-    def _fail_refs_of(self, owner: WorkerKey) -> None:
-        failed = [fork_id for fork_id, held in self.held.items() if held.owner == owner]
-        for fork_id in failed:
-            for child in self.held.pop(fork_id).children:
+    def _fail_forks_of(self, owner: WorkerKey) -> None:
+        for fork_id in [fork_id for fork_id, fork in self.user_forks.items() if fork.owner == owner]:
+            for child in self.user_forks.pop(fork_id).children:
                 del self._parent_of[child]
-        if failed:
-            self._orders.append(FailRefs(tuple(failed), owner))
+            self._actions.append(FailFork(fork_id, owner))
 
     def _fail_values_from(self, creator: WorkerKey) -> None:
-        for fork_id in [fork_id for fork_id, maker in self._forgotten.items() if maker == creator]:
-            del self._forgotten[fork_id]
+        for fork_id in [fork_id for fork_id, worker in self._canceled.items() if worker == creator]:
+            del self._canceled[fork_id]
         for rref_id, owned in list(self.owned.items()):
-            if not owned.begun and rref_id.creator == creator:
-                owned.begun = True
-                self._orders.append(FailValue(rref_id, creator, "died"))
+            if rref_id.creator == creator:
+                self._fail_value(rref_id, owned, creator, "died")
                 self._free_unused(rref_id)
 
     def _holds_something(self, worker: WorkerKey) -> bool:
         return (
-            any(worker in awaited for awaited in self._inquiries.values())
+            any(worker in flush.pending for flush in self._flushes.values())
             or any(worker in owned.forks.values() for owned in self.owned.values())
-            or any(worker in held.children.values() for held in self.held.values())
+            or any(worker in fork.children.values() for fork in self.user_forks.values())
         )
 
-    def _inquire(self, lost: WorkerKey, alive: Iterable[WorkerKey]) -> None:
-        awaited = {worker for worker in alive if worker not in self._lost and worker != self.me}
-        self._inquiries[lost] = awaited
-        self._told_with[lost] = untold = tuple(sorted(self._untold))
-        for worker in sorted(awaited):
-            self._post(worker, Drain(lost, untold))
-        self._end_inquiry(lost)
+    def _begin_flush(self, lost: WorkerKey, alive: Iterable[WorkerKey]) -> None:
+        pending = {worker for worker in alive if worker not in self._lost and worker != self.me}
+        lost_before = tuple(sorted(self._unannounced))
+        self._flushes[lost] = Flush(pending, lost_before)
+        for worker in sorted(pending):
+            self._post(worker, FlushRequest(lost, lost_before))
+        self._end_flush(lost)
 
-    def _has_drained(self, lost: WorkerKey, by: WorkerKey) -> None:
-        if lost in self._inquiries:
-            self._inquiries[lost].discard(by)
-            self._end_inquiry(lost)
+    def _on_flushed(self, lost: WorkerKey, by: WorkerKey) -> None:
+        if lost in self._flushes:
+            self._flushes[lost].pending.discard(by)
+            self._end_flush(lost)
 
-    def _end_inquiry(self, lost: WorkerKey) -> None:
-        if self._inquiries.get(lost) != set():
+    def _end_flush(self, lost: WorkerKey) -> None:
+        """Drop the forks of a lost worker if all others have replied."""
+        flush = self._flushes.get(lost)
+        if flush is None or flush.pending:
             return
-        del self._inquiries[lost]
-        self._untold.difference_update(self._told_with.pop(lost))
+        del self._flushes[lost]
+        self._unannounced.difference_update(flush.lost_before)
         for rref_id, owned in list(self.owned.items()):
             for fork_id in [fork_id for fork_id, holder in owned.forks.items() if holder == lost]:
                 self._drop_fork(rref_id, fork_id)
-        for held in list(self.held.values()):
-            for fork_id in [fork_id for fork_id, child in held.children.items() if child == lost]:
-                self._accepted(fork_id)
-        for other in list(self._inquiries):
-            self._has_drained(other, lost)
+        for fork in list(self.user_forks.values()):
+            for fork_id in [fork_id for fork_id, child in fork.children.items() if child == lost]:
+                self._remove_child(fork_id)
+        for other in list(self._flushes):
+            self._on_flushed(other, lost)
 
-    def _answer_drains(self) -> None:
-        """Say Drained when nothing that came from the fenced is unconfirmed any more."""
-        if not self._asked or any(held.parent in self._fenced for held in self.held.values() if not held.confirmed):
+    def _reply_to_flushes(self) -> None:
+        """Send FlushReply when nothing that came from lost workers is unconfirmed any more."""
+        forks = self.user_forks.values()
+        if not self._requesters or any(fork.parent in self._fenced for fork in forks if not fork.is_confirmed):
             return
-        for lost, askers in self._asked.items():
-            for asker in sorted(askers):
-                self._post(asker, Drained(lost))
-        self._asked.clear()
+        for lost, requesters in self._requesters.items():
+            for requester in sorted(requesters):
+                self._post(requester, FlushReply(lost))
+        self._requesters.clear()

@@ -70,7 +70,7 @@ QUIET = [
     "rpc/membership/coordinator.py",
     "rpc/messages/ids.py",
     "rpc/messages/metadata.py",
-    "rpc/references/orders.py",
+    "rpc/references/protocol.py",
     "rpc/references/table.py",
     "rpc/streams/window.py",
     "tune/rng.py",

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fanwise.base.errors import WireError
 from fanwise.links.link import Request
-from fanwise.rpc.calling.early_calls import EarlyCalls
+from fanwise.rpc.calling.server import EarlyCalls
 from fanwise.rpc.worker_info import WorkerInfo
 
 CALLER = WorkerInfo("w0", 0)

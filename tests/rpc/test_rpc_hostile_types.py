@@ -96,8 +96,8 @@ def double_in_each_way(to: str) -> tuple[int, int]:
 @pytest.mark.parametrize(
     ("kind", "errors"),
     [
-        (UnreadableError, ("RuntimeError", "RuntimeError")),
-        (UnwritableError, ("RuntimeError", "RuntimeError")),
+        (UnreadableError, ("UnreadableError", "RuntimeError")),
+        (UnwritableError, ("UnwritableError", "RuntimeError")),
         (UnprintableError, ("ValueError", "RuntimeError")),
         (UnreadableElsewhereError, ("RemoteError", "RuntimeError")),
         (InterruptingElsewhereError, ("KeyboardInterrupt", "RuntimeError")),

@@ -23,7 +23,6 @@ from fanwise.rpc import backend_registry, constants
 from fanwise.rpc.agent import Agent
 from fanwise.rpc.calling import server
 from fanwise.rpc.calling.call import Call, ChainedCall
-from fanwise.rpc.calling.torch_state import call_in_default_state
 from fanwise.rpc.messages.ids import Invocation
 from fanwise.rpc.options import TensorPipeRpcBackendOptions
 from fanwise.rpc.references.protocol import Batch, ChildAccepted, ForkRequest, Release
@@ -139,11 +138,11 @@ def _delay_calls(faults: Faults) -> None:
     """Delay calls between the moment that they are opened and their execution."""
 
     def run(call: Any, opened: Any) -> None:
-        server = call._server
+        runners = call._server._runners
         delay_s = faults.delay_s(opened.value[0], is_remote=opened.remote is not None)
         run_now = partial(_run_call, call, opened)
         if delay_s:
-            timer = threading.Timer(delay_s, lambda: server._runners.call(partial(call_in_default_state, run_now)))
+            timer = threading.Timer(delay_s, lambda: runners.call(partial(server.call_in_default_state, run_now)))
             timer.daemon = True
             timer.start()
         else:

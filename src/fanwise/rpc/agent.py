@@ -27,11 +27,10 @@ from ..links.link import Link, Request, may_wait_for
 from ..links.runner_threads import RunnerThreads
 from . import current as process
 from .actors.queues import Queues
-from .calling.early_calls import EarlyCalls
-from .calling.queued_request import QueuedRequest
+from .calling.call_future import QueuedRequest
 from .calling.sender import Sender
 from .calling.serializer import Serializer
-from .calling.server import Server
+from .calling.server import EarlyCalls, Server
 from .connections import Connections
 from .devices.cuda_ipc import CudaIpc
 from .devices.device_maps import DeviceMaps, describe_devices

@@ -7,6 +7,7 @@ the function is raised in the caller in its own type, with the remote traceback 
 """
 
 import contextlib
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -16,11 +17,12 @@ from torch.futures import Future
 
 from ..base.errors import WorkerLostError
 from . import current as process
-from .calling import cancellation, torch_futures
+from .calling import cancellation, futures
 from .calling.call import Call, ChainedCall
 from .constants import UNSET_RPC_TIMEOUT
 from .messages.ids import Invocation
 from .messages.metadata import CONCURRENCY_LIMIT
+from .references import proxy
 from .references.rref import RRef
 from .worker_info import WorkerInfo
 
@@ -218,7 +220,7 @@ def wait_all() -> Iterator[None]:
         yield
     finally:
         try:
-            torch_futures.wait_all(thread_local_var.future_list)
+            futures.wait_all(thread_local_var.future_list)
         finally:
             del thread_local_var.future_list
 
@@ -238,6 +240,9 @@ def waiting() -> AbstractContextManager[None]:
     """
     cancellation.check()
     return process.waiting()
+
+
+proxy.calls = sys.modules[__name__]
 
 
 def get_worker_info(worker_name: "str | int | None" = None) -> WorkerInfo:

@@ -28,7 +28,7 @@ from . import agent as _agent
 from . import autograd, backend_registry, constants
 from . import current as _process
 from .actors.calls import Actors
-from .calling import coroutines, server, torch_futures
+from .calling import coroutines, futures, server
 from .devices.device_maps import check_local, check_targets
 from .membership.group import Group
 from .options import RpcBackendOptions, TensorPipeRpcBackendOptions
@@ -112,9 +112,9 @@ def _set_agent(agent: _agent.Agent | None) -> None:
     """Set or clear the agent of this process, and replace or restore torch's future functions."""
     _process.set_current(agent)
     if agent is None:
-        torch_futures.uninstall()
+        futures.uninstall()
     else:
-        torch_futures.install()
+        futures.install()
 
 
 def start(

@@ -9,7 +9,7 @@ from torch.futures import Future
 
 from ...base.errors import CancelledError
 from ..messages.ids import Invocation
-from .futures import copy_result, unwrap
+from .futures import claim, copy_result, unwrap
 
 T = TypeVar("T")
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -59,7 +59,7 @@ class Call(Future[T]):
 
             def wake(_: object) -> None:
                 with contextlib.suppress(RuntimeError):  # the loop is closed
-                    loop.call_soon_threadsafe(_set, waker)
+                    loop.call_soon_threadsafe(_wake, waker)
 
             self.add_done_callback(wake)
             try:
@@ -70,7 +70,7 @@ class Call(Future[T]):
         return self.wait()
 
 
-def _set(waker: "asyncio.Future[None]") -> None:
+def _wake(waker: "asyncio.Future[None]") -> None:
     if not waker.done():
         waker.set_result(None)
 
@@ -103,7 +103,7 @@ class ChainedCall(Call[Any]):
 
     def fail(self, error: Exception) -> bool:
         """Fail before a call was made. Return False if already done."""
-        if not self._claim():
+        if not claim(self._unclaimed):
             return False
         self.set_exception(error.with_traceback(None))
         return True
@@ -114,12 +114,5 @@ class ChainedCall(Call[Any]):
         return self.fail(CancelledError("the call was canceled before it was made."))
 
     def _on_followed_done(self, call: "Future[Any]") -> None:
-        if self._claim():
+        if claim(self._unclaimed):
             copy_result(self, call)
-
-    def _claim(self) -> bool:
-        try:
-            self._unclaimed.pop()
-        except IndexError:
-            return False
-        return True

@@ -1,31 +1,42 @@
-"""The future of a call that was sent: a `torch.futures.Future` whose waiting thread reads the reply itself.
+"""The futures of calls that were sent or wait for their link. `call.Call` is their interface.
+
+    CallFuture   a call that was sent. A waiting thread reads the reply itself
+    QueuedCall   a call that waits for its link, and is then sent as a CallFuture; QueuedRequest: an internal request
 
 Deserializing a reply runs user code. It is done once, by the waiting thread or, if there is none, outside the reading
 threads. Callbacks run on the thread that deserializes the reply.
 """
 
+import threading
+from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from torch.futures import Future
 
 from ...base.errors import (
     CancelledError,
     ClosedError,
     DeadlineExceeded,
+    FanwiseError,
     OwnerLostError,
     RemoteError,
     WorkerLostError,
 )
-from ...links.link import Reply
+from ...links.credits import cost_of
+from ...links.link import Link, NeverSent, Reply
+from ..messages.messages import Message
 from ..worker_info import WorkerInfo
 from .call import Call
 from .cancellation import current_scope
-from .futures import raise_copy, unwrap, wait_for
+from .futures import claim, copy_result, raise_copy, unwrap, wait_for, wait_for_event
 
 if TYPE_CHECKING:
     from ..agent import Agent
 
 
 class CallFuture(Call[Any]):
-    """See the module. Created by `Sender.call`."""
+    """A call that was sent. Created by `Sender.call`."""
 
     # Thousands may be pending, so keep the number of objects for the garbage collector small.
     __slots__ = ("_agent", "_has_waiter", "_limit_s", "_reply", "_to", "_unread")
@@ -102,9 +113,8 @@ class CallFuture(Call[Any]):
             reply, link = self._reply.result(), self._reply.link
             outcome = _Outcome(self._agent.serializer.deserialize(reply, self._to.id, link).value, None)
         except Exception as error:
-            outcome = _Outcome(
-                None, call_error(error, self._to, self._limit_s, closed=self._agent.is_closed).with_traceback(None)
-            )
+            explained = call_error(error, self._to, self._limit_s, closed=self._agent.is_closed)
+            outcome = _Outcome(None, explained.with_traceback(None))
             self.set_exception(outcome.error)
         except BaseException as error:  # Ctrl-C, or user code: wake the other waiting threads
             self.set_exception(
@@ -119,6 +129,168 @@ class CallFuture(Call[Any]):
 class _Outcome(NamedTuple):
     value: Any
     error: Exception | None
+
+
+class QueuedCall(Call[Any]):
+    """A serialized call that waits for its link. `routes.Routes` calls `send` or `fail` once.
+
+    Buffers are copied, because the caller may change its arrays at once. A thread blocked on this future wakes when the
+    call is sent and then reads the reply itself.
+
+    Args:
+        message: the serialized call.
+        limit_s: time limit in seconds, including the wait for the link; None: no limit.
+
+    Attributes:
+        deadline_s: on the hub's clock.
+        num_bytes: size of the message.
+    """
+
+    def __init__(self, agent: "Agent", message: Message, to: WorkerInfo, limit_s: float | None) -> None:
+        super().__init__()
+        self.deadline_s = None if limit_s is None else agent.now_s() + limit_s
+        self.num_bytes = cost_of(message.head, message.buffers)
+        self._agent = agent
+        self._message = message._replace(buffers=[memoryview(bytes(buffer)) for buffer in message.buffers])
+        self._to = to
+        self._limit_s = limit_s
+        self._resolved = threading.Event()
+        self._sent_call: CallFuture | None = None
+        self._error: Exception | None = None
+        self._unclaimed = [True]
+
+    @property
+    def was_sent(self) -> bool:
+        """True if the call was sent: it arrives unless the callee is lost."""
+        return self._sent_call is not None
+
+    def send(self, link: Link) -> None:
+        """Send the call over `link`."""
+        remaining_s = None if self.deadline_s is None else max(0.0, self.deadline_s - self._agent.now_s())
+        try:
+            reply = link.call_on_credit(
+                self._message,  # type: ignore[arg-type]  # `dumps` knows it
+                deadline_s=remaining_s,
+                waiting=self._agent.waiting,
+                overdraws=True,
+            )
+        except FanwiseError as error:
+            self.fail(error)
+            return
+        keep_alive_until(reply, self._message)
+        self._message = self._message._replace(keep_alive=())
+        self._sent_call = sent_call = CallFuture(self._agent, reply, self._to, self._limit_s)
+        self._resolved.set()
+        # As a job, because the call may be done already, and callbacks are user code.
+        self._agent.answer(partial(sent_call.add_done_callback, self._finish))
+
+    def fail(self, error: FanwiseError) -> None:
+        """Fail because there is no link. The message is rolled back."""
+        self._error = call_error(error, self._to, self._limit_s, closed=self._agent.is_closed).with_traceback(None)
+        self._resolved.set()
+        self._agent.answer(self._finish)
+
+    def cancel(self) -> bool:
+        if self._agent.connections.withdraw(self._to.id, self):
+            self.fail(CancelledError("canceled while waiting for its link"))
+            self._finish_now()
+            return True
+        wait_for_event(self._resolved)  # briefly: it is being sent, or was sent
+        if self._sent_call is None or not self._sent_call.cancel():
+            return False
+        self._finish_now(self._sent_call)
+        return True
+
+    def _finish_now(self, sent_call: "Future[Any] | None" = None) -> None:
+        """Complete before returning, even if another thread has started to. A reading thread does not wait."""
+        if self._agent.may_wait():
+            self._finish(sent_call)
+            wait_for(self)
+
+    def _finish(self, sent_call: "Future[Any] | None" = None) -> None:
+        """Complete like the sent call, or fail."""
+        if not claim(self._unclaimed):
+            return
+        if sent_call is not None:
+            copy_result(self, sent_call)
+            return
+        assert self._error is not None, "set before `_resolved`"
+        try:
+            self._agent.serializer.roll_back(self._message, self._to.id)
+        finally:
+            self.set_exception(self._error)
+
+    def wait(self) -> Any:
+        """Block until the reply arrives. Raises as `CallFuture.wait` does."""
+        if not self.done():
+            with self._agent.waiting():
+                wait_for_event(self._resolved)
+                self._wait_for_reply()
+        return unwrap(super().wait)
+
+    def _wait_for_reply(self) -> None:
+        if self._sent_call is None:
+            self._finish()
+            return
+        try:
+            self._sent_call.wait()
+        except Exception:
+            if not self._sent_call.done():  # this thread must not wait
+                raise
+        self._finish(self._sent_call)
+
+
+class QueuedRequest:
+    """An internal request to another worker, which waits for a link if there is none. Created by `Agent.request`.
+
+    Args:
+        future: completed with the result of the peer's handler.
+    """
+
+    deadline_s: float | None = None
+    num_bytes = 0  # not counted against the queue limit
+
+    def __init__(self, future: "Future[Any]", method: str, args: Sequence[object]) -> None:
+        self._future = future
+        self._method = method
+        self._args = args
+
+    def try_send(self, link: Link) -> bool:
+        """Send over `link`. Return False if it has ended."""
+        try:
+            reply = link.call(self._method, *self._args)
+        except NeverSent:
+            return False
+        reply.add_done_callback(self._on_reply)
+        return True
+
+    def send(self, link: Link) -> None:
+        """Send, or fail. Called once, by `routes.Routes`."""
+        try:
+            if not self.try_send(link):
+                self._future.set_exception(NeverSent(f"{self._method!r} was not sent: the link has ended."))
+        except Exception as error:
+            self._future.set_exception(error)
+
+    def fail(self, error: FanwiseError) -> None:
+        """Fail because there is no link."""
+        self._future.set_exception(error)
+
+    def _on_reply(self, reply: Reply) -> None:
+        try:
+            self._future.set_result(reply.result())
+        except Exception as error:
+            self._future.set_exception(error)
+
+
+def keep_alive_until(reply: Reply, message: Message) -> None:
+    """Keep references in a call alive until the reply."""
+    if message.keep_alive:
+        reply.add_done_callback(partial(_release, message.keep_alive))
+
+
+def _release(_keep_alive: object, _reply: Reply) -> None:
+    """Drop the references, with the callback."""
 
 
 def call_error(error: Exception, to: WorkerInfo, limit_s: float | None, *, closed: bool) -> Exception:
@@ -143,7 +315,3 @@ def call_error(error: Exception, to: WorkerInfo, limit_s: float | None, *, close
     if isinstance(error, WorkerLostError) and not isinstance(error, OwnerLostError):
         return WorkerLostError(f"worker {to.name} (rank {to.id}) was lost before it answered: {error.message}")
     return error
-
-
-def keep_until_reply(_: object, __: Reply) -> None:
-    """A callback that keeps its first argument, the references in a call, alive until the reply."""

@@ -6,14 +6,15 @@ A coroutine is canceled with the call that runs it. No error of a coroutine ends
 import asyncio
 import contextlib
 import threading
-from collections.abc import Coroutine
+import types
+from collections.abc import Coroutine, Generator
 from typing import Any
 
+import torch
 from torch.futures import Future
 
 from .cancellation import cancel_once, current_scope
-from .sendable_errors import as_exception
-from .torch_state import with_own_grad_mode
+from .errors import as_exception
 
 _CANCEL_S = 1.0
 
@@ -28,7 +29,6 @@ class Coroutines:
 
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> "Future[Any]":
         """Run a coroutine on the loop. It is canceled with the call that runs the current function."""
-        future: Future[Any] = Future()
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
@@ -36,13 +36,13 @@ class Coroutines:
                     target=_run_loop, args=(self._loop,), name="fanwise-asyncio", daemon=True
                 )
                 self._thread.start()
-        task = _Task(self._loop, coroutine, future)
+        task = _Task(self._loop, coroutine)
         scope = current_scope()
         if scope is not None:  # before it starts: calls made by its cleanup code must not be canceled
             scope.add(task)
             scope.mark_delivered()  # by asyncio.CancelledError
         self._loop.call_soon_threadsafe(task.begin)
-        return future
+        return task.result
 
     def close(self) -> None:
         """Cancel all coroutines, wait briefly for them, and stop the loop. Idempotent."""
@@ -68,12 +68,10 @@ async def _cancel_all(tasks: set[asyncio.Task[Any]]) -> None:
 class _Task:
     """Thread-safe handle of a coroutine on the loop."""
 
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Any], future: "Future[Any]"
-    ) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Any]) -> None:
+        self.result: Future[Any] = Future()
         self._loop = loop
         self._coroutine = coroutine
-        self._future = future
         self._task: asyncio.Task[None] | None = None
         self._is_cancelled = False
 
@@ -96,11 +94,34 @@ class _Task:
 
     async def _run(self) -> None:
         try:
-            self._future.set_result(await with_own_grad_mode(self._coroutine))
+            self.result.set_result(await _with_own_grad_mode(self._coroutine))
         except BaseException as error:  # includes CancelledError; no error ends the loop
-            self._future.set_exception(as_exception(error))
+            self.result.set_exception(as_exception(error))
 
     def _on_done(self, _task: object) -> None:
-        if not self._future.done():  # canceled before it started
+        if not self.result.done():  # canceled before it started
             self._coroutine.close()
-            self._future.set_exception(as_exception(asyncio.CancelledError()))
+            self.result.set_exception(as_exception(asyncio.CancelledError()))
+
+
+@types.coroutine
+def _with_own_grad_mode(coroutine: Coroutine[Any, Any, Any]) -> Generator[Any, Any, Any]:
+    """Wrap `coroutine` so that it starts with gradients enabled and keeps its own grad mode between its steps.
+
+    Grad mode belongs to the thread, so a coroutine that changes it would affect the others on the loop.
+    """
+    is_enabled, value, error = True, None, None
+    while True:
+        previous = torch.is_grad_enabled()
+        torch._C._set_grad_enabled(is_enabled)
+        try:
+            step = coroutine.send(value) if error is None else coroutine.throw(error)
+        except StopIteration as end:
+            return end.value
+        finally:
+            is_enabled = torch.is_grad_enabled()
+            torch._C._set_grad_enabled(previous)
+        try:
+            value, error = (yield step), None
+        except BaseException as raised:  # canceled
+            value, error = None, raised

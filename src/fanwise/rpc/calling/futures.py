@@ -2,17 +2,27 @@
 
 A torch future holds its error, a raised error holds frames, and a frame may hold the future: a cycle through C++ that
 the garbage collector cannot see. Therefore errors are stored without a traceback and raised as copies.
+
+While this process is a worker, `install` replaces functions of torch:
+
+* `torch.futures.wait_all` raises the first error at once, as with torch's own calls. For torch's C++ code an error set
+  by Python is a value, so the original waits for all futures before it looks. Without errors both are the same.
+* `wait` of the common base class of all futures, also of those of `then` and `collect_all`, is interrupted by Ctrl-C
+  and by cancellation of the running call, and releases the thread slot of a called function to another call. torch's
+  `wait` sleeps in C++ regardless of signals, so the main thread, which alone gets signals, sleeps in Python.
 """
 
 import contextlib
 import copy
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
+import torch
 from torch.futures import Future
 
 from ...base.errors import CancelledError
+from ..current import waiting
 from .cancellation import check, current_scope
 
 # A signal that arrives just before the sleep does not interrupt it, so sleep in slices.
@@ -39,21 +49,14 @@ def wait_for(future: "Future[Any]") -> None:
 def wait_for_event(event: threading.Event) -> None:
     """Block until `event` is set, Ctrl-C, or cancellation of the running call (`CallCancelled`)."""
     scope = current_scope()
-    if scope is None:
-        _wait_for_event(event)
-        return
-    with scope.wake_on_cancel(event.set):
-        _wait_for_event(event)
-
-
-def _wait_for_event(event: threading.Event) -> None:
-    while not event.wait(_SIGNAL_CHECK_S):
-        pass
+    with contextlib.nullcontext() if scope is None else scope.wake_on_cancel(event.set):
+        while not event.wait(_SIGNAL_CHECK_S):
+            pass
 
 
 def result_of(future: "Future[Any]") -> Any:
     """Wait for a future and return its result, or raise a copy of its error."""
-    if type(future).wait is Future.wait:  # else `Call.wait`
+    if type(future).wait is Future.wait:  # otherwise `Call.wait`
         wait_for(future)
     return unwrap(future.wait)
 
@@ -98,3 +101,72 @@ def copy_exception(error: Exception) -> Exception:
     except Exception:
         return error
     return copied
+
+
+def claim(unclaimed: list[bool]) -> bool:
+    """Return True for the first caller, without a lock: `pop` is atomic."""
+    try:
+        unclaimed.pop()
+    except IndexError:
+        return False
+    return True
+
+
+# -- replacements of torch's functions -----------------------------------------------------------------------------
+
+_torch_wait_all = torch.futures.wait_all
+_torch_wait = torch._C.Future.wait
+
+
+def wait_all(futures: "Sequence[Future[Any]]") -> list[Any]:
+    """Block until all are done and return their results, or raise the first error at once."""
+    if len(futures) == 1:
+        return [futures[0].wait()]  # this thread reads the reply itself
+    finished, lock = threading.Event(), threading.Lock()
+    pending, errors = set(map(id, futures)), list[Exception]()
+
+    def on_done(future: "Future[Any]") -> None:
+        error = error_of(future)
+        with lock:
+            pending.discard(id(future))
+            if error is not None:
+                errors.append(error)
+            if errors or not pending:
+                finished.set()
+
+    for future in futures:
+        future.add_done_callback(on_done)
+    if pending or errors:
+        with waiting():
+            wait_for_event(finished)
+    if errors:
+        raise_copy(errors[0])
+    return [future.wait() for future in futures]
+
+
+def _wait(future: Any) -> Any:
+    if not future.done():
+        with waiting():
+            if threading.current_thread() is threading.main_thread() or current_scope() is not None:
+                wait_for(future)
+            else:
+                return _torch_wait(future)
+    try:
+        return _torch_wait(future)
+    except CancelledError:
+        check()  # canceled with the running call: raise CallCancelled instead
+        raise
+
+
+def install() -> None:
+    """Replace torch's functions."""
+    torch.futures.wait_all = wait_all
+    torch._C.Future.wait = _wait  # type: ignore[method-assign,assignment]
+
+
+def uninstall() -> None:
+    """Restore torch's functions."""
+    if torch.futures.wait_all is wait_all:
+        torch.futures.wait_all = _torch_wait_all
+    if torch._C.Future.wait is _wait:
+        torch._C.Future.wait = _torch_wait  # type: ignore[method-assign]

@@ -1,21 +1,21 @@
 """The caller's half of a call; `server` has the other.
 
     call, call_sync, stream --> get a link --> serialize function and arguments --> send when the link has room
-                                  no link: `queued_call` waits for one, or this thread does
+                                  no link: a `QueuedCall` waits for one, or this thread does
 
 A serialized message may carry forks of references, so it is either sent or rolled back. A link that ended before
 anything was sent is replaced by another; nothing is sent twice.
 """
 
 import math
-import threading
 import weakref
 from collections.abc import Callable
-from concurrent.futures import Future
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
+from torch.futures import Future
 
 from ...base.errors import ClosedError, DeadlineExceeded, FanwiseError, WindowFullError
 from ...links.link import Link, NeverSent, Reply, was_never_sent
@@ -31,10 +31,9 @@ from ..streams.window import Window
 from ..worker_info import WorkerInfo
 from . import cancellation
 from .call import Call, ChainedCall
-from .call_future import CallFuture, call_error, keep_until_reply
-from .futures import wait_for_event
-from .queued_call import QueuedCall
-from .sendable_errors import explain_error
+from .call_future import CallFuture, QueuedCall, call_error, keep_alive_until
+from .errors import explain_error
+from .futures import result_of
 
 if TYPE_CHECKING:
     from ..agent import Agent
@@ -79,21 +78,19 @@ class Sender:
             return call
 
         def queue(message: Message) -> Call[Any]:
-            call = QueuedCall(self._agent, message, to, now_s=self._agent.now_s, limit_s=limit_s)
+            call = QueuedCall(self._agent, message, to, limit_s)
             if not self._connections.queue(to.id, call):
                 return self._wait_for_link(to, call, message, limit_s)
             if parent is not None:  # after queueing: canceling a call waits until it is queued
                 parent.add_child(call)
             return call
 
-        serialize = partial(
-            self._serialize, to, invocation, "async" if remote is None else "remote", limit_s, remote, address
-        )
+        mode = "async" if remote is None else "remote"
         return self._send(
             to,
             limit_s,
             find_link=lambda: self._connections.get_open(to.id) or self._connections.get_without_waiting(to.id),
-            serialize=serialize,
+            serialize=partial(self._serialize, to, invocation, mode, limit_s, remote, address),
             send=send,
             queue=queue,
             fail=ChainedCall.failed,
@@ -209,7 +206,10 @@ class Sender:
     def _failed(
         self, error: Exception, to: WorkerInfo, limit_s: float | None, fail: Callable[[Exception], T] | None
     ) -> T:
-        return (fail or _raise)(call_error(error, to, limit_s, closed=self._connections.closed))
+        explained = call_error(error, to, limit_s, closed=self._connections.closed)
+        if fail is None:
+            raise explained from None
+        return fail(explained)
 
     def _send_on_credit(
         self,
@@ -227,8 +227,7 @@ class Sender:
             watch=None if scope is None else scope.add_child,
             on_item=on_item,
         )
-        if message.keep_alive:
-            reply.add_done_callback(partial(keep_until_reply, message.keep_alive))
+        keep_alive_until(reply, message)
         return reply
 
     def _roll_back(self, message: Message, to: WorkerInfo) -> None:
@@ -267,16 +266,20 @@ class Sender:
         In a called function another thread connects, so that cancellation of the running call can interrupt this one:
         the peer may be stopped and never answer.
         """
-        connect = partial(self._connections.to, to.id, within_s=limit_s)
         if cancellation.current_scope() is None or self._connections.get_open(to.id) is not None:
-            return connect()
+            return self._connections.to(to.id, within_s=limit_s)
         connected: Future[Link] = Future()
-        is_done = threading.Event()
-        connected.add_done_callback(lambda _: is_done.set())
-        self._agent.outside(partial(_complete, connected, connect))
+
+        def connect() -> None:
+            try:
+                connected.set_result(self._connections.to(to.id, within_s=limit_s))
+            except Exception as error:
+                connected.set_exception(error)  # type: ignore[arg-type]  # annotated wrongly in torch
+
+        self._agent.outside(connect)
         with self._agent.waiting():
-            wait_for_event(is_done)
-        return connected.result()
+            link: Link = result_of(connected)
+        return link
 
     def close_streams(self, *, of_calls: bool) -> None:
         """Close the streams that the program reads and, with `of_calls`, those that called functions left open."""
@@ -319,20 +322,18 @@ class Sender:
             try:
                 return allowed.encode_call(invocation, name, window)
             except Exception as error:
-                raise explain_error(
-                    error, invocation, name, to.name, encode=allowed.check_plain, hint=allowed.PLAIN_HINT
-                ) from error
+                encode, hint = allowed.check_plain, allowed.PLAIN_HINT
+                raise explain_error(error, invocation, name, to.name, encode=encode, hint=hint) from error
+        profile: AbstractContextManager[Any] = nullcontext()
+        if torch._C._autograd._profiler_enabled():
+            profile = torch.autograd.profiler.record_function(
+                f"rpc_{mode}#{name}({self._agent.info.name} -> {to.name})"
+            )
         try:
-            if torch._C._autograd._profiler_enabled():
-                with torch.autograd.profiler.record_function(
-                    f"rpc_{mode}#{name}({self._agent.info.name} -> {to.name})"
-                ):
-                    message = serializer.serialize(invocation, to.id, call=name, remote=remote, window=window)
-            else:
+            with profile:
                 message = serializer.serialize(invocation, to.id, call=name, remote=remote, window=window)
         except Exception as error:
-            encode = partial(pickling.encode, to=to.id)
-            raise explain_error(error, invocation, name, to.name, encode=encode) from error
+            raise explain_error(error, invocation, name, to.name, encode=partial(pickling.encode, to=to.id)) from error
         return message if address is None else addressed(message, address._replace(left_s=limit_s or 0.0))
 
 
@@ -348,15 +349,3 @@ def _expired_error(timeout_s: float) -> FanwiseError | ValueError:
         f"RPC ran for more than set timeout ({timeout_s * 1000:.0f} ms) and will now be marked with an error: its "
         f"time was over before it began, so it was not sent. 0 means no limit, -1 the default of this worker."
     )
-
-
-def _raise(error: Exception) -> NoReturn:
-    raise error from None
-
-
-def _complete(future: "Future[T]", function: Callable[[], T]) -> None:
-    """Run `function` and give `future` its result or error."""
-    try:
-        future.set_result(function())
-    except Exception as error:
-        future.set_exception(error)

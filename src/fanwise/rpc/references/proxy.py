@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 Api = Literal["rpc_sync", "rpc_async", "remote", "rpc_stream"]
 
+calls: Any = None  # the module `rpc.calls`, which is above this one and sets it
+
 # Python and its libraries look up many special names to learn what an object is (`copy`, `pickle`, `inspect`, numpy). A
 # proxy has only those that programs call as methods.
 _SPECIAL_METHODS = frozenset((
@@ -108,8 +110,6 @@ class RemoteMethod:
         return result
 
     def _call(self, kind: type, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
-        from .. import calls  # above this module
-
         name, rref = self.__name__, self._rref
         if not hasattr(kind, name):  # raised outside of any `except`, which would keep this frame alive in the error
             raise AttributeError(
@@ -117,9 +117,9 @@ class RemoteMethod:
                 f"the object has a value of that name:\n{_how_to_read(name)}"
             )
         replies_later = hasattr(getattr(kind, name), "_wrapped_async_rpc_function")
+        invoke = _invoke_async if replies_later else _invoke
         # Looked up at each call, because programs monkey-patch these functions.
         call = calls.stream if self._api == "rpc_stream" else getattr(calls, self._api)
-        invoke = _invoke_async if replies_later else _invoke
         return call(rref.owner(), invoke, args=(rref, name, args, kwargs), timeout=self._timeout)
 
     def __reduce__(self) -> "tuple[type[RemoteMethod], tuple[RRef[Any], Api, float, str]]":

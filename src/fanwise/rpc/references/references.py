@@ -12,7 +12,6 @@ import itertools
 import logging
 import queue
 import threading
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -21,6 +20,7 @@ import torch
 from torch.futures import Future
 
 from ...base.errors import ClosedError, DeadlineExceeded, OwnerLostError, WorkerLostError
+from ..calling.errors import traceback_of
 from ..calling.futures import copy_exception, copy_result, error_of, wait_for
 from ..calling.server import DelayedReply
 from ..membership.members import Event, Joined, lives, no_member
@@ -294,7 +294,7 @@ class References:
             result = run()
         except Exception as error:
             # As text: a log record with the exception would keep its frames alive, and the references in them.
-            _log.error("a remote() of worker %s failed:\n%s", sender.name, "".join(traceback.format_exception(error)))
+            _log.error("a remote() of worker %s failed:\n%s", sender.name, traceback_of(error))
             self._set_value(rref_id, value, error.with_traceback(None), None)
             return None
         if type(result) is not DelayedReply:

@@ -16,7 +16,7 @@ from torch.futures import Future
 
 from ...base.errors import DeadlineExceeded, OwnerLostError
 from .. import current as process
-from ..calling.futures import error_of, result_of, unwrap, wait_for
+from ..calling.futures import claim, error_of, result_of, unwrap, wait_for
 from ..constants import UNSET_RPC_TIMEOUT
 from ..functions import async_execution
 from ..messages import pickling
@@ -84,13 +84,11 @@ class ValueFuture(Future[Any]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._unsettled = [True]
+        self._unclaimed = [True]
 
     def settle(self, error: Exception | None, result: object = None) -> None:
         """Set the error or result, unless there is one. Thread-safe."""
-        try:
-            self._unsettled.pop()
-        except IndexError:
+        if not claim(self._unclaimed):
             return
         if error is not None:
             self.set_exception(error)

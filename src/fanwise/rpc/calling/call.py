@@ -76,7 +76,7 @@ def _wake(waker: "asyncio.Future[None]") -> None:
 
 
 class ChainedCall(Call[Any]):
-    """A call that completes like another one, which is made later; or that failed before it was made."""
+    """A call that completes like another one, which is sent later; or that failed before it was sent."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -85,10 +85,15 @@ class ChainedCall(Call[Any]):
 
     @classmethod
     def failed(cls, error: Exception) -> "ChainedCall":
-        """Return a call that failed before it was made."""
+        """Return a call that failed before it was sent."""
         call = cls()
         call.fail(error)
         return call
+
+    @property
+    def was_sent(self) -> bool:
+        """True if the call was sent: it arrives unless the callee is lost."""
+        return self._followed is not None
 
     def wait(self) -> Any:
         """Block until the call is done. Raises a copy of its error."""
@@ -102,7 +107,7 @@ class ChainedCall(Call[Any]):
         call.add_done_callback(self._on_followed_done)
 
     def fail(self, error: Exception) -> bool:
-        """Fail before a call was made. Return False if already done."""
+        """Fail before a call was sent. Return False if already done."""
         if not claim(self._unclaimed):
             return False
         self.set_exception(error.with_traceback(None))
@@ -111,7 +116,7 @@ class ChainedCall(Call[Any]):
     def cancel(self) -> bool:
         if self._followed is not None:
             return self._followed.cancel()
-        return self.fail(CancelledError("the call was canceled before it was made."))
+        return self.fail(CancelledError("the call was canceled before it was sent."))
 
     def _on_followed_done(self, call: "Future[Any]") -> None:
         if claim(self._unclaimed):

@@ -1,13 +1,12 @@
 """The futures of calls that were sent or wait for their link. `call.Call` is their interface.
 
     CallFuture   a call that was sent. A waiting thread reads the reply itself
-    QueuedCall   a call that waits for its link, and is then sent as a CallFuture; QueuedRequest: an internal request
+    QueuedCall   a call that waits for its link; QueuedRequest: an internal request
 
 Deserializing a reply runs user code. It is done once, by the waiting thread or, if there is none, outside the reading
 threads. Callbacks run on the thread that deserializes the reply.
 """
 
-import threading
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -27,9 +26,9 @@ from ...links.credits import cost_of
 from ...links.link import Link, NeverSent, Reply
 from ..messages.messages import Message
 from ..worker_info import WorkerInfo
-from .call import Call
+from .call import Call, ChainedCall
 from .cancellation import current_scope
-from .futures import claim, copy_result, raise_copy, unwrap, wait_for, wait_for_event
+from .futures import raise_copy, unwrap, wait_for
 
 if TYPE_CHECKING:
     from ..agent import Agent
@@ -131,41 +130,35 @@ class _Outcome(NamedTuple):
     error: Exception | None
 
 
-class QueuedCall(Call[Any]):
+class QueuedCall:
     """A serialized call that waits for its link. `routes.Routes` calls `send` or `fail` once.
 
-    Buffers are copied, because the caller may change its arrays at once. A thread blocked on this future wakes when the
-    call is sent and then reads the reply itself.
+    Buffers are copied, because the caller may change its arrays at once.
 
     Args:
-        message: the serialized call.
+        message: the serialized call. It is rolled back if it is not sent.
         limit_s: time limit in seconds, including the wait for the link; None: no limit.
 
     Attributes:
+        future: for the program. If it is canceled first, the call is not sent.
         deadline_s: on the hub's clock.
         num_bytes: size of the message.
     """
 
     def __init__(self, agent: "Agent", message: Message, to: WorkerInfo, limit_s: float | None) -> None:
-        super().__init__()
+        self.future = ChainedCall()
         self.deadline_s = None if limit_s is None else agent.now_s() + limit_s
         self.num_bytes = cost_of(message.head, message.buffers)
         self._agent = agent
         self._message = message._replace(buffers=[memoryview(bytes(buffer)) for buffer in message.buffers])
         self._to = to
         self._limit_s = limit_s
-        self._resolved = threading.Event()
-        self._sent_call: CallFuture | None = None
-        self._error: Exception | None = None
-        self._unclaimed = [True]
-
-    @property
-    def was_sent(self) -> bool:
-        """True if the call was sent: it arrives unless the callee is lost."""
-        return self._sent_call is not None
 
     def send(self, link: Link) -> None:
         """Send the call over `link`."""
+        if self.future.done():
+            self.fail(CancelledError("canceled while waiting for its link"))
+            return
         remaining_s = None if self.deadline_s is None else max(0.0, self.deadline_s - self._agent.now_s())
         try:
             reply = link.call_on_credit(
@@ -178,66 +171,20 @@ class QueuedCall(Call[Any]):
             self.fail(error)
             return
         keep_alive_until(reply, self._message)
-        self._message = self._message._replace(keep_alive=())
-        self._sent_call = sent_call = CallFuture(self._agent, reply, self._to, self._limit_s)
-        self._resolved.set()
+        call = CallFuture(self._agent, reply, self._to, self._limit_s)
         # As a job, because the call may be done already, and callbacks are user code.
-        self._agent.answer(partial(sent_call.add_done_callback, self._finish))
+        self._agent.answer(partial(self.future.follow, call))
 
     def fail(self, error: FanwiseError) -> None:
-        """Fail because there is no link. The message is rolled back."""
-        self._error = call_error(error, self._to, self._limit_s, closed=self._agent.is_closed).with_traceback(None)
-        self._resolved.set()
-        self._agent.answer(self._finish)
+        """Fail because there is no link."""
+        explained = call_error(error, self._to, self._limit_s, closed=self._agent.is_closed)
+        self._agent.answer(partial(self._roll_back, explained))
 
-    def cancel(self) -> bool:
-        if self._agent.connections.withdraw(self._to.id, self):
-            self.fail(CancelledError("canceled while waiting for its link"))
-            self._finish_now()
-            return True
-        wait_for_event(self._resolved)  # briefly: it is being sent, or was sent
-        if self._sent_call is None or not self._sent_call.cancel():
-            return False
-        self._finish_now(self._sent_call)
-        return True
-
-    def _finish_now(self, sent_call: "Future[Any] | None" = None) -> None:
-        """Complete before returning, even if another thread has started to. A reading thread does not wait."""
-        if self._agent.may_wait():
-            self._finish(sent_call)
-            wait_for(self)
-
-    def _finish(self, sent_call: "Future[Any] | None" = None) -> None:
-        """Complete like the sent call, or fail."""
-        if not claim(self._unclaimed):
-            return
-        if sent_call is not None:
-            copy_result(self, sent_call)
-            return
-        assert self._error is not None, "set before `_resolved`"
+    def _roll_back(self, error: Exception) -> None:
         try:
             self._agent.serializer.roll_back(self._message, self._to.id)
         finally:
-            self.set_exception(self._error)
-
-    def wait(self) -> Any:
-        """Block until the reply arrives. Raises as `CallFuture.wait` does."""
-        if not self.done():
-            with self._agent.waiting():
-                wait_for_event(self._resolved)
-                self._wait_for_reply()
-        return unwrap(super().wait)
-
-    def _wait_for_reply(self) -> None:
-        if self._sent_call is None:
-            self._finish()
-            return
-        try:
-            self._sent_call.wait()
-        except Exception:
-            if not self._sent_call.done():  # this thread must not wait
-                raise
-        self._finish(self._sent_call)
+            self.future.fail(error)
 
 
 class QueuedRequest:

@@ -81,9 +81,9 @@ class Sender:
             call = QueuedCall(self._agent, message, to, limit_s)
             if not self._connections.queue(to.id, call):
                 return self._wait_for_link(to, call, message, limit_s)
-            if parent is not None:  # after queueing: canceling a call waits until it is queued
-                parent.add_child(call)
-            return call
+            if parent is not None:
+                parent.add_child(call.future)
+            return call.future
 
         mode = "async" if remote is None else "remote"
         return self._send(
@@ -258,7 +258,7 @@ class Sender:
             if not isinstance(error, FanwiseError):
                 raise
             return self._failed(error, to, limit_s, ChainedCall.failed)
-        return call
+        return call.future
 
     def _link_to(self, to: WorkerInfo, limit_s: float | None) -> Link:
         """Return the link to `to`, opening one if necessary.

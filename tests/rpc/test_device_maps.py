@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fanwise.rpc.devices.device_maps import DeviceMaps, check_local, check_targets
+from fanwise.rpc.devices import DeviceMaps, check_local, check_targets
 from fanwise.rpc.messages.pickling import is_self_explanatory
 
 CPU = torch.device("cpu")

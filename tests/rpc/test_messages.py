@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from fanwise.base.errors import WireError
 from fanwise.rpc.calling.serializer import Serializer
-from fanwise.rpc.devices.device_maps import DeviceMaps
+from fanwise.rpc.devices import DeviceMaps
 from fanwise.rpc.messages import messages, pickling
 from fanwise.rpc.messages.messages import Message, compose, dumps, is_reply, loads, parse
 from fanwise.tensor import to_wire

@@ -33,13 +33,14 @@ def join(name: str, rank: int, url: str, device_maps: Any = None, ipc: str = "")
     torch.set_num_threads(1)  # a fork has none of OpenMP's threads
     options = rpc.TensorPipeRpcBackendOptions(init_method=url, rpc_timeout=LIMIT_S, device_maps=device_maps)
     rpc.init_rpc(name, rank=rank, world_size=2, rpc_backend_options=options)
-    open_handle = serializer._open_handle
+    module: Any = serializer
+    open_handle = module.open_handle
 
     def open_and_count(handle: memoryview) -> torch.Tensor:
         opened.append(len(handle))
         return open_handle(handle)
 
-    serializer._open_handle = open_and_count
+    module.open_handle = open_and_count
 
 
 opened: list[int] = []

@@ -219,8 +219,9 @@ def replies_to_a_flush_at_once(self: Any) -> None:
     self._requesters.clear()
 
 
-def forgets_only_what_it_knows(self: Any, rref_id: GlobalId, fork_id: GlobalId, *_: object) -> None:
-    self._drop_fork(rref_id, fork_id)
+def forgets_only_what_it_knows(self: Any, rref_id: GlobalId, fork_id: GlobalId) -> bool:
+    RefTable._drop_fork(self, rref_id, fork_id)
+    return True
 
 
 def releases_what_is_unconfirmed(self: Any, fork_id: GlobalId) -> None:
@@ -235,7 +236,7 @@ BROKEN: dict[str, Callable[..., Any]] = {
     "_begin_flush": drops_the_forks_of_the_dead_at_once,
     "_begin_flush ": keeps_the_forks_of_the_dead,
     "_reply_to_flushes": replies_to_a_flush_at_once,
-    "_cancel_creation": forgets_only_what_it_knows,
+    "_drop_fork": forgets_only_what_it_knows,
     "_release_unused ": releases_what_is_unconfirmed,
 }
 

@@ -66,12 +66,9 @@ class Expecting:
     def expect(self, made: Created) -> list[Any]:
         return self.values.setdefault(made, [])
 
-    def run_creation(self, sender: WorkerInfo, made: Created, value: list[Any], run: Callable[[], Any]) -> None:
-        assert self.values[made] is value
-        try:
-            value.append(run())
-        except Exception as error:
-            value.append(error)
+    def set_value(self, rref_id: GlobalId, future: list[Any], error: Exception | None, value: object) -> None:
+        assert any(future is values and rref_id == created[0] for created, values in self.values.items())
+        future.append(value if error is None else error)
 
     def confirmation(self) -> None: ...
 
@@ -127,8 +124,8 @@ def test_the_value_of_a_call_that_cannot_be_opened_is_an_error(expecting: tuple[
     asked = Asked(whole._replace(head=head[: head.index(metadata) + len(metadata) + 2]))  # of its table are two bytes
     server.serve(ME, cast(Request, asked))
     jobs.begun[0]()
-    (error,), (told,) = references.values[MADE], asked.answers
-    assert isinstance(error, Exception) and isinstance(told, Exception) and server.num_open == 0
+    (error,), (reply,) = references.values[MADE], asked.answers
+    assert isinstance(error, Exception) and not isinstance(reply, Exception) and server.num_open == 0
 
 
 def test_coroutines_that_still_run_are_cancelled_when_it_closes_and_their_loop_ends() -> None:

@@ -23,7 +23,6 @@ from fanwise.rpc import agent as agents
 from fanwise.rpc import current as process
 from fanwise.rpc.calling.futures import result_of
 from fanwise.rpc.calling.serializer import Serializer
-from fanwise.rpc.calling.server import DelayedReply
 from fanwise.rpc.membership.members import Lost, Member
 from fanwise.rpc.messages.ids import Invocation
 from fanwise.rpc.references.references import References
@@ -112,18 +111,19 @@ class PlayedAgent:
             unconfirmed = self.references.confirmation()
             if unconfirmed is not None:
                 unconfirmed.wait()
-
-            def run() -> Any:
-                function, args, kwargs = opened.value
-                value = function(*args, **kwargs)
-                return DelayedReply(value) if hasattr(function, "_wrapped_async_rpc_function") else value
-
-            if opened.remote is None:
-                answer = run()
-            else:
-                value = self.references.expect(opened.remote)
-                answer = self.references.run_creation(caller.info, opened.remote, value, run)
-            answer = answer.future.wait() if type(answer) is DelayedReply else answer
+            function, args, kwargs = opened.value
+            future = None if opened.remote is None else self.references.expect(opened.remote)
+            answer, error = None, None
+            try:
+                answer = function(*args, **kwargs)
+                answer = answer.wait() if hasattr(function, "_wrapped_async_rpc_function") else answer
+            except Exception as raised:
+                if future is None:
+                    raise
+                error = raised.with_traceback(None)
+            if future is not None:
+                self.references.set_value(opened.remote[0], future, error, answer)
+                answer = None
             back = self.serializer.serialize(answer, caller.info.id)
         except Exception as error:
             return failed_with(error.with_traceback(None))  # as it comes over a link

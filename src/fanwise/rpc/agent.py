@@ -30,10 +30,9 @@ from .actors.queues import Queues
 from .calling.call_future import QueuedRequest
 from .calling.sender import Sender
 from .calling.serializer import Serializer
-from .calling.server import EarlyCalls, Server
+from .calling.server import Server
 from .connections import Connections
-from .devices.cuda_ipc import CudaIpc
-from .devices.device_maps import DeviceMaps, describe_devices
+from .devices import CudaIpc, DeviceMaps, describe_devices
 from .membership.group import Group
 from .membership.members import Event, Joined, Lost
 from .messages.messages import Message
@@ -95,7 +94,6 @@ class Agent:
         self.server = Server(
             self.serializer, runners, enqueue_actor_call=self.queues.enqueue, references=self.references
         )
-        self._early_calls = EarlyCalls(self.server.serve)
         self.sender = Sender(self)
         self.call, self.call_sync, self.stream = self.sender.call, self.sender.call_sync, self.sender.stream
         self.on("devices", lambda sender: describe_devices(self.devices))
@@ -121,7 +119,7 @@ class Agent:
         self.worker_events = WorkerEvents(self._hub, group)
         self._group = group
         self.references.start()
-        self._early_calls.serve_buffered()
+        self.server.start()
 
     def worker(self, to: "str | int | WorkerInfo") -> WorkerInfo:
         """Return the worker with this name, rank or info, also one that was lost: a call to it raises the reason.
@@ -191,7 +189,7 @@ class Agent:
         """Handle a received call or request, on a reading thread."""
         method: Any = request.method
         if type(method) is Message:
-            self._early_calls.receive(sender, request)
+            self.server.receive(sender, request)
             return
         handler = self._handlers.get(method)
         if handler is None:

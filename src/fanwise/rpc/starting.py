@@ -29,7 +29,7 @@ from . import autograd, backend_registry, constants
 from . import current as _process
 from .actors.calls import Actors
 from .calling import coroutines, futures, server
-from .devices.device_maps import check_local, check_targets
+from .devices import check_local, check_targets
 from .membership.group import Group
 from .options import RpcBackendOptions, TensorPipeRpcBackendOptions
 from .worker_info import WorkerInfo

@@ -77,24 +77,17 @@ class Sender:
                 parent.add_child(reply)
             return call
 
-        def queue(message: Message) -> Call[Any]:
+        def queue(message: Message) -> Call[Any] | None:
             call = QueuedCall(self._agent, message, to, limit_s)
             if not self._connections.queue(to.id, call):
-                return self._wait_for_link(to, call, message, limit_s)
+                return None
             if parent is not None:
                 parent.add_child(call.future)
             return call.future
 
         mode = "async" if remote is None else "remote"
-        return self._send(
-            to,
-            limit_s,
-            find_link=lambda: self._connections.get_open(to.id) or self._connections.get_without_waiting(to.id),
-            serialize=partial(self._serialize, to, invocation, mode, limit_s, remote, address),
-            send=send,
-            queue=queue,
-            fail=ChainedCall.failed,
-        )
+        serialize = partial(self._serialize, to, invocation, mode, limit_s, remote, address)
+        return self._send(to, limit_s, serialize, send, queue=queue, fail=ChainedCall.failed)
 
     def call_sync(
         self,
@@ -120,13 +113,8 @@ class Sender:
                 if released:
                     self._agent.end_waiting()
 
-        answer, link = self._send(
-            to,
-            limit_s,
-            find_link=partial(self._link_to, to, limit_s),
-            serialize=partial(self._serialize, to, invocation, "sync", limit_s, None, address),
-            send=send_and_wait,
-        )
+        serialize = partial(self._serialize, to, invocation, "sync", limit_s, None, address)
+        answer, link = self._send(to, limit_s, serialize, send_and_wait)
         return self._serializer.deserialize(answer, to.id, link).value
 
     def stream(
@@ -152,13 +140,8 @@ class Sender:
                 scope.add_child(reply)
             return reply
 
-        reply = self._send(
-            to,
-            limit_s,
-            find_link=partial(self._link_to, to, limit_s),
-            serialize=partial(self._serialize, to, invocation, "stream", limit_s, window=window_size),
-            send=send,
-        )
+        serialize = partial(self._serialize, to, invocation, "stream", limit_s, window=window_size)
+        reply = self._send(to, limit_s, serialize, send)
         reader.start(reply)
         self._streams.add(reader)
         return Stream(self._agent, reader, _name_of(invocation[0]), limit_s)
@@ -167,36 +150,40 @@ class Sender:
         self,
         to: WorkerInfo,
         limit_s: float | None,
-        *,
-        find_link: Callable[[], Link | None],
         serialize: Callable[[], Message],
         send: Callable[[Link, Message], T],
-        queue: Callable[[Message], T] | None = None,
+        *,
+        queue: Callable[[Message], T | None] | None = None,
         fail: Callable[[Exception], T] | None = None,
     ) -> T:
-        """Serialize a call and return the result of `send`, or of `queue` if `find_link` returns no link.
+        """Serialize a call and return the result of `send`, or of `queue` if there is no link.
 
         If the link has ended before anything was sent, the message is rolled back and the call is sent over another
         link. It is also rolled back on any error that is raised before it was sent.
 
         Args:
+            queue: returns None if the queue is full. Then, and without it, this thread waits for the link.
             fail: returns the result for an error of the link or the worker. Without it the error is raised.
         """
+        connections = self._connections
         while True:
-            try:
-                link = find_link()  # before serializing: a message must be sent or rolled back
+            try:  # before serializing, because a message must be sent or rolled back
+                link = connections.get_open(to.id)
+                if link is None:
+                    link = connections.get_without_waiting(to.id) if queue else self._open_link(to, limit_s)
             except FanwiseError as error:
                 return self._failed(error, to, limit_s, fail)
             message = serialize()
-            if link is None:
-                assert queue is not None, "only `call` does not wait for a link"
-                return queue(message)
+            queued = queue(message) if link is None and queue is not None else None
+            if queued is not None:
+                return queued
             try:
+                link = link or self._wait_for_queue(to, message, limit_s)
                 return send(link, message)
             except NeverSent:
                 self._roll_back(message, to)
             except BaseException as error:
-                if was_never_sent(error):
+                if link is None or was_never_sent(error):
                     self._roll_back(message, to)
                 if not isinstance(error, FanwiseError) or isinstance(error, WindowFullError):
                     raise
@@ -238,35 +225,24 @@ class Sender:
         else:
             self._agent.outside(roll_back)
 
-    def _wait_for_link(self, to: WorkerInfo, call: QueuedCall, message: Message, limit_s: float | None) -> Call[Any]:
-        """Wait for the link on this thread, because the queue of calls is full."""
-        if not self._agent.may_wait():
-            self._connections.traffic.count_refusal(to.name, "window_full")
-            self._roll_back(message, to)
-            raise WindowFullError(
-                f"the call of {message!r} was not sent: the queue of calls that wait for a link to worker {to.name} "
-                f"is full, and this thread reads answers, so it must not wait.\n"
-                f"Call from a thread of your own, or from a callback of a call's future (`then`), which may wait."
-            )
-        link = None
-        try:
-            link = self._connections.to(to.id, within_s=limit_s)
-            call.send(link)
-        except BaseException as error:
-            if link is None or was_never_sent(error):
-                self._roll_back(message, to)
-            if not isinstance(error, FanwiseError):
-                raise
-            return self._failed(error, to, limit_s, ChainedCall.failed)
-        return call.future
+    def _wait_for_queue(self, to: WorkerInfo, message: Message, limit_s: float | None) -> Link:
+        """Wait on this thread until the queued calls are sent, because the queue of calls is full."""
+        if self._agent.may_wait():
+            return self._connections.to(to.id, within_s=limit_s)
+        self._connections.traffic.count_refusal(to.name, "window_full")
+        raise WindowFullError(
+            f"the call of {message!r} was not sent: the queue of calls that wait for a link to worker {to.name} "
+            f"is full, and this thread reads answers, so it must not wait.\n"
+            f"Call from a thread of your own, or from a callback of a call's future (`then`), which may wait."
+        )
 
-    def _link_to(self, to: WorkerInfo, limit_s: float | None) -> Link:
-        """Return the link to `to`, opening one if necessary.
+    def _open_link(self, to: WorkerInfo, limit_s: float | None) -> Link:
+        """Open a link to `to`.
 
-        In a called function another thread connects, so that cancellation of the running call can interrupt this one:
+        A called function lets another thread connect, so that cancellation of the running call can interrupt this one:
         the peer may be stopped and never answer.
         """
-        if cancellation.current_scope() is None or self._connections.get_open(to.id) is not None:
+        if cancellation.current_scope() is None:
             return self._connections.to(to.id, within_s=limit_s)
         connected: Future[Link] = Future()
 

@@ -18,7 +18,7 @@ from ...base.errors import NotSendableError, WireError
 from ...links.link import Link
 from .. import allowed as allow_list
 from ..allowed import Allowed
-from ..devices.device_maps import DeviceMaps
+from ..devices import DeviceMaps, open_handle
 from ..messages import pickling
 from ..messages.ids import Created, Fork
 from ..messages.messages import (
@@ -36,7 +36,7 @@ from ..messages.metadata import EMPTY, Context, Metadata, pack, unpack
 
 if TYPE_CHECKING:
     from ..autograd.service import Service
-    from ..devices.cuda_ipc import CudaIpc
+    from ..devices import CudaIpc
     from ..references.references import References
 
 
@@ -178,24 +178,15 @@ class Serializer:
             return Deserialized(call, window=window)
         if self.allowed is not None:
             raise WireError("received a pickle, which was not read because this worker has an allow-list.")
-        extra, tensors, data, buffers = parse(message, _open_handle)
+        extra, tensors, data, buffers = parse(message, open_handle)
         header, remote, forks, devices, window = unpack(extra) if extra else EMPTY
         if tensors and (devices is not None or self._devices.maps):
             tensors = self._move_tensors(tensors, devices, message, sender)
         if header is not None and self.autograd is not None:
             tensors = self.autograd.on_receive(sender, header, tensors)
         decode = pickling.decode if is_reply(message) else pickling.decode_call
-        try:
-            if self._references is None or not forks:
-                return Deserialized(decode(data, tensors, buffers), header, remote, window=window)
-            with self._references.receiving(forks):
-                value = decode(data, tensors, buffers)
-        except Exception as error:
-            if remote is None:
-                raise
-            # The reference exists already and may have been sent on: its value is this error.
-            return Deserialized((partial(_raise, error), (), {}), header, remote, has_references=bool(forks))
-        return Deserialized(value, header, remote, has_references=True, window=window)
+        with self._references.receiving(forks) if self._references is not None and forks else nullcontext():
+            return Deserialized(decode(data, tensors, buffers), header, remote, bool(forks), window)
 
     def roll_back(self, message: Message, to: int) -> None:
         """Release the contents of a message for worker `to` that was not sent. Not on a reading thread."""
@@ -215,21 +206,11 @@ class Serializer:
                 pass
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch's  # type: ignore[no-untyped-call]  # torch's
             with suppress(RuntimeError):
-                parse(message, _open_handle)  # so that the sender's memory is released
+                parse(message, open_handle)  # so that the sender's memory is released
 
     def entered(self, header: Context | None) -> AbstractContextManager[object]:
         """Enter the autograd context of a call while its function runs."""
         return nullcontext() if header is None or self.autograd is None else self.autograd.entered(header)
-
-
-def _open_handle(handle: memoryview) -> torch.Tensor:
-    from ..devices.cuda_ipc import open_handle  # loaded when it is used, like CUDA
-
-    return open_handle(handle)
-
-
-def _raise(error: Exception) -> None:
-    raise error
 
 
 def _move_to(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:

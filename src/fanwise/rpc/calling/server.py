@@ -51,6 +51,9 @@ _CONNECTION_ERRORS = (WorkerLostError, ClosedError, KeyboardInterrupt)
 class Server:
     """Serves the calls that this worker receives.
 
+    Calls that arrive before this worker has joined are buffered until `start`: their callers learned earlier that the
+    group is complete. No call overtakes another.
+
     Args:
         enqueue_actor_call: queues a call to an actor: (address, request, function that creates the job).
     """
@@ -66,6 +69,7 @@ class Server:
         self.num_open = 0
         self.num_begun = 0
         self.coroutines = Coroutines()
+        self._early: list[tuple[WorkerInfo, Request]] | None = []  # None: calls are served at once
         self._producers: set[Producer] = set()
         self._references = references
         self._serializer = serializer
@@ -73,8 +77,29 @@ class Server:
         self._lock = threading.Lock()
         self._enqueue_actor_call = enqueue_actor_call
 
+    def receive(self, sender: WorkerInfo, request: Request) -> None:
+        """Serve or buffer a call, on a reading thread."""
+        if self._early is not None:
+            with self._lock:
+                if self._early is not None:
+                    self._early.append((sender, request))
+                    return
+        self.serve(sender, request)
+
+    def start(self) -> None:
+        """Serve the buffered calls, and from then on each call at once. Does not wait for their replies."""
+        while self._early is not None:
+            with self._lock:  # calls that arrive while these are served are buffered behind them
+                early, self._early = self._early, [] if self._early else None
+            for sender, request in early:
+                try:
+                    self.serve(sender, request, not request.is_open)
+                except Exception as error:  # as the reader of a link does
+                    with contextlib.suppress(FanwiseError):
+                        request.fail(error)
+
     def serve(self, sender: WorkerInfo, request: Request, was_cancelled: bool = False) -> None:
-        """Start a received call, on a reading thread. `was_cancelled`: while it was buffered."""
+        """Start a received call. `was_cancelled`: while it was buffered."""
         message: Message = request.method  # type: ignore[assignment]
         if self._serializer.allowed is not None and message.head[0] != PLAIN_CALL:
             raise WireError("received a call that is not plain; this worker has an allow-list, so it was not read.")
@@ -96,18 +121,16 @@ class Server:
         else:
             self._enqueue_actor_call(address, request, call.reply_to)
 
-    def on_finished(self) -> None:
-        """Count a call as finished."""
+    def on_finished(self, producer: Producer | None) -> None:
+        """Count a call as finished. `producer`: if it was a stream."""
         with self._lock:
             self.num_open -= 1
+            if producer is not None:
+                self._producers.discard(producer)
 
     def add_producer(self, producer: Producer) -> None:
         with self._lock:
             self._producers.add(producer)
-
-    def remove_producer(self, producer: Producer) -> None:
-        with self._lock:
-            self._producers.discard(producer)
 
     @property
     def num_streams(self) -> int:
@@ -118,48 +141,6 @@ class Server:
         """Number of open calls without streams that wait for their consumers."""
         with self._lock:
             return self.num_open - sum(producer.is_blocked for producer in self._producers)
-
-
-class EarlyCalls:
-    """Buffer of calls received before this worker has joined. Their callers learned earlier that the group is complete.
-
-    Calls received while the buffer is served are appended to it, so no call overtakes another. When it is empty, calls
-    are served at once, on the thread that read them.
-
-    Args:
-        serve: starts a call: (sender, request, whether it was canceled).
-    """
-
-    def __init__(self, serve: Callable[[WorkerInfo, Request, bool], None]) -> None:
-        self._serve = serve
-        self._lock = threading.Lock()
-        self._buffer: list[tuple[WorkerInfo, Request]] | None = []  # None: calls are served at once
-
-    def receive(self, sender: WorkerInfo, request: Request) -> None:
-        """Buffer or serve a call, on a reading thread."""
-        if self._buffer is not None:
-            with self._lock:
-                if self._buffer is not None:
-                    self._buffer.append((sender, request))
-                    return
-        self._serve(sender, request, False)
-
-    def serve_buffered(self) -> None:
-        """Serve the buffered calls. Does not wait for their replies."""
-        while buffered := self._take():
-            for sender, request in buffered:
-                try:
-                    self._serve(sender, request, not request.is_open)
-                except Exception as error:  # as the reader of a link does
-                    with contextlib.suppress(FanwiseError):
-                        request.fail(error)
-
-    def _take(self) -> list[tuple[WorkerInfo, Request]]:
-        """Take the buffered calls. If there are none, stop buffering."""
-        with self._lock:
-            buffered = self._buffer or []
-            self._buffer = [] if buffered else None
-            return buffered
 
 
 class _Call:
@@ -231,10 +212,10 @@ class _Call:
         try:
             content = server._serializer.deserialize(request.method, self._sender.id, request.link)  # type: ignore[arg-type]  # Message
         except AttributeError as error:
-            self._fail_unread(RuntimeError(f"{error}. {_NOT_FOUND}"))
+            self.fail(RuntimeError(f"{error}. {_NOT_FOUND}"))
             return
         except BaseException as error:
-            self._fail_unread(error)
+            self.fail(error)
             return
         unconfirmed = server._references.confirmation() if content.has_references else None
         if unconfirmed is None:
@@ -243,24 +224,12 @@ class _Call:
             run = partial(call_in_default_state, self.run, content)
             unconfirmed.add_done_callback(lambda _: server._runners.call(run))
 
-    def _fail_unread(self, error: BaseException) -> None:
-        """Fail a call that could not be deserialized."""
-        self._run_for_value(partial(_raise, as_exception(error)))
-        self.fail(error)
-
-    def _run_for_value(self, run: Callable[[], Any]) -> Any:
-        """Call `run` for the value that stays on this worker, if the call has one."""
-        if self._creation is None:
-            return None
-        return self._server._references.run_creation(self._sender, self._creation, self._value, run)
-
     def drop(self, error: Exception) -> None:
         """Reply with an error without running the call, and release its contents. Not on a reading thread."""
-        server, message, link = self._server, self._request.method, self._request.link
-        server.on_finished()
+        self._server.on_finished(None)
         try:
-            self._run_for_value(partial(_raise, error))
-            server._serializer.discard(message, link)  # type: ignore[arg-type]  # Message
+            self._keep(error)
+            self._server._serializer.discard(self._request.method, self._request.link)  # type: ignore[arg-type]  # Message
         except FanwiseError:
             pass  # the link was lost, which also releases the contents
         finally:
@@ -275,10 +244,7 @@ class _Call:
         if content.window is not None:
             function = partial(self._run_as_stream, Window(*content.window), function)
         try:
-            if content.remote is None:
-                value = self._call_function(function, args, kwargs)
-            else:
-                value = self._run_for_value(partial(self._call_function, function, args, kwargs))
+            value = self._call_function(function, args, kwargs)
             if type(value) is DelayedReply:
                 value.future.add_done_callback(self._on_future_done)
                 return
@@ -335,19 +301,7 @@ class _Call:
         if self.is_cancelled() or self._request.link.ending is not None:
             self.cancelled()  # perhaps before `_producer` was set
         self._server.add_producer(producer)
-        pending = None
-        try:
-            pending = producer.run(function(*args, **kwargs), self._name)
-        finally:
-            if pending is None:
-                self._server.remove_producer(producer)
-        return pending if pending is None else self._stream_async(producer, pending)
-
-    async def _stream_async(self, producer: Producer, items: Any) -> None:
-        try:
-            await items
-        finally:
-            self._server.remove_producer(producer)
+        return producer.run(function(*args, **kwargs), self._name)
 
     def serialize_item(self, item: Any) -> Message:
         """Serialize an item of a stream. Raises an error that explains why that failed."""
@@ -384,7 +338,15 @@ class _Call:
         with serializer.entered(self._autograd_context):
             return serializer.serialize(value, self._sender.id)
 
+    def _keep(self, error: Exception | None, value: object = None) -> None:
+        """Set the value that stays on this worker, if the call creates one."""
+        if self._creation is not None:
+            self._server._references.set_value(self._creation[0], self._value, error, value)
+
     def _answer(self, value: object) -> None:
+        if self._creation is not None:
+            self._keep(None, value)
+            value = None
         if self.is_cancelled():
             self._finish_unanswered()
             return
@@ -394,20 +356,26 @@ class _Call:
             description = self._name if " " in self._name else f"what {self._name} returned"
             self.fail(result_error(error, value, description))
             return
-        self._server.on_finished()
+        self._server.on_finished(self._producer)
         with contextlib.suppress(FanwiseError):  # the caller has disconnected
             self._request.answer(message)
 
     def fail(self, error: BaseException) -> None:
-        """Reply with an error."""
+        """Reply with an error. The reply to a call that creates a value is None: the value is the error."""
         if self.is_cancelled():
+            self._keep(as_exception(error))
             self._finish_unanswered()
             return
-        self._server.on_finished()
         # As text: a log record with the exception would keep the frames of the function alive, and their references.
         is_of_connection = isinstance(error, _CONNECTION_ERRORS)
         description = f"{type(error).__name__}: {error}" if is_of_connection else traceback_of(error)
         _log.error("%s by worker %s failed\n%s", self._request.method, self._sender.name, description)
+        if self._creation is not None:
+            self._keep(as_exception(error).with_traceback(None))
+            self._creation = None
+            self._answer(None)
+            return
+        self._server.on_finished(self._producer)
         with contextlib.suppress(FanwiseError):  # the caller has disconnected
             try:
                 self._request.fail(as_exception(error))
@@ -420,7 +388,7 @@ class _Call:
 
     def _finish_unanswered(self) -> None:
         """Finish a canceled call without a reply."""
-        self._server.on_finished()
+        self._server.on_finished(self._producer)
         self._request.unanswered()
 
 
@@ -439,10 +407,6 @@ def call_in_default_state(job: Callable[..., None], *args: object) -> None:
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
         job(*args)
-
-
-def _raise(error: Exception) -> None:
-    raise error
 
 
 def _name_of(call: Invocation) -> str:

@@ -33,15 +33,7 @@ class ChildAccepted:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """User to owner: a confirmed fork is not used any more."""
-
-    rref_id: GlobalId
-    fork_id: GlobalId
-
-
-@dataclass(frozen=True, slots=True)
-class CancelCreation:
-    """Creator to owner: the creating call timed out. Release its fork, even if the call arrives later."""
+    """User to owner: the fork is not used any more. It may be the fork of a creating call that is yet to arrive."""
 
     rref_id: GlobalId
     fork_id: GlobalId
@@ -74,7 +66,7 @@ class FlushReply:
     lost: WorkerKey
 
 
-TableMessage = ForkRequest | ChildAccepted | Release | CancelCreation | CreationFailed | FlushRequest | FlushReply
+TableMessage = ForkRequest | ChildAccepted | Release | CreationFailed | FlushRequest | FlushReply
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +79,7 @@ class Batch:
 
 
 control_codec.register(
-    *(Batch, ForkRequest, ChildAccepted, Release, CancelCreation, CreationFailed, FlushRequest, FlushReply),
+    *(Batch, ForkRequest, ChildAccepted, Release, CreationFailed, FlushRequest, FlushReply),
     first_code=16,
 )
 

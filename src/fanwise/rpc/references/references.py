@@ -20,9 +20,7 @@ import torch
 from torch.futures import Future
 
 from ...base.errors import ClosedError, DeadlineExceeded, OwnerLostError, WorkerLostError
-from ..calling.errors import traceback_of
-from ..calling.futures import copy_exception, copy_result, error_of, wait_for
-from ..calling.server import DelayedReply
+from ..calling.futures import copy_exception, error_of
 from ..membership.members import Event, Joined, lives, no_member
 from ..messages import pickling
 from ..messages.ids import Created, Fork, GlobalId, Invocation, WorkerKey
@@ -287,31 +285,9 @@ class References:
         self._execute(actions)
         return value
 
-    def run_creation(self, sender: WorkerInfo, creation: Created, value: ValueFuture, run: Callable[[], Any]) -> Any:
-        """Run a creating call and set the value. Return None, or a `DelayedReply` that is done with it."""
-        rref_id, _ = creation
-        try:
-            result = run()
-        except Exception as error:
-            # As text: a log record with the exception would keep its frames alive, and the references in them.
-            _log.error("a remote() of worker %s failed:\n%s", sender.name, traceback_of(error))
-            self._set_value(rref_id, value, error.with_traceback(None), None)
-            return None
-        if type(result) is not DelayedReply:
-            self._set_value(rref_id, value, None, result)
-            return None
-        reply: Future[None] = Future()
-
-        def on_done(future: "Future[Any]") -> None:
-            error = error_of(future)
-            self._set_value(rref_id, value, error, None if error is not None else future.value())
-            reply.set_result(None)
-
-        result.future.add_done_callback(on_done)
-        return DelayedReply(reply)
-
-    def _set_value(self, rref_id: GlobalId, value: ValueFuture, error: Exception | None, result: object) -> None:
-        value.settle(error, result)
+    def set_value(self, rref_id: GlobalId, future: ValueFuture, error: Exception | None, value: object) -> None:
+        """Set a value that a call has created, or its error."""
+        future.settle(error, value)
         if rref_id.creator == self._table.me:
             self._apply(self._table.on_value, rref_id, rref_id)
 
@@ -354,21 +330,7 @@ class References:
     def ask_owner(
         self, user: UserState, function: Callable[..., Any], args: tuple[object, ...], timeout_s: float
     ) -> Any:
-        """Run an internal function on the owner and wait. Repeat it if the owner did not know the reference yet."""
-        was_confirmed = user.confirmed.done()
-        try:
-            return self._ask_once(user, function, args, timeout_s)
-        except OwnerLostError:
-            if was_confirmed:
-                raise
-        with self.agent.waiting():
-            wait_for(user.confirmed)
-        user.check("use it")
-        return self._ask_once(user, function, args, timeout_s)
-
-    def _ask_once(
-        self, user: UserState, function: Callable[..., Any], args: tuple[object, ...], timeout_s: float
-    ) -> Any:
+        """Run an internal function on the owner and wait."""
         try:
             return self.agent.call_sync(self.owner_of(user.fork), (function, args, {}), timeout_s=timeout_s)
         except OwnerLostError:
@@ -377,31 +339,6 @@ class References:
             if hasattr(error, "__notes__"):  # raised by the function on the owner
                 raise
             raise owner_lost(user.fork, self._name_of(user.fork.owner)) from error
-
-    def ask_owner_async(
-        self, user: UserState, function: Callable[..., Any], args: tuple[object, ...], timeout_s: float
-    ) -> "Future[Any]":
-        """As `ask_owner`, but return a future."""
-        ask = partial(self.agent.call, self.owner_of(user.fork), (function, args, {}), timeout_s=timeout_s)
-        if user.confirmed.done():
-            return ask()
-        result: Future[Any] = Future()
-
-        def on_confirmed(_: object) -> None:
-            try:
-                user.check("use it")
-                ask().add_done_callback(partial(copy_result, result))
-            except Exception as error:
-                result.set_exception(error.with_traceback(None))
-
-        def on_reply(reply: "Future[Any]") -> None:
-            if isinstance(error_of(reply), OwnerLostError):
-                user.confirmed.add_done_callback(on_confirmed)
-            else:
-                copy_result(result, reply)
-
-        ask().add_done_callback(on_reply)
-        return result
 
     # -- events and actions ----------------------------------------------------------------------------------------
 

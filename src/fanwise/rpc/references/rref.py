@@ -20,7 +20,7 @@ from ..calling.futures import claim, error_of, result_of, unwrap, wait_for
 from ..constants import UNSET_RPC_TIMEOUT
 from ..functions import async_execution
 from ..messages import pickling
-from ..messages.ids import Fork, GlobalId
+from ..messages.ids import Fork, GlobalId, Invocation
 from ..worker_info import WorkerInfo
 from .proxy import RRefProxy
 
@@ -119,15 +119,8 @@ class RRef(Generic[T]):
     """
 
     __slots__ = (
-        "__weakref__",
-        "_creation",
-        "_error",
-        "_profiled",
-        "_references",
-        "_rref_id",
-        "_type",
-        "_user",
-        "_value",
+        *("__weakref__", "_creation", "_error", "_profiled", "_references", "_rref_id"),
+        *("_type", "_user", "_value"),
     )
 
     def __init__(self, value: T, type_hint: object = None) -> None:
@@ -260,8 +253,8 @@ class RRef(Generic[T]):
         future = self._type
         if future is None or (future.done() and error_of(future) is not None):
             user.check("call _get_type() on it")
-            args = (user.fork.rref_id,)
-            future = self._type = self._references.ask_owner_async(user, _rref_typeof_on_owner, args, timeout)
+            call: Invocation = (_rref_typeof_on_owner, (user.fork.rref_id,), {})
+            future = self._type = self._references.agent.call(self.owner(), call, timeout_s=timeout)
         if not blocking:
             return future
         with self._references.agent.waiting():

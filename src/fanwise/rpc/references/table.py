@@ -28,7 +28,6 @@ from ..messages.ids import Fork, GlobalId, WorkerKey
 from .protocol import (
     Action,
     Batch,
-    CancelCreation,
     ChildAccepted,
     ConfirmFork,
     CreationFailed,
@@ -285,9 +284,8 @@ class RefTable:
             case ChildAccepted(fork_id):
                 self._remove_child(fork_id)
             case Release(rref_id, fork_id):
-                self._drop_fork(rref_id, fork_id)
-            case CancelCreation(rref_id, fork_id):
-                self._cancel_creation(rref_id, fork_id, sender)
+                if not self._drop_fork(rref_id, fork_id) and rref_id.creator == sender:
+                    self._canceled[fork_id] = sender  # the creating call is yet to arrive
             case CreationFailed(rref_id, fork_id, reason):
                 owned = self.owned.setdefault(rref_id, OwnedValue(is_created=False))
                 owned.forks[fork_id] = sender
@@ -324,7 +322,7 @@ class RefTable:
         if fork is None or not fork.is_released or fork.children or not (fork.is_confirmed or fork.is_timed_out):
             return
         del self.user_forks[fork_id]
-        self._post(fork.owner, (Release if fork.is_confirmed else CancelCreation)(fork.rref_id, fork_id))
+        self._post(fork.owner, Release(fork.rref_id, fork_id))
 
     # -- values that this worker owns ------------------------------------------------------------------------------
 
@@ -345,23 +343,19 @@ class RefTable:
             self.owned[rref_id] = OwnedValue(is_created=False)
         return True
 
-    def _cancel_creation(self, rref_id: GlobalId, fork_id: GlobalId, creator: WorkerKey) -> None:
-        owned = self.owned.get(rref_id)
-        if owned is not None and fork_id in owned.forks:
-            self._drop_fork(rref_id, fork_id)
-        else:
-            self._canceled[fork_id] = creator
-
     def _fail_value(self, rref_id: GlobalId, owned: OwnedValue, creator: WorkerKey, reason: Reason) -> None:
         """Set a value whose call never arrives to an error."""
         if not owned.is_created:
             owned.is_created = True
             self._actions.append(FailValue(rref_id, creator, reason))
 
-    def _drop_fork(self, rref_id: GlobalId, fork_id: GlobalId) -> None:
+    def _drop_fork(self, rref_id: GlobalId, fork_id: GlobalId) -> bool:
+        """Drop a fork. Return False if it is not known."""
         owned = self.owned.get(rref_id)
-        if owned is not None and owned.forks.pop(fork_id, None) is not None:
-            self._free_unused(rref_id)
+        if owned is None or owned.forks.pop(fork_id, None) is None:
+            return False
+        self._free_unused(rref_id)
+        return True
 
     def _free_unused(self, rref_id: GlobalId) -> None:
         owned = self.owned.get(rref_id)

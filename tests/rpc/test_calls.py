@@ -20,7 +20,6 @@ from fanwise.base.errors import DeadlineExceeded, NotSendableError, WorkerLostEr
 from fanwise.rpc import agent as agents
 from fanwise.rpc import autograd, starting, torch_compat
 from fanwise.rpc.functions import async_execution
-from fanwise.rpc.gathering import Gatherer
 from fanwise.testing import within
 
 # Any throughout: what functions of users take and return.
@@ -638,11 +637,6 @@ def test_a_round_that_was_given_up_leaves_nothing_and_tells_those_who_come_late(
     assert "only received values of ['w0']" in text and num_rounds == 0
     assert "round 0 of an all_gather of w0,w1 has timed out here" in two[1].do(gather_late)
     assert all_do(two, gather, 5) == [{"w0": 5, "w1": 5}] * 2
-
-
-def test_rounds_of_other_names_are_other_rounds() -> None:
-    gatherer = Gatherer(None, None)
-    assert gatherer._next_round({"a", "bc"})[0] != gatherer._next_round({"ab", "c"})[0]
 
 
 def watch_losses() -> None:

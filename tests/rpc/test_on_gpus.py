@@ -38,7 +38,8 @@ def join(name: str, rank: int, url: str, device_maps: Any = None, ipc: str = "")
 
     def open_and_count(handle: memoryview) -> torch.Tensor:
         opened.append(len(handle))
-        return open_handle(handle)
+        tensor: torch.Tensor = open_handle(handle)
+        return tensor
 
     module.open_handle = open_and_count
 

@@ -98,7 +98,7 @@ def double_in_each_way(to: str) -> tuple[int, int]:
     [
         (UnreadableError, ("UnreadableError", "RuntimeError")),
         (UnwritableError, ("UnwritableError", "RuntimeError")),
-        (UnprintableError, ("ValueError", "RuntimeError")),
+        (UnprintableError, ("RemoteError", "RuntimeError")),
         (UnreadableElsewhereError, ("RemoteError", "RuntimeError")),
         (InterruptingElsewhereError, ("KeyboardInterrupt", "RuntimeError")),
         (UnreadableValue, ("SystemExit", "RuntimeError")),

@@ -139,7 +139,7 @@ def _delay_calls(faults: Faults) -> None:
 
     def run(call: Any, opened: Any) -> None:
         runners = call._server._runners
-        delay_s = faults.delay_s(opened.value[0], is_remote=opened.remote is not None)
+        delay_s = faults.delay_s(opened.value[0], is_remote=call._creation is not None)
         run_now = partial(_run_call, call, opened)
         if delay_s:
             timer = threading.Timer(delay_s, lambda: runners.call(partial(server.call_in_default_state, run_now)))

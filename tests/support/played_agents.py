@@ -25,6 +25,7 @@ from fanwise.rpc.calling.futures import result_of
 from fanwise.rpc.calling.serializer import Serializer
 from fanwise.rpc.membership.members import Lost, Member
 from fanwise.rpc.messages.ids import Invocation
+from fanwise.rpc.messages.messages import creation_of
 from fanwise.rpc.references.references import References
 from fanwise.rpc.references.rref import RRef
 from fanwise.rpc.worker_info import WorkerInfo
@@ -107,12 +108,13 @@ class PlayedAgent:
         before = agents.current()
         be(self)
         try:
+            creation = creation_of(message)
             opened = self.serializer.deserialize(message, caller.info.id)
             unconfirmed = self.references.confirmation()
             if unconfirmed is not None:
                 unconfirmed.wait()
             function, args, kwargs = opened.value
-            future = None if opened.remote is None else self.references.expect(opened.remote)
+            future = None if creation is None else self.references.expect(creation)
             answer, error = None, None
             try:
                 answer = function(*args, **kwargs)
@@ -121,8 +123,8 @@ class PlayedAgent:
                 if future is None:
                     raise
                 error = raised.with_traceback(None)
-            if future is not None:
-                self.references.set_value(opened.remote[0], future, error, answer)
+            if future is not None and creation is not None:
+                self.references.set_value(creation[0], future, error, answer)
                 answer = None
             back = self.serializer.serialize(answer, caller.info.id)
         except Exception as error:

@@ -225,7 +225,7 @@ class Agent:
 
         def discard() -> None:
             with contextlib.suppress(FanwiseError, struct.error):  # the link was lost, or the message is invalid
-                self.serializer.discard(answer, link)
+                self.serializer.discard(answer)
 
         self.outside(discard)
 

@@ -35,13 +35,7 @@ Args = Sequence[Any] | None
 Kwargs = Mapping[str, Any] | None
 
 
-class _ThisThread(threading.local):
-    """The futures that `wait_all` collects. Unset outside of it."""
-
-    future_list: "list[Future[Any]]"
-
-
-thread_local_var = _ThisThread()
+thread_local_var = threading.local()  # its `future_list` has the futures that `wait_all` collects
 
 
 def _resolve_call(to: To, function: Any, args: Args, kwargs: Kwargs) -> "tuple[Agent, WorkerInfo, Invocation]":

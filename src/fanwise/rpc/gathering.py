@@ -8,8 +8,7 @@ waiters fail. Rounds of the same workers are numbered by each worker, so all mus
 """
 
 import threading
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection
 from typing import Any
 
 from ..base.errors import DeadlineExceeded, WorkerLostError
@@ -52,17 +51,37 @@ class Gatherer:
         leader, own_name = min(participants), agent.info.name
         limit_s = get_rpc_timeout() if timeout == UNSET_RPC_TIMEOUT else timeout
         wait_s = None if timeout in (UNSET_RPC_TIMEOUT, DEFAULT_SHUTDOWN_TIMEOUT) else timeout
-        number, state = self._next_round(participants)
+        key = ",".join(sorted(participants))  # names have no commas
+        with self._lock:
+            count = self._counts.get(key, 0)
+            self._counts[key] = count + 1
+            number = f"{key} {count}"
+            state = self._rounds.setdefault(number, AllGatherStates())  # values of others may have arrived before
+
+        def on_lost(worker: WorkerInfo, _incarnation: int) -> None:
+            if worker.name in participants and not state.proceed_signal.is_set():
+                state.lost = worker.name
+                state.proceed_signal.set()
+
+        agent.on_lost.append(on_lost)
         try:
-            with self._failing_on_loss(agent, state, participants):
-                if own_name == leader:
-                    self.add_value(number, own_name, value, participants)
-                else:
-                    rpc_sync(leader, self._collect, args=(number, own_name, value, participants), timeout=limit_s)
-                self._wait(agent, state, participants, wait_s)
-                if own_name == leader:
-                    self._broadcast(number, state, participants - {leader}, limit_s)
+            if own_name == leader:
+                self.add_value(number, own_name, value, participants)
+            else:
+                rpc_sync(leader, self._collect, args=(number, own_name, value, participants), timeout=limit_s)
+            with agent.waiting():
+                is_complete = state.proceed_signal.wait(wait_s)
+            if not is_complete:
+                raise DeadlineExceeded(
+                    f"timed out in _all_gather after {wait_s:.2f} seconds: only received values of "
+                    f"{sorted(state.gathered_objects)}."
+                )
+            if state.lost is not None:
+                raise WorkerLostError(f"worker {state.lost} was lost during an all_gather of {sorted(participants)}.")
+            if own_name == leader:
+                self._broadcast(number, state.gathered_objects, participants - {leader}, limit_s)
         finally:
+            agent.on_lost.remove(on_lost)
             with self._lock:
                 del self._rounds[number]
         return state.gathered_objects
@@ -86,39 +105,15 @@ class Gatherer:
         state.gathered_objects = values
         state.proceed_signal.set()
 
-    def _next_round(self, names: Collection[str]) -> tuple[str, AllGatherStates]:
-        """Start the next round of these workers. Values of others may have arrived before."""
-        key = ",".join(sorted(names))  # names have no commas
-        with self._lock:
-            count = self._counts.get(key, 0)
-            self._counts[key] = count + 1
-            number = f"{key} {count}"
-            return number, self._rounds.setdefault(number, AllGatherStates())
-
     def _find_round(self, number: str) -> AllGatherStates:
         """Return the round of a received message. Raises DeadlineExceeded if this worker no longer waits for it."""
         key, _, count = number.rpartition(" ")
         with self._lock:
-            state = self._rounds.get(number)
-            if state is None:
-                if int(count) < self._counts.get(key, 0):
-                    raise DeadlineExceeded(f"round {count} of an all_gather of {key} has timed out here.")
-                state = self._rounds[number] = AllGatherStates()
-            return state
+            if number not in self._rounds and int(count) < self._counts.get(key, 0):
+                raise DeadlineExceeded(f"round {count} of an all_gather of {key} has timed out here.")
+            return self._rounds.setdefault(number, AllGatherStates())
 
-    def _wait(self, agent: _agent.Agent, state: AllGatherStates, names: Collection[str], wait_s: float | None) -> None:
-        with agent.waiting():
-            is_complete = state.proceed_signal.wait(wait_s)
-        if not is_complete:
-            raise DeadlineExceeded(
-                f"timed out in _all_gather after {wait_s:.2f} seconds: only received values of "
-                f"{sorted(state.gathered_objects)}."
-            )
-        if state.lost is not None:
-            raise WorkerLostError(f"worker {state.lost} was lost during an all_gather of {sorted(names)}.")
-
-    def _broadcast(self, number: str, state: AllGatherStates, followers: Collection[str], limit_s: float) -> None:
-        values = state.gathered_objects
+    def _broadcast(self, number: str, values: _Values, followers: Collection[str], limit_s: float) -> None:
         calls = {
             to: rpc_async(to, self._broadcast_to, args=(number, values), timeout=limit_s) for to in sorted(followers)
         }
@@ -134,18 +129,3 @@ class Gatherer:
                 f"Followers {list(failures)} timed out in _all_gather after {limit_s:.2f} seconds. "
                 f"The first exception is {first}"
             ) from first
-
-    @contextmanager
-    def _failing_on_loss(self, agent: _agent.Agent, state: AllGatherStates, names: Collection[str]) -> Iterator[None]:
-        """Fail the round if a participant is lost while the context is active."""
-
-        def lost(worker: WorkerInfo, _incarnation: int) -> None:
-            if worker.name in names and not state.proceed_signal.is_set():
-                state.lost = worker.name
-                state.proceed_signal.set()
-
-        agent.on_lost.append(lost)
-        try:
-            yield
-        finally:
-            agent.on_lost.remove(lost)

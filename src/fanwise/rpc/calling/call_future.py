@@ -9,7 +9,7 @@ threads. Callbacks run on the thread that deserializes the reply.
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from torch.futures import Future
 
@@ -76,9 +76,10 @@ class CallFuture(Call[Any]):
                     agent.end_waiting()
             outcome = self._read_reply()
             if outcome is not None:  # read by this thread, so torch's future is not needed
-                if outcome.error is not None:
-                    raise_copy(outcome.error)
-                return outcome.value
+                value, error = outcome
+                if error is not None:
+                    raise_copy(error)
+                return value
         if not self.done():
             with agent.waiting():
                 wait_for(self)
@@ -102,32 +103,25 @@ class CallFuture(Call[Any]):
     def _read_reply_as_job(self) -> None:
         self._read_reply()
 
-    def _read_reply(self) -> "_Outcome | None":
-        """Deserialize the reply and complete. Return None if another thread does so."""
+    def _read_reply(self) -> tuple[Any, Exception | None] | None:
+        """Deserialize the reply, complete, and return the value and the error. None if another thread does so."""
         try:
             del self._unread
         except AttributeError:
             return None
         try:
-            reply, link = self._reply.result(), self._reply.link
-            outcome = _Outcome(self._agent.serializer.deserialize(reply, self._to.id, link).value, None)
+            value = self._agent.serializer.deserialize(self._reply.result(), self._to.id).value
         except Exception as error:
-            explained = call_error(error, self._to, self._limit_s, closed=self._agent.is_closed)
-            outcome = _Outcome(None, explained.with_traceback(None))
-            self.set_exception(outcome.error)
+            explained = call_error(error, self._to, self._limit_s, closed=self._agent.is_closed).with_traceback(None)
+            self.set_exception(explained)
+            return None, explained
         except BaseException as error:  # Ctrl-C, or user code: wake the other waiting threads
             self.set_exception(
                 RemoteError(f"reading a reply of worker {self._to.name} was interrupted by {type(error).__name__}.")
             )
             raise
-        else:
-            self.set_result(outcome.value)
-        return outcome
-
-
-class _Outcome(NamedTuple):
-    value: Any
-    error: Exception | None
+        self.set_result(value)
+        return value, None
 
 
 class QueuedCall:

@@ -55,14 +55,12 @@ class Coroutines:
 
 def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
     loop.run_forever()
-    loop.run_until_complete(_cancel_all(asyncio.all_tasks(loop)))
-    loop.close()
-
-
-async def _cancel_all(tasks: set[asyncio.Task[Any]]) -> None:
+    tasks = asyncio.all_tasks(loop)
     for task in tasks:
         task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    if tasks:
+        loop.run_until_complete(asyncio.wait(tasks))
+    loop.close()
 
 
 class _Task:

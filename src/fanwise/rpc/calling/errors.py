@@ -101,6 +101,7 @@ def as_exception(error: BaseException) -> Exception:
         return RuntimeError(str(error))
     if isinstance(error, Exception):
         return error
-    text = RemoteError(f"the function raised {type(error).__name__}: {error}")
-    text.__cause__ = error
-    return text
+    text = "".join(traceback.format_exception_only(error)).strip()
+    replacement = RemoteError(f"the function raised {text}")
+    replacement.__cause__ = error
+    return replacement

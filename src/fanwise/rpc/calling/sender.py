@@ -105,17 +105,17 @@ class Sender:
             scope.check()
             watch = scope.add_child
 
-        def send_and_wait(link: Link, message: Message) -> tuple[Any, Link]:
+        def send_and_wait(link: Link, message: Message) -> Any:
             released = self._agent.begin_waiting()
             try:
-                return link.ask_on_credit(message, within_s=limit_s, watch=watch), link  # type: ignore[arg-type]  # `dumps` knows it
+                return link.ask_on_credit(message, within_s=limit_s, watch=watch)  # type: ignore[arg-type]  # `dumps` knows it
             finally:
                 if released:
                     self._agent.end_waiting()
 
         serialize = partial(self._serialize, to, invocation, "sync", limit_s, None, address)
-        answer, link = self._send(to, limit_s, serialize, send_and_wait)
-        return self._serializer.deserialize(answer, to.id, link).value
+        reply = self._send(to, limit_s, serialize, send_and_wait)
+        return self._serializer.deserialize(reply, to.id).value
 
     def stream(
         self,

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from ...base.errors import NotSendableError, WireError
-from ...links.link import Link
 from .. import allowed as allow_list
 from ..allowed import Allowed
 from ..devices import DeviceMaps, open_handle
@@ -45,7 +44,6 @@ class Deserialized(NamedTuple):
 
     value: Any
     autograd: Context | None = None
-    remote: Created | None = None
     has_references: bool = False
     window: tuple[int, int] | None = None  # of a stream
 
@@ -79,11 +77,6 @@ class Serializer:
         self._devices = devices or DeviceMaps({}, ())
         self._name_of = name_of
 
-    @property
-    def records_history(self) -> bool:
-        """True if this thread is in a context of distributed autograd."""
-        return self.autograd is not None and self.autograd.has_current
-
     def sends_plain_calls(self, to: int) -> bool:
         """Return True if calls on worker `to` are plain, because it or this worker has an allow-list."""
         return self.allowed is not None or to in self.plain_peers
@@ -96,7 +89,7 @@ class Serializer:
                 f"{worker} has an allow-list, so rpc.remote and actors cannot be used with it: call {name} by "
                 f"rpc_sync, rpc_async or stream"
             )
-        if self.records_history:
+        if self.autograd is not None and self.autograd.has_current:
             raise NotSendableError(
                 f"{worker} has an allow-list, so it takes no part in distributed autograd: call {name} outside of "
                 f"autograd.context()"
@@ -129,12 +122,7 @@ class Serializer:
                 extra = pack(Metadata(header, remote, forks, devices, window))
             share = None if devices is None or self._cuda_ipc is None else partial(self._cuda_ipc.share, to)
             message = compose(extra, tensors, data, buffers, call, share)
-            if keep_alive:
-                message = message._replace(keep_alive=tuple(keep_alive))
-            if forks or remote is not None:
-                fork_ids = [(fork.rref_id, fork.fork_id) for fork in forks]
-                message = message._replace(fork_ids=(*fork_ids, *([] if remote is None else [remote])))
-            return message
+            return message._replace(keep_alive=tuple(keep_alive)) if keep_alive else message
         except BaseException:
             if forks and self._references is not None:
                 self._references.on_unsent(forks)
@@ -163,8 +151,8 @@ class Serializer:
             moved.append(_move_to(tensor, device if caller is None else self._devices.map_reply(caller, device)))
         return moved
 
-    def deserialize(self, message: Message, sender: int, link: Link | None = None) -> Deserialized:
-        """Deserialize a message of worker `sender`, received over `link`. Unpickling may run user code."""
+    def deserialize(self, message: Message, sender: int) -> Deserialized:
+        """Deserialize a message of worker `sender`. Unpickling may run user code."""
         kind = message.head[0]
         if self.allowed is None:  # fast path for the two most common kinds
             if kind == BARE_REPLY:
@@ -179,14 +167,14 @@ class Serializer:
         if self.allowed is not None:
             raise WireError("received a pickle, which was not read because this worker has an allow-list.")
         extra, tensors, data, buffers = parse(message, open_handle)
-        header, remote, forks, devices, window = unpack(extra) if extra else EMPTY
+        header, _remote, forks, devices, window = unpack(extra) if extra else EMPTY
         if tensors and (devices is not None or self._devices.maps):
             tensors = self._move_tensors(tensors, devices, message, sender)
         if header is not None and self.autograd is not None:
             tensors = self.autograd.on_receive(sender, header, tensors)
         decode = pickling.decode if is_reply(message) else pickling.decode_call
         with self._references.receiving(forks) if self._references is not None and forks else nullcontext():
-            return Deserialized(decode(data, tensors, buffers), header, remote, bool(forks), window)
+            return Deserialized(decode(data, tensors, buffers), header, bool(forks), window)
 
     def roll_back(self, message: Message, to: int) -> None:
         """Release the contents of a message for worker `to` that was not sent. Not on a reading thread."""
@@ -196,7 +184,7 @@ class Serializer:
         if forks and self._references is not None:
             self._references.on_unsent(forks)
 
-    def discard(self, message: Message, link: Link | None) -> None:
+    def discard(self, message: Message) -> None:
         """Release the contents of a received message without deserializing it. Not on a reading thread."""
         if self.allowed is not None:
             return
@@ -204,7 +192,7 @@ class Serializer:
         if forks and self._references is not None:
             with self._references.receiving(forks):
                 pass
-        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch's  # type: ignore[no-untyped-call]  # torch's
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch's
             with suppress(RuntimeError):
                 parse(message, open_handle)  # so that the sender's memory is released
 

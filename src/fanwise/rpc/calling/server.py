@@ -128,10 +128,6 @@ class Server:
             if producer is not None:
                 self._producers.discard(producer)
 
-    def add_producer(self, producer: Producer) -> None:
-        with self._lock:
-            self._producers.add(producer)
-
     @property
     def num_streams(self) -> int:
         return len(self._producers)
@@ -210,7 +206,7 @@ class _Call:
         if request.when_answers_leave(partial(server._runners.call, self)):
             return
         try:
-            content = server._serializer.deserialize(request.method, self._sender.id, request.link)  # type: ignore[arg-type]  # Message
+            content = server._serializer.deserialize(request.method, self._sender.id)  # type: ignore[arg-type]  # Message
         except AttributeError as error:
             self.fail(RuntimeError(f"{error}. {_NOT_FOUND}"))
             return
@@ -229,7 +225,7 @@ class _Call:
         self._server.on_finished(None)
         try:
             self._keep(error)
-            self._server._serializer.discard(self._request.method, self._request.link)  # type: ignore[arg-type]  # Message
+            self._server._serializer.discard(self._request.method)  # type: ignore[arg-type]  # Message
         except FanwiseError:
             pass  # the link was lost, which also releases the contents
         finally:
@@ -243,41 +239,26 @@ class _Call:
         self._name = _name_of(content.value)
         if content.window is not None:
             function = partial(self._run_as_stream, Window(*content.window), function)
-        try:
-            value = self._call_function(function, args, kwargs)
-            if type(value) is DelayedReply:
-                value.future.add_done_callback(self._on_future_done)
-                return
-        except BaseException as error:
-            self.fail(error)
-            return
-        self._answer(value)
-
-    def _call_function(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Return the result of the function, or a `DelayedReply`."""
         self._request.taken_up()
         token = current_call.set(self)
         try:
             if self._scope is not None:
                 self._scope.check()  # canceled before it started
-            if self._autograd_context is None:
-                value = function(*args, **kwargs)
-                if type(value) is CoroutineType or hasattr(function, "_wrapped_async_rpc_function"):
-                    return self._wrap_result(function, value)
-                return value
             with self._server._serializer.entered(self._autograd_context):
-                return self._wrap_result(function, function(*args, **kwargs))
+                value = function(*args, **kwargs)
+                if hasattr(function, "_wrapped_async_rpc_function"):
+                    value = delayed_reply(self._name, value)
+                elif type(value) is CoroutineType:
+                    value = DelayedReply(self._server.coroutines.run(value))
         except BaseException as error:
-            raise as_exception(error)  # noqa: B904  # the same error, or caused by it
-        finally:
             current_call.reset(token)
-
-    def _wrap_result(self, function: Callable[..., Any], value: Any) -> Any:
-        if hasattr(function, "_wrapped_async_rpc_function"):
-            return delayed_reply(self._name, value)
-        if type(value) is CoroutineType:
-            return DelayedReply(self._server.coroutines.run(value))
-        return value
+            self.fail(error)
+            return
+        current_call.reset(token)
+        if type(value) is DelayedReply:
+            value.future.add_done_callback(self._on_future_done)
+        else:
+            self._answer(value)
 
     def _on_future_done(self, future: "Future[Any]") -> None:
         try:
@@ -300,7 +281,8 @@ class _Call:
         self._producer = producer = Producer(window, self, self.scope(), release_slot=waiting)
         if self.is_cancelled() or self._request.link.ending is not None:
             self.cancelled()  # perhaps before `_producer` was set
-        self._server.add_producer(producer)
+        with self._server._lock:
+            self._server._producers.add(producer)
         return producer.run(function(*args, **kwargs), self._name)
 
     def serialize_item(self, item: Any) -> Message:
@@ -332,11 +314,8 @@ class _Call:
         """Serialize a result or an item."""
         if self._is_plain:
             return allowed.encode_reply(value)
-        serializer = self._server._serializer
-        if self._autograd_context is None:
-            return serializer.serialize(value, self._sender.id)
-        with serializer.entered(self._autograd_context):
-            return serializer.serialize(value, self._sender.id)
+        with self._server._serializer.entered(self._autograd_context):
+            return self._server._serializer.serialize(value, self._sender.id)
 
     def _keep(self, error: Exception | None, value: object = None) -> None:
         """Set the value that stays on this worker, if the call creates one."""
@@ -362,8 +341,9 @@ class _Call:
 
     def fail(self, error: BaseException) -> None:
         """Reply with an error. The reply to a call that creates a value is None: the value is the error."""
+        sent = as_exception(error)
         if self.is_cancelled():
-            self._keep(as_exception(error))
+            self._keep(sent.with_traceback(None))
             self._finish_unanswered()
             return
         # As text: a log record with the exception would keep the frames of the function alive, and their references.
@@ -371,14 +351,14 @@ class _Call:
         description = f"{type(error).__name__}: {error}" if is_of_connection else traceback_of(error)
         _log.error("%s by worker %s failed\n%s", self._request.method, self._sender.name, description)
         if self._creation is not None:
-            self._keep(as_exception(error).with_traceback(None))
+            self._keep(sent.with_traceback(None))
             self._creation = None
             self._answer(None)
             return
         self._server.on_finished(self._producer)
         with contextlib.suppress(FanwiseError):  # the caller has disconnected
             try:
-                self._request.fail(as_exception(error))
+                self._request.fail(sent)
             except FanwiseError:
                 raise
             except BaseException as failure:  # raised by a method of the error

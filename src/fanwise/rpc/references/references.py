@@ -216,9 +216,10 @@ class References:
         That saves a fork. Returns its id, or None if it must be shared.
         """
         user, message = rref._user, pickling.encoding()
-        if user is None or message is None or message.keep_alive is None or not user.is_counted:
+        if user is None or message is None or message.keep_alive is None or not user.confirmed.done():
             return None
-        if rref._error is not None or user.fork.owner != self._key_of(message.to):
+        has_failed = user.error is not None or user.deleted or rref._error is not None
+        if has_failed or user.fork.owner != self._key_of(message.to):
             return None
         message.keep_alive.append(rref)
         return user.fork.rref_id
@@ -472,13 +473,12 @@ class References:
         """Return counts, under torch's names."""
         table = self._table
         with self._changed:
-            counts = {
-                "num_owner_rrefs": len(table.owned),
-                "num_pending_users": table.num_unconfirmed,
-                "num_pending_futures": table.num_undelivered,
-                "num_forks": table.num_forks,
+            return {
+                "num_owner_rrefs": str(len(table.owned)),
+                "num_pending_users": str(table.num_unconfirmed),
+                "num_pending_futures": str(table.num_undelivered),
+                "num_forks": str(table.num_forks),
             }
-        return {name: str(count) for name, count in counts.items()}
 
     def delete_all_user_and_unforked_owner_rrefs(self, timeout_s: float = _DELETE_S) -> None:
         """Release all references that this worker holds. Called by all workers when no call is open in the group.

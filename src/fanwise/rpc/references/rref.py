@@ -52,11 +52,6 @@ class UserState:
         self.deleted = False
         self.is_released = False
 
-    @property
-    def is_counted(self) -> bool:
-        """True if the owner keeps the value for this fork."""
-        return self.error is None and not self.deleted and self.confirmed.done()
-
     def confirm(self) -> None:
         """Set `confirmed`."""
         if not self.confirmed.done():
@@ -118,10 +113,7 @@ class RRef(Generic[T]):
     (True, True)
     """
 
-    __slots__ = (
-        *("__weakref__", "_creation", "_error", "_profiled", "_references", "_rref_id"),
-        *("_type", "_user", "_value"),
-    )
+    __slots__ = ("__weakref__", "_creation", "_error", "_references", "_rref_id", "_type", "_user", "_value")
 
     def __init__(self, value: T, type_hint: object = None) -> None:
         if not process.is_set():
@@ -141,7 +133,6 @@ class RRef(Generic[T]):
         self._error: Callable[[], Exception] | None = None
         self._creation: ValueFuture | None = None
         self._type: Future[type] | None = None
-        self._profiled: Future[Any] | None = None
 
     def __del__(self) -> None:
         user: UserState | None = getattr(self, "_user", None)
@@ -268,22 +259,9 @@ class RRef(Generic[T]):
             return future
         return self._creation
 
-    def _get_profiling_future(self) -> "Future[Any]":
-        if self._profiled is None:
-            raise RuntimeError("Profiling future has not been set for this RRef.")
-        return self._profiled
-
-    def _set_profiling_future(self, future: "Future[Any]") -> None:
-        self._profiled = future
-
     def _serialize(self) -> tuple[int]:
         """Return the index of this reference in the message that is being pickled. RuntimeError if none is."""
         return self._references.share(self)
-
-    @classmethod
-    def _deserialize(cls, data: tuple[int]) -> "RRef[Any]":
-        """Inverse of `_serialize`, in the message that is being unpickled."""
-        return _received(*data)
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise RuntimeError(NOT_IN_A_CALL)

@@ -80,8 +80,7 @@ class StreamReader:
         return result.item
 
     def deserialize(self, item: Message) -> object:
-        link = None if self._reply is None else self._reply.link
-        return self._agent.serializer.deserialize(item, self.to.id, link).value
+        return self._agent.serializer.deserialize(item, self.to.id).value
 
     def close(self, error: Exception | None = None) -> None:
         """Stop reading. Further reads raise `error`, or end the iteration if it is None."""

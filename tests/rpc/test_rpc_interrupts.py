@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -95,6 +96,14 @@ def interrupt_when(holds: Callable[[], bool]) -> None:
     threading.Thread(target=press).start()
 
 
+def main_thread_waits() -> bool:
+    """Return True if the main thread waits for an event."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    while frame is not None and frame.f_code.co_name != "wait_for_event":
+        frame = frame.f_back
+    return frame is not None
+
+
 def hear_after_an_interrupt(mark: Path, go: Path, is_first: bool) -> list[str]:
     """What a callback is told after this thread was interrupted in waiting. The first call waits for its link too."""
     heard: list[str] = []
@@ -103,7 +112,7 @@ def hear_after_an_interrupt(mark: Path, go: Path, is_first: bool) -> list[str]:
     told = threading.Event()
     future: Any = rpc.rpc_async("w1", mark_and_wait, (mark, go))
     future.then(lambda done: heard.append(done.wait())).add_done_callback(lambda _: told.set())
-    interrupt_when(lambda: bool(getattr(future._sent_call, "_has_waiter", False) if is_first else future._has_waiter))
+    interrupt_when(main_thread_waits if is_first else lambda: bool(future._has_waiter))
     try:
         future.wait()
     except KeyboardInterrupt:

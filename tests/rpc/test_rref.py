@@ -253,6 +253,24 @@ def test_what_a_lost_user_held_is_released(three: list[PlayedAgent]) -> None:
     HELD.clear()
 
 
+@pytest.mark.parametrize(("num_failures", "is_lost"), [(2, False), (100, True)])
+def test_an_owner_that_is_not_known_yet_is_asked_again_and_then_lost(
+    three: list[PlayedAgent], num_failures: int, is_lost: bool
+) -> None:
+    rref = remote(1, make, 7)
+    three[2].newcomers[1] = num_failures
+    ask(2, hold, rref)  # runs when worker 2 knows what has become of the reference
+    be(three[2])
+    if is_lost:
+        with pytest.raises(OwnerLostError):
+            HELD[0].to_here()
+    else:
+        assert HELD[0].to_here() == 7
+    be(three[0])
+    three[2].newcomers.clear()
+    HELD.clear()
+
+
 def test_methods_are_called_where_the_object_lives(three: list[PlayedAgent]) -> None:
     rref = remote(1, Counter, 7)
     assert rref.rpc_sync().add() == 8

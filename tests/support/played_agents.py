@@ -38,7 +38,8 @@ class PlayedAgent:
     """What `References` asks of an agent.
 
     `late`: calls that create are kept back until the test makes them, and fail before. `creations`: what calls that
-    create return; none of them is made.
+    create return; none of them is made. `newcomers`: workers that this one does not know yet, and how
+    many messages to them fail.
     """
 
     def __init__(self, agents_by_id: dict[int, "PlayedAgent"], id: int, incarnation: int) -> None:
@@ -48,6 +49,7 @@ class PlayedAgent:
         self.late: list[Callable[[], object]] | None = None
         self.creations: Future[Any] | None = None
         self.has_left = False
+        self.newcomers: dict[int, int] = {}
         self.group = SimpleNamespace(
             on_event=[], members=self.members, former={}, fenced=None, ending=SimpleNamespace(is_set=False)
         )
@@ -59,7 +61,7 @@ class PlayedAgent:
         self.serializer = Serializer(references=self.references)
 
     def members(self) -> dict[int, Member]:
-        return {id: agent.member for id, agent in self._all.items()}
+        return {id: agent.member for id, agent in self._all.items() if id not in self.newcomers}
 
     def workers(self) -> list[WorkerInfo]:
         return [agent.info for agent in self._all.values()]
@@ -77,6 +79,11 @@ class PlayedAgent:
         return nullcontext()
 
     def request(self, to: int, method: str, *args: object) -> "Future[Any]":
+        if to in self.newcomers:
+            self.newcomers[to] -= 1
+            if not self.newcomers[to]:
+                del self.newcomers[to]
+            return failed_with(WorkerLostError(f"worker {to} is not in the group."))
         if to not in self._all or self._all[to].has_left:
             return failed_with(WorkerLostError(f"worker {to} is gone."))
         return done_with(self._all[to]._handlers[method](self.info, *pickle.loads(pickle.dumps(args))))

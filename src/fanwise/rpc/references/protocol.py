@@ -50,7 +50,7 @@ class CreationFailed:
 
 @dataclass(frozen=True, slots=True)
 class FlushRequest:
-    """To all workers: accept nothing more from `lost` and `lost_before`; reply when all forks of them are confirmed.
+    """Request to all workers: accept nothing more from lost workers, and reply when all forks of them are confirmed.
 
     `lost_before`: workers that the receiver may not know to be lost.
     """

@@ -195,10 +195,8 @@ class References:
         else:
             fork = Fork(user.fork.rref_id, self.new_id(), user.fork.owner, me)
             self._apply(self._table.fork, user.fork.fork_id, fork, to)
-            try:
-                user.check(
-                    "call fork an UserRRef"
-                )  # again: if its creation has just failed, no receiver would learn it
+            try:  # again, because no receiver would learn that its creation has just failed
+                user.check("call fork an UserRRef")
             except Exception:
                 self.on_unsent([fork])
                 raise
@@ -211,9 +209,9 @@ class References:
         return self._table.share(fork, to)
 
     def keep_until_reply(self, rref: RRef[Any]) -> GlobalId | None:
-        """Keep a reference alive until the reply to the call that this thread pickles, if it goes to its owner.
+        """Return the id of a reference that this thread sends to its owner in a call, and keep it until the reply.
 
-        That saves a fork. Returns its id, or None if it must be shared.
+        Saves a fork. Returns None if the reference must be shared.
         """
         user, message = rref._user, pickling.encoding()
         if user is None or message is None or message.keep_alive is None or not user.confirmed.done():

@@ -71,11 +71,7 @@ class Sender:
         parent = scope if remote is None else None  # a remote value is released by its references
 
         def send(link: Link, message: Message) -> Call[Any]:
-            reply = self._send_on_credit(link, message, limit_s, scope)
-            call = CallFuture(self._agent, reply, to, limit_s)
-            if parent is not None:
-                parent.add_child(reply)
-            return call
+            return CallFuture(self._agent, self._send_on_credit(link, message, limit_s, scope, parent), to, limit_s)
 
         def queue(message: Message) -> Call[Any] | None:
             call = QueuedCall(self._agent, message, to, limit_s)
@@ -135,10 +131,7 @@ class Sender:
         reader = StreamReader(self._agent, to, window_size, is_of_call=scope is not None)
 
         def send(link: Link, message: Message) -> Reply:
-            reply = self._send_on_credit(link, message, limit_s, scope, on_item=reader.on_item)
-            if scope is not None:
-                scope.add_child(reply)
-            return reply
+            return self._send_on_credit(link, message, limit_s, scope, scope, on_item=reader.on_item)
 
         serialize = partial(self._serialize, to, invocation, "stream", limit_s, window=window_size)
         reply = self._send(to, limit_s, serialize, send)
@@ -181,10 +174,10 @@ class Sender:
                 link = link or self._wait_for_queue(to, message, limit_s)
                 return send(link, message)
             except NeverSent:
-                self._roll_back(message, to)
+                self._serializer.roll_back(message, to.id)
             except BaseException as error:
                 if link is None or was_never_sent(error):
-                    self._roll_back(message, to)
+                    self._serializer.roll_back(message, to.id)
                 if not isinstance(error, FanwiseError) or isinstance(error, WindowFullError):
                     raise
                 cancellation.check()
@@ -204,9 +197,10 @@ class Sender:
         message: Message,
         limit_s: float | None,
         scope: cancellation.Scope | None,
+        parent: cancellation.Scope | None,
         on_item: Callable[[Message, int], None] | None = None,
     ) -> Reply:
-        """Send a call when the peer has room for it."""
+        """Send a call when the peer has room for it. `scope` cancels the wait for that, and `parent` the call."""
         reply = link.call_on_credit(
             message,  # type: ignore[arg-type]  # `dumps` knows it
             deadline_s=limit_s,
@@ -215,15 +209,9 @@ class Sender:
             on_item=on_item,
         )
         keep_alive_until(reply, message)
+        if parent is not None:
+            parent.add_child(reply)
         return reply
-
-    def _roll_back(self, message: Message, to: WorkerInfo) -> None:
-        """Release the references of a message that was not sent."""
-        roll_back = partial(self._serializer.roll_back, message, to.id)
-        if self._agent.may_wait():
-            roll_back()
-        else:
-            self._agent.outside(roll_back)
 
     def _wait_for_queue(self, to: WorkerInfo, message: Message, limit_s: float | None) -> Link:
         """Wait on this thread until the queued calls are sent, because the queue of calls is full."""

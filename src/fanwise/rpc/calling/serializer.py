@@ -177,7 +177,7 @@ class Serializer:
             return Deserialized(decode(data, tensors, buffers), header, bool(forks), window)
 
     def roll_back(self, message: Message, to: int) -> None:
-        """Release the contents of a message for worker `to` that was not sent. Not on a reading thread."""
+        """Release the contents of a message for worker `to` that was not sent. Does not block."""
         header, _remote, forks, *_ = unpack(metadata_of(message))
         if header is not None and self.autograd is not None:
             self.autograd.unsent(header)

@@ -235,8 +235,16 @@ class RefTable:
         self._undelivered.pop(worker, None)
         for requesters in self._requesters.values():
             requesters.discard(worker)
-        self._fail_forks_of(worker)
-        self._fail_values_from(worker)
+        for fork_id in [fork_id for fork_id, fork in self.user_forks.items() if fork.owner == worker]:
+            for child in self.user_forks.pop(fork_id).children:
+                del self._parent_of[child]
+            self._actions.append(FailFork(fork_id, worker))
+        for fork_id in [fork_id for fork_id, creator in self._canceled.items() if creator == worker]:
+            del self._canceled[fork_id]
+        for rref_id, owned in list(self.owned.items()):
+            if rref_id.creator == worker:
+                self._fail_value(rref_id, owned, worker, "died")
+                self._free_unused(rref_id)
         if self._holds_something(worker):
             self._begin_flush(worker, alive)
         self._reply_to_flushes()
@@ -364,20 +372,6 @@ class RefTable:
             self._actions.append(FreeValue(rref_id))
 
     # -- lost workers ----------------------------------------------------------------------------------------------
-
-    def _fail_forks_of(self, owner: WorkerKey) -> None:
-        for fork_id in [fork_id for fork_id, fork in self.user_forks.items() if fork.owner == owner]:
-            for child in self.user_forks.pop(fork_id).children:
-                del self._parent_of[child]
-            self._actions.append(FailFork(fork_id, owner))
-
-    def _fail_values_from(self, creator: WorkerKey) -> None:
-        for fork_id in [fork_id for fork_id, worker in self._canceled.items() if worker == creator]:
-            del self._canceled[fork_id]
-        for rref_id, owned in list(self.owned.items()):
-            if rref_id.creator == creator:
-                self._fail_value(rref_id, owned, creator, "died")
-                self._free_unused(rref_id)
 
     def _holds_something(self, worker: WorkerKey) -> bool:
         return (

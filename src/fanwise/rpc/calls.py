@@ -61,11 +61,7 @@ def _check_args(function: object, args: object) -> None:
 
 
 def rpc_sync(
-    to: To,
-    func: Callable[..., Any],
-    args: Args = None,
-    kwargs: Kwargs = None,
-    timeout: float = UNSET_RPC_TIMEOUT,
+    to: To, func: Callable[..., Any], args: Args = None, kwargs: Kwargs = None, timeout: float = UNSET_RPC_TIMEOUT
 ) -> Any:
     """Run `func(*args, **kwargs)` on worker `to`, wait, and return its result.
 
@@ -88,11 +84,7 @@ def rpc_sync(
 
 
 def rpc_async(
-    to: To,
-    func: Callable[..., Any],
-    args: Args = None,
-    kwargs: Kwargs = None,
-    timeout: float = UNSET_RPC_TIMEOUT,
+    to: To, func: Callable[..., Any], args: Args = None, kwargs: Kwargs = None, timeout: float = UNSET_RPC_TIMEOUT
 ) -> Call[Any]:
     """As `rpc_sync`, but return a `torch.futures.Future` at once. It can be canceled, and awaited in a coroutine.
 

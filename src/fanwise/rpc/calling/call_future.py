@@ -227,11 +227,7 @@ class QueuedRequest:
 def keep_alive_until(reply: Reply, message: Message) -> None:
     """Keep references in a call alive until the reply."""
     if message.keep_alive:
-        reply.add_done_callback(partial(_release, message.keep_alive))
-
-
-def _release(_keep_alive: object, _reply: Reply) -> None:
-    """Drop the references, with the callback."""
+        reply.add_done_callback(lambda _, keep_alive=message.keep_alive: None)  # type: ignore[misc]
 
 
 def call_error(error: Exception, to: WorkerInfo, limit_s: float | None, *, closed: bool) -> Exception:

@@ -19,13 +19,7 @@ _BY_NAME = "Functions and classes are sent by name: define them at the top of a 
 
 
 def explain_error(
-    error: Exception,
-    call: Invocation,
-    name: str,
-    to: str,
-    *,
-    encode: Callable[[object], object],
-    hint: str = _BY_NAME,
+    error: Exception, call: Invocation, name: str, to: str, *, encode: Callable[[object], object], hint: str = _BY_NAME
 ) -> Exception:
     """Return the error to raise if a call on worker `to` cannot be serialized.
 

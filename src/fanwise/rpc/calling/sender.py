@@ -86,12 +86,7 @@ class Sender:
         return self._send(to, limit_s, serialize, send, queue=queue, fail=ChainedCall.failed)
 
     def call_sync(
-        self,
-        to: WorkerInfo,
-        invocation: Invocation,
-        *,
-        timeout_s: float,
-        address: Address | None = None,
+        self, to: WorkerInfo, invocation: Invocation, *, timeout_s: float, address: Address | None = None
     ) -> Any:
         """As `call`, and wait. The calling thread reads the reply itself."""
         limit_s = self._time_limit(timeout_s)
@@ -114,12 +109,7 @@ class Sender:
         return self._serializer.deserialize(reply, to.id).value
 
     def stream(
-        self,
-        to: WorkerInfo,
-        invocation: Invocation,
-        *,
-        timeout_s: float,
-        window: tuple[int, int],
+        self, to: WorkerInfo, invocation: Invocation, *, timeout_s: float, window: tuple[int, int]
     ) -> Stream[Any]:
         """Run a function on `to` and return its items. `timeout_s` applies to each item, as in `call`.
 
@@ -158,12 +148,11 @@ class Sender:
             queue: returns None if the queue is full. Then, and without it, this thread waits for the link.
             fail: returns the result for an error of the link or the worker. Without it the error is raised.
         """
-        connections = self._connections
         while True:
             try:  # before serializing, because a message must be sent or rolled back
-                link = connections.get_open(to.id)
+                link = self._connections.get_open(to.id)
                 if link is None:
-                    link = connections.get_without_waiting(to.id) if queue else self._open_link(to, limit_s)
+                    link = self._connections.get_without_waiting(to.id) if queue else self._open_link(to, limit_s)
             except FanwiseError as error:
                 return self._failed(error, to, limit_s, fail)
             message = serialize()

@@ -17,7 +17,7 @@ import torch
 from ...base.errors import NotSendableError, WireError
 from .. import allowed as allow_list
 from ..allowed import Allowed
-from ..devices import DeviceMaps, open_handle
+from ..devices import CudaIpc, DeviceMaps, open_handle
 from ..messages import pickling
 from ..messages.ids import Created, Fork
 from ..messages.messages import (
@@ -35,7 +35,6 @@ from ..messages.metadata import EMPTY, Context, Metadata, pack, unpack
 
 if TYPE_CHECKING:
     from ..autograd.service import Service
-    from ..devices import CudaIpc
     from ..references.references import References
 
 
@@ -64,7 +63,7 @@ class Serializer:
         self,
         *,
         references: "References | None" = None,
-        cuda_ipc: "CudaIpc | None" = None,
+        cuda_ipc: CudaIpc | None = None,
         allowed: Allowed | None = None,
         devices: DeviceMaps | None = None,
         name_of: Callable[[int], str] = str,

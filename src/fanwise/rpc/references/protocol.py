@@ -79,8 +79,7 @@ class Batch:
 
 
 control_codec.register(
-    *(Batch, ForkRequest, ChildAccepted, Release, CreationFailed, FlushRequest, FlushReply),
-    first_code=16,
+    *(Batch, ForkRequest, ChildAccepted, Release, CreationFailed, FlushRequest, FlushReply), first_code=16
 )
 
 # -- actions -----------------------------------------------------------------------------------------------------------

@@ -86,12 +86,7 @@ class References:
     # -- creating --------------------------------------------------------------------------------------------------
 
     def remote(
-        self,
-        to: WorkerInfo,
-        invocation: Invocation,
-        *,
-        timeout_s: float,
-        address: Address | None = None,
+        self, to: WorkerInfo, invocation: Invocation, *, timeout_s: float, address: Address | None = None
     ) -> RRef[Any]:
         """Run a function on `to` and keep the value there. Raises what sending a call raises.
 

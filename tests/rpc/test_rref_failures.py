@@ -161,7 +161,7 @@ def test_a_reference_whose_creation_fails_while_it_is_handed_on_is_not_handed_on
         made.set_exception(DeadlineExceeded("the call still waited for its link"))
         return new_id()
 
-    three[0].references.new_id = just_then  # between the look at the reference and the table's  # type: ignore[method-assign]
+    three[0].references.new_id = just_then  # type: ignore[method-assign]  # between two checks of the reference
     with pytest.raises(DeadlineExceeded, match=TIMED_OUT):
         ask(2, make, rref)
     del rref

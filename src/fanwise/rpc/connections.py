@@ -83,7 +83,6 @@ class Connections:
         self._closing = threading.Event()
         self.routes = Routes(hub)
         self.get_open = self.routes.get_open
-        self.withdraw = self.routes.withdraw
         self._lock = threading.Lock()
         self._links: dict[int, list[Link]] = {}  # all links to each incarnation
         self._lost: dict[int, str] = {}  # why incarnations were lost that the group has not removed yet

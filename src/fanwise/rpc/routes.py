@@ -151,16 +151,6 @@ class Routes:
             self._timer.set(call.deadline_s + _SLACK_S)
         return "first" if is_first else "queued"
 
-    def withdraw(self, id: int, call: QueuedItem) -> bool:
-        """Remove a queued call. Return False if it was sent, is being sent or has failed."""
-        with self._lock:
-            queue = self._queues.get(id)
-            if queue is None or call not in queue.calls:
-                return False
-            queue.calls.remove(call)
-            queue.num_bytes -= call.num_bytes
-            return True
-
     def is_awaited(self, id: int) -> bool:
         """Return True if calls to worker `id` are queued."""
         return id in self._queues

@@ -27,7 +27,7 @@ from ...base.errors import FanwiseError, WireError
 from ...links.link import Link
 from ...tensor import from_wire, to_wire
 from ...tensor.with_torch.reducing import SPARSE, in_order_of_memory, rebuild_sparse, rebuild_strided
-from .ids import Created, GlobalId
+from .ids import Created
 from .metadata import ADDRESS_BYTES, Address, creation_in, pack_address, unpack_address
 from .packing import PACKED_FROM, pack, size_of_rows, unpack
 from .records import control_codec
@@ -55,7 +55,6 @@ class Message(NamedTuple):
 
     Attributes:
         name: for error messages.
-        fork_ids: ids of the references and forks in a message of this worker.
         address: address of a call to an actor.
         keep_alive: references to values of the callee, which the caller keeps until the reply.
     """
@@ -63,7 +62,6 @@ class Message(NamedTuple):
     head: Buffer
     buffers: Sequence[memoryview]
     name: str
-    fork_ids: tuple[tuple[GlobalId, GlobalId], ...] = ()
     address: Address | None = None
     keep_alive: tuple[Any, ...] = ()
 

@@ -12,7 +12,7 @@ from fanwise.rpc.membership.coordinator import Action, StartTimer
 from fanwise.rpc.membership.coordinator_server import EVENTS
 from fanwise.rpc.messages.records import control_codec
 
-NAMES_MAX = 48
+NAMES_MAX = 45
 
 
 def test_there_are_few_kinds_of_messages() -> None:

@@ -14,8 +14,8 @@ import pytest
 from program_runs import Finished
 from recorded_search import RecordedSearch
 
+from fanwise.board.experiments import Home
 from fanwise.board.views import VIEWS, summary
-from fanwise.board.watching import Home
 from fanwise.cli.app import main
 from fanwise.plot import workers
 from fanwise.tune import StoppingCriterion, load_experiment
@@ -330,6 +330,6 @@ def test_every_place_gives_the_same_utilization_of_a_resumed_search(place: Place
     words = "83.3 % (start-up 0.0 %, idle 16.7 %)"
     assert f"worker utilization: {words}\n" in place.typed("show", "twice").out
     assert f"worker utilization {words}" in workers(experiment.search_data()).axes[0].get_title(loc="left")
-    watched = Home(place.home).watched("twice")
-    assert VIEWS["workers"](watched.look())["shares"]["busy"] == pytest.approx(share)
-    assert summary(watched.look())["utilization"] == pytest.approx(share)
+    state = Home(place.home).experiment("twice").state()
+    assert VIEWS["workers"](state)["shares"]["busy"] == pytest.approx(share)
+    assert summary(state)["utilization"] == pytest.approx(share)

@@ -115,7 +115,7 @@ async function curves() {
       ...(data.bins && over === "t" ? band(data.bins) : []),
       ...groups.map((group, index) => ({
         x: group.x, y: group.y, customdata: group.about, mode: hasMarkers ? "lines+markers" : "lines", opacity: strength, connectgaps: false,
-        line: { color: color(`c${index}`), width: drawn > 60 ? 1 : 1.5 }, marker: { size: drawn > 30 ? 2 : 4, color: color(`c${index}`) },
+        line: { color: color(`c${index}`), width: drawn > 60 ? 1 : 1.5 }, marker: { size: drawn > 30 ? 3 : 4, color: color(`c${index}`) },
         hovertemplate: "trial %{customdata[0]}, report %{customdata[1]}<br>%{y:.5g}<br>%{customdata[2]}<extra></extra>",
       })),
       { x: alone.map((one) => one[over][0]), y: alone.map((one) => one.v[0]), customdata: alone.map((one) => [one.trial, 1, one.status]), mode: "markers",
@@ -172,7 +172,7 @@ async function workers() {
     }),
     layout: {
       barmode: "overlay", bargap: 0.25, showlegend: true, legend: { orientation: "h", y: 1.01, yanchor: "bottom" }, margin: { l: 54, r: 14, t: 34, b: 42 },
-      xaxis: { title: { text: "seconds" } },
+      xaxis: { title: { text: "seconds since the first worker was ready" }, rangemode: "tozero" },
       yaxis: { title: { text: "worker" }, autorange: "reversed", dtick: Math.ceil(data.n_workers / 16), zeroline: false },
     },
   }), go);
@@ -280,7 +280,7 @@ async function parallel(data) {
 }
 
 const axisName = (letter, index) => `${letter}axis${index ? index + 1 : ""}`;
-const ticks = (axis) => ({ range: [-0.05, 1.05], tickvals: axis.ticks.map(([place]) => place), ticktext: axis.ticks.map(([, text]) => plain(text)) });
+const ticks = (axis) => ({ zeroline: false, range: [-0.05, 1.05], tickvals: axis.ticks.map(([place]) => place), ticktext: axis.ticks.map(([, text]) => plain(text)) });
 
 async function slices(data) {
   const columns = Math.min(data.axes.length, innerWidth < 640 ? 1 : 3), rows = Math.ceil(data.axes.length / Math.max(1, columns));
@@ -301,13 +301,13 @@ async function slices(data) {
   }), go);
 }
 
-/** Interpolates the values at points of the unit square on a grid, by the inverse of the cubed distance. */
-function interpolated(points, size) {
+/** Returns a grid on the unit square with means of the values of points, weighted by a Gaussian of the distance. */
+function smoothed(points, size) {
   const places = Array.from({ length: size }, (_, index) => index / (size - 1));
   return [places, places.map((y) => places.map((x) => {
     let sum = 0, weights = 0;
     for (const point of points) {
-      const weight = 1 / (Math.hypot(point.x - x, point.y - y) + 0.01) ** 3;
+      const weight = Math.exp(-60 * ((point.x - x) ** 2 + (point.y - y) ** 2)) + 1e-12;
       sum += weight * point.z;
       weights += weight;
     }
@@ -323,7 +323,7 @@ async function contour(data) {
   const height = (value) => (isLog ? Math.log10(limited(value)) : limited(value));
   const points = data.lines.filter((line) => line.positions[x] !== null && line.positions[y] !== null)
     .map((line) => ({ x: line.positions[x], y: line.positions[y], z: height(line.value), line }));
-  const [places, z] = interpolated(points, 40);
+  const [places, z] = smoothed(points, 40);
   await draw($("contour"), () => ({
     traces: [
       { type: "contour", x: places, y: places, z, colorscale: "Viridis", reversescale: data.mode === "max", contours: { coloring: "heatmap" }, line: { width: 0.5 },

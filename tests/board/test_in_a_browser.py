@@ -27,6 +27,7 @@ from fanwise.board.experiments import Home
 from fanwise.board.serving import open_board
 from fanwise.board.with_uvicorn import Server
 from fanwise.testing import within
+from fanwise.tune.experiment import Experiment
 from fanwise.tune.record.event_file import read_events
 from fanwise.tune.record.log import Record
 from fanwise.tune.record.overview import read_search
@@ -286,6 +287,28 @@ def test_markup_in_any_text_stays_text_on_every_page(tmp_path: Path, page: "Page
         page.locator("#curve .main-svg").first.wait_for()
         assert "taken" not in (page.title(), page.evaluate("document.title"))
         assert page.locator("img, main script").count() == 0
+
+
+@pytest.mark.usefixtures("fonts")
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 390)])
+def test_a_report_opens_from_disk_without_a_network(
+    tmp_path: Path, chromium: "Browser", scheme: str, width: int
+) -> None:
+    write_attack(tmp_path)
+    Experiment(tmp_path / "attack").report(tmp_path / "report.html")
+    context = chromium.new_context(offline=True, color_scheme=scheme, viewport={"width": width, "height": 800})
+    page = context.new_page()
+    requests: list[str] = []
+    page.on("request", lambda request: requests.append(request.url))
+    page.goto(f"file://{tmp_path}/report.html")
+    playwright.expect(page.locator("h1")).to_contain_text(ATTACK)
+    assert page.locator("svg").count() >= 4 and page.locator("script, img").count() == 0
+    assert page.locator("tbody tr").count() == 12
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert [url for url in requests if not url.startswith(("file:", "data:"))] == []
+    background = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert background == {"light": "rgb(246, 247, 249)", "dark": "rgb(15, 19, 23)"}[scheme]
+    context.close()
 
 
 def test_tabs_follow_the_arrow_keys_and_the_filter_the_slash(tmp_path: Path, page: "Page") -> None:

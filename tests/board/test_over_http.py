@@ -192,16 +192,6 @@ def first(board: Served, path: str) -> Any:
         return next(said)
 
 
-def known_importance(board: Served) -> Any:
-    answer = board.ask("/api/experiments/old/importance").json
-    return answer if answer["state"] == "known" else None
-
-
-def refusal(board: Served, path: str) -> str | None:
-    answer = board.ask(path)
-    return None if answer.status == 200 else str(answer.json["error"])
-
-
 # -- what it shows ---------------------------------------------------------------------------------------------------
 
 
@@ -320,8 +310,8 @@ def test_every_view_of_a_search(board: Served, home: Path) -> None:
     assert (rung["arrived"], rung["continued"]) == (12, 0)
     parallel = board.ask("/api/experiments/old/hyperparameters").json
     assert [axis["name"] for axis in parallel["axes"]] == ["lr", "kind"] and len(parallel["lines"]) == 12
-    known = within(60.0, lambda: known_importance(board), "the importances are known")
-    assert {bar["name"] for bar in known["bars"]} == {"lr", "kind"}
+    importance = board.ask("/api/experiments/old/importance").json
+    assert {bar["name"] for bar in importance["bars"]} == {"lr", "kind"}
     assert board.ask("/api/experiments/old/front").status == 400
     assert "2 to 4 objectives" in board.ask("/api/experiments/old/front").json["error"]
     assert board.ask("/api/experiments/old/other").status == 404
@@ -359,8 +349,8 @@ def test_several_objectives_have_a_front(board: Served, home: Path) -> None:
 
 def test_importances_of_too_few_trials_are_refused_with_the_number_it_takes(board: Served, recorded: Recorded) -> None:
     write_trials(recorded("live"), 2)
-    refused = within(60.0, lambda: refusal(board, "/api/experiments/live/importance"), "it is refused")
-    assert "at least 10 trials" in refused
+    answer = board.ask("/api/experiments/live/importance")
+    assert answer.status == 400 and "at least 10 trials" in answer.json["error"]
 
 
 def test_the_table_is_sorted_filtered_and_cut(board: Served, recorded: Recorded) -> None:

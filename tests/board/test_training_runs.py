@@ -11,12 +11,12 @@ from fanwise.links.status_files import Status
 
 def test_a_run_counts_the_ranks_that_are_left() -> None:
     (line,) = list_runs([run_status()])
-    assert (line["name"], line["host"], line["world_size"], line["num_devices"]) == ("train", "node7", 1, 2)
+    assert (line["name"], line["host"], line["world_size"], line["pid"]) == ("train", "node7", 1, 4711)
 
 
 def test_the_newest_run_comes_first() -> None:
-    old, new = run_status("run-1-a", elapsed_s=50.0), run_status("run-2-b", elapsed_s=1.0)
-    assert [run["key"] for run in list_runs([old, new])] == ["run-2-b", "run-1-a"]
+    old, new = run_status(name="old", elapsed_s=50.0), run_status(name="new", elapsed_s=1.0)
+    assert [run["name"] for run in list_runs([old, new])] == ["new", "old"]
 
 
 @pytest.mark.parametrize(
@@ -24,13 +24,12 @@ def test_the_newest_run_comes_first() -> None:
     [
         {"ranks": 3},
         {"elapsed_s": "long"},
-        {"devices": None},
         {"ranks": [{}]},
     ],
 )
 def test_a_status_of_another_form_is_left_out(changes: dict[str, Any]) -> None:
-    statuses = [run_status("run-2-b", **changes), run_status()]
-    assert [run["key"] for run in list_runs(statuses)] == ["run-1-a"]
+    statuses = [run_status(name="other", **changes), run_status()]
+    assert [run["name"] for run in list_runs(statuses)] == ["train"]
 
 
 def test_other_kinds_of_status_are_left_out() -> None:

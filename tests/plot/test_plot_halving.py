@@ -106,19 +106,13 @@ def test_time_is_counted_from_the_first_ready_worker() -> None:
     spans = [Span(0, 0, 0.5, 3.0, 9.0, 9.5, "Completed", 6.0), Span(1, 1, 0.5, None, None, None, "InProgress")]
     points = [ReportPoint(0, 4.0, 1, 0.5, 7.0, "STOP")]
     search = SearchData("s", "error", "max", 2, True, points, spans, 3.0, 8.0, 10.0, "epoch")
-    assert from_first_objective(search) == SearchData(
-        "s",
-        "error",
-        "max",
-        2,
-        True,
-        [ReportPoint(0, 1.0, 1, 0.5, 7.0, "STOP")],
-        [Span(0, 0, 0.0, 0.0, 6.0, 6.5, "Completed", 6.0), Span(1, 1, 0.0, None, None, None, "InProgress")],
-        0.0,
-        5.0,
-        7.0,
-        "epoch",
-    )
+    moved = from_first_objective(search)
+    assert list(moved.reports) == [ReportPoint(0, 1.0, 1, 0.5, 7.0, "STOP")]
+    assert moved.spans == [
+        Span(0, 0, 0.0, 0.0, 6.0, 6.5, "Completed", 6.0),
+        Span(1, 1, 0.0, None, None, None, "InProgress"),
+    ]
+    assert (moved.first_objective_s, moved.stop_s, moved.last_s) == (0.0, 5.0, 7.0)
 
 
 def test_before_any_worker_is_ready_time_is_that_of_the_search() -> None:

@@ -1,8 +1,7 @@
 """The experiments of a folder, for the pages of the board.
 
-    Home(folder) --listing--------> a line for each experiment, also for those that cannot be read
-                 --training_runs--> training runs on this machine
-                 --experiment-----> CachedExperiment --summary, view, trials, trial--> JSON values
+    Home(folder) --listing----> a line for each experiment, also for those that cannot be read
+                 --experiment-> CachedExperiment --summary, view, trials, trial--> JSON values
 
 All pages of an experiment share one `CachedExperiment`, which reads only new events and computes each view once per
 state. Everything here blocks, and is called from threads. Records are opened read-only. They may be from other people,
@@ -21,7 +20,6 @@ from ..base.errors import NotInstalled, RecordError
 from ..base.plain_json import json_bytes
 from ..base.text import printable, printable_line
 from ..base.tracebacks import of_the_user
-from ..links.status_files import statuses
 from ..pool.output import tail
 from ..tune.experiment import Experiment
 from ..tune.plot_data import search_data
@@ -29,7 +27,6 @@ from ..tune.record.event_file import EVENTS_NAME, META_NAME, SUMMARY_NAME
 from ..tune.record.names import output_files
 from ..tune.record.overview import Overview, SearchReader, overview_of
 from ..tune.stopping import StoppingCriterion
-from .training_runs import list_runs
 from .views import VIEWS, ExperimentState, Json, importance, summary, trial_detail, trial_rows
 
 _MAX_CACHED = 6  # a long record takes 100 MB
@@ -69,10 +66,6 @@ class Home:
             self._lines = {name: line for name, line in self._lines.items() if name in names}
         lines = [self._line(name) for name in names]
         return sorted(lines, key=lambda line: (line["state"] != "running", -line["changed_s"], line["name"]))
-
-    def training_runs(self) -> list[Json]:
-        """Return the training runs of this user on this machine."""
-        return list_runs(statuses())
 
     def _line(self, name: str) -> Json:
         """Return the line of an experiment. Unless it is running, the line is reused until its files change."""
@@ -135,8 +128,8 @@ class CachedExperiment:
         self._state: ExperimentState | None = None
         self._refreshed_at_s = self._next_refresh_s = self._busy_s = 0.0
         self._views: dict[str, tuple[object, Any]] = {}  # {name: (version, value)}
-        self._importance: tuple[object, Json | ValueError] | None = None  # (version, value)
-        self._is_computing_importance = False
+        self._importance_lock = threading.Lock()
+        self._importance: tuple[object, bytes | ValueError] | None = None  # (version, result)
         self._next_importance_s = 0.0
 
     def state(self) -> ExperimentState:
@@ -197,7 +190,7 @@ class CachedExperiment:
             ValueError: this experiment does not have the view. The message says why.
         """
         if name == "importance":
-            return json_bytes(self.importance())
+            return self.importance()
         if name not in VIEWS:
             raise NotFound(f"there is no view {name!r}; there are {', '.join(VIEWS)} and importance")
         with self._lock:
@@ -213,39 +206,27 @@ class CachedExperiment:
         value: _T = cached[1]
         return value
 
-    def importance(self) -> Json:
-        """Return the latest importances. A thread computes new ones if trials have ended since.
+    def importance(self) -> bytes:
+        """Return the importances as JSON. They are computed again if trials have ended since, but not all the time.
 
         Raises:
             ValueError: too few trials have a result. The message says how many are needed.
         """
-        with self._lock:
-            state, known = self.state(), self._importance
+        with self._importance_lock:
+            state, cached, started_s = self.state(), self._importance, time.monotonic()
             version = (sum(state.history.num_ended.values()), state.state)
-            is_due = time.monotonic() >= self._next_importance_s and not self._is_computing_importance
-            if (known is None or known[0] != version) and is_due:
-                self._is_computing_importance = True
-                threading.Thread(
-                    target=self._compute_importance, args=(version,), name="board importance", daemon=True
-                ).start()
-            if known is None:
-                return {"state": "computing"}
-        if isinstance(known[1], ValueError):
-            raise known[1]
-        return {"state": "known", **known[1]}
-
-    def _compute_importance(self, version: object) -> None:
-        started_s = time.monotonic()
-        result: Json | ValueError
-        try:
-            result = importance(Experiment(self.folder))  # a reader of its own, so that no page has to wait
-        except (ValueError, RecordError, NotInstalled) as error:
-            result = ValueError(str(error))
-        ended_s = time.monotonic()
-        with self._lock:
-            self._importance = (version, result)
-            self._is_computing_importance = False
-            self._next_importance_s = ended_s + _IMPORTANCE_REST_FACTOR * (ended_s - started_s)
+            if cached is None or (cached[0] != version and started_s >= self._next_importance_s):
+                result: bytes | ValueError
+                try:
+                    result = json_bytes(importance(Experiment(self.folder)))  # does not block other views
+                except (ValueError, NotInstalled) as error:
+                    result = ValueError(str(error))
+                self._importance = cached = (version, result)
+                ended_s = time.monotonic()
+                self._next_importance_s = ended_s + _IMPORTANCE_REST_FACTOR * (ended_s - started_s)
+        if isinstance(cached[1], ValueError):
+            raise cached[1]
+        return cached[1]
 
     def trials(self, *, sort: str, descending: bool, status: str, text: str, offset: int) -> Json:
         """Return rows of the table of trials: those with the status (or "") and the text, sorted by a column."""

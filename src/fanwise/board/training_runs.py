@@ -21,7 +21,6 @@ def list_runs(statuses: Iterable[Status]) -> list[dict[str, Any]]:
 def _run(status: Status) -> dict[str, Any]:
     body = status.body
     return {
-        "key": status.key,
         "name": str(body["name"]) or "run",
         "program": str(body["program"]),
         "host": status.host.partition("/")[0],  # the rest makes it unique
@@ -29,6 +28,5 @@ def _run(status: Status) -> dict[str, Any]:
         "written_s": status.written_s,
         "elapsed_s": float(body["elapsed_s"]),
         **{name: body[name] for name in ("epoch", "epochs", "samples_per_s", "loss", "left_s")},
-        "num_devices": len(body["devices"]),
         "world_size": sum(rank["state"] != "lost" for rank in body["ranks"]),
     }

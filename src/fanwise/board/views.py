@@ -319,7 +319,6 @@ def trial_rows(state: ExperimentState) -> list[Json]:
                 "last": {} if index is None else {name: _json_value(column[index]) for name, column in values.items()},
                 "config": dict(trial.config),
                 "seconds": trial.worker_time_s or 0.0,
-                "started": trial.attempts[0].started_s,
                 "reason": None if failure is None else f"{failure.kind}: {failure.text}",
             }
         )

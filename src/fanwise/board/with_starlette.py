@@ -23,9 +23,11 @@ from urllib.parse import quote
 
 from ..base.errors import FanwiseError, NotInstalled, RecordError
 from ..base.plain_json import json_bytes
+from ..links.status_files import statuses
 from ..tune.runtime.control import send_command
 from .experiments import Home, NotFound
 from .guard import SECURITY_HEADERS, Guard, RequestInfo
+from .training_runs import list_runs
 from .with_plotly import plotly_file
 
 try:
@@ -176,7 +178,7 @@ class _Handlers:
         return _json(await _in_thread(self._listing))
 
     def _listing(self) -> dict[str, Any]:
-        return {"home": str(self._home.folder), "experiments": self._home.listing(), "runs": self._home.training_runs()}
+        return {"home": str(self._home.folder), "experiments": self._home.listing(), "runs": list_runs(statuses())}
 
     async def live_listing(self, request: Request) -> Response:
         return self._events(self._listing)

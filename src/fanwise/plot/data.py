@@ -14,11 +14,11 @@ imported when the first search is made, because importing it takes longer than s
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, final, overload
+from typing import TYPE_CHECKING, Any, final
 
 if TYPE_CHECKING:
     import numpy as np
@@ -59,8 +59,8 @@ class ReportPoint:
 
 
 @final
-class Reports(Sequence[ReportPoint]):
-    """Reports as NumPy columns, sorted by time. Each item is a `ReportPoint`.
+class Reports(Collection[ReportPoint]):
+    """Reports as NumPy columns, sorted by time. Iterating yields each as a `ReportPoint`.
 
     Args:
         columns: the attributes of `ReportPoint` in their order, each for all reports.
@@ -88,28 +88,18 @@ class Reports(Sequence[ReportPoint]):
     def __len__(self) -> int:
         return len(self.times_s)
 
-    @overload
-    def __getitem__(self, index: int) -> ReportPoint: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[ReportPoint]: ...
-
-    def __getitem__(self, index: int | slice) -> ReportPoint | list[ReportPoint]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        return _point(*(column.item(index) for column in self.columns))
-
     def __iter__(self) -> Iterator[ReportPoint]:
         return map(_point, *(column.tolist() for column in self.columns))
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Reports) and list(self) == list(other)
+    def __contains__(self, point: object) -> bool:
+        return any(point == report for report in self)
 
-    __hash__ = None  # type: ignore[assignment]
+    def point(self, index: int) -> ReportPoint:
+        return _point(*(column.item(index) for column in self.columns))
 
     def shifted(self, seconds: float) -> "Reports":
         """Return the same reports with later times."""
-        trial_ids, times_s, *others = self.columns
-        return Reports(trial_ids, times_s + seconds, *others)
+        return Reports(self.trial_ids, self.times_s + seconds, *self.columns[2:])
 
 
 def _point(
@@ -158,7 +148,7 @@ class SearchData:
     mode: str
     n_workers: int
     asynchronous: bool
-    reports: Sequence[ReportPoint]
+    reports: Collection[ReportPoint]
     spans: Sequence[Span]
     first_objective_s: float | None
     stop_s: float | None
@@ -193,12 +183,12 @@ class Curve:
         """Return at most `max_points` of the points, with all extremes (see `thin_curve`)."""
         if len(self.values) <= max_points:
             return self
-        kept = thin_curve(self.values, max_points)
+        indices = thin_curve(self.values, max_points)
         return Curve(
             self.trial_id,
-            [self.times_s[i] for i in kept],
-            [self.values[i] for i in kept],
-            [self.iters[i] for i in kept],
+            [self.times_s[i] for i in indices],
+            [self.values[i] for i in indices],
+            [self.iters[i] for i in indices],
         )
 
 
@@ -286,7 +276,7 @@ def best_of_trials(search: SearchData) -> dict[int, ReportPoint]:
     losses, trial_ids = _losses(search), _columns(search).trial_ids
     order = np.lexsort((losses, trial_ids))  # stable, so the first of equal ones precedes the others
     best = order[np.unique(trial_ids[order], return_index=True)[1]]
-    return {int(trial_ids[i]): search.reports[i] for i in best[np.isfinite(losses[best])].tolist()}
+    return {int(trial_ids[i]): _columns(search).point(i) for i in best[np.isfinite(losses[best])].tolist()}
 
 
 def incumbent_steps(search: SearchData) -> list[ReportPoint]:
@@ -295,7 +285,7 @@ def incumbent_steps(search: SearchData) -> list[ReportPoint]:
 
     losses = _losses(search)
     best_before = np.minimum.accumulate(np.concatenate([[np.inf], losses]))[:-1]
-    return [search.reports[i] for i in np.flatnonzero(losses < best_before).tolist()]
+    return [_columns(search).point(i) for i in np.flatnonzero(losses < best_before).tolist()]
 
 
 def best_point(search: SearchData) -> ReportPoint | None:
@@ -403,10 +393,10 @@ def thin_curve(values: Sequence[float], max_points: int) -> list[int]:
     if n_points <= max(4, max_points):
         return list(range(n_points))
     bounds = [1 + i * (n_points - 2) // n_stretches for i in range(n_stretches + 1)]
-    kept = {0, n_points - 1}
+    indices = {0, n_points - 1}
     for start, end in pairwise(bounds):
-        kept |= {min(range(start, end), key=values.__getitem__), max(range(start, end), key=values.__getitem__)}
-    return sorted(kept)
+        indices |= {min(range(start, end), key=values.__getitem__), max(range(start, end), key=values.__getitem__)}
+    return sorted(indices)
 
 
 def _columns(search: SearchData) -> Reports:

@@ -162,10 +162,10 @@ def _figures(history: SearchState) -> Iterator[tuple[str, "Figure", bool]]:
         if 2 <= len(history.objectives) <= 4:
             yield "Pareto front", pareto_front(front_data(history)), True
         with suppress(ValueError, NotInstalled):  # too few trials
-            found = importances_of(history)
-            bars = [(bar.name, bar.mean, bar.deviation) for bar in found.hyperparameters]
-            figure = importance(history.name, found.metric, bars, found.predicted, found.actual, found.correlation)
-            yield f"Importance for {found.metric} (correlation of the model {found.correlation:.2f})", figure, True
+            result = importances_of(history)
+            bars = [(bar.name, bar.mean, bar.deviation) for bar in result.hyperparameters]
+            figure = importance(history.name, result.metric, bars, result.predicted, result.actual, result.correlation)
+            yield f"Importance for {result.metric} (correlation of the model {result.correlation:.2f})", figure, True
 
 
 def _svg(figure: "Figure", *, is_wide: bool) -> str:

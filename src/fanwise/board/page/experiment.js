@@ -353,12 +353,6 @@ async function importance() {
   let data;
   try { data = await ask(api(name, "/importance")); } catch (error) {
     write($("importance-note"), error.message);
-    $("importance").hidden = true;
-    return;
-  }
-  if (data.state === "computing") {
-    write($("importance-note"), "computing ...");
-    setTimeout(() => { if (chosen === "hyperparameters") importance(); }, 1500);
     return;
   }
   $("importance").hidden = false;

@@ -37,10 +37,6 @@ function show(data) {
   experiments = data.experiments;
   write($("home"), data.home);
   draw();
-  programs(data);
-}
-
-function programs(data) {
   const numbers = (...cells) => cells.map(([text, isWide]) => el("td", { class: isWide ? "number wideonly" : "number" }, text));
   $("runs").hidden = data.runs.length === 0;
   renew($("runs-rows"), ...data.runs.slice(0, 200).map((one) => el("tr", {}, el("td", {}, one.name),

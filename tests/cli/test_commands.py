@@ -356,7 +356,7 @@ def test_a_module_run_by_python_is_the_command(place: Place, searched: Finished)
 COMMANDS = [
     *((name,) for name in ("demo", "board", "devices", "doctor", "explain", "secret")),
     *(("tune", name) for name in ("run", "resume", "ls", "show", "watch", "stop", "pause", "unpause")),
-    *(("tune", name) for name in ("enqueue", "workers", "rm", "plot", "importance", "export", "replay")),
+    *(("tune", name) for name in ("enqueue", "workers", "rm", "plot", "importance", "export", "report", "replay")),
 ]
 
 
@@ -433,6 +433,7 @@ RUN = ("tune", "run", "train.py:train", "--space", "space.yaml", "--metric", "lo
         ),
         (("tune", "export", "good"), 2, "Missing option '--out'"),
         (("tune", "export", "none", "--out", "none.csv"), 1, "There is no experiment 'none'"),
+        (("tune", "report", "good", "--out", "x.pdf"), 2, "must end in .html"),
         ((*RUN, "--mode", "foo"), 2, "--mode must be min or max, got 'foo'"),
         (RUN[:-2], 2, "--seconds or --trials is required"),
         (("tune", "run", "none.py:f", *RUN[3:-2]), 2, "there is no file 'none.py'"),

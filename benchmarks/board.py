@@ -135,7 +135,8 @@ def page_times(browser: Any, address: str) -> tuple[float, float, float]:
     """Seconds from the beginning of the navigation to first paint, to the best value, and to the first curve."""
     context = browser.new_context()
     page = context.new_page()
-    page.goto(address)  # sets the cookie
+    page.goto(address)  # sets the cookie, and then loads the list
+    page.locator("#rows tr").first.wait_for()
     page.goto(urljoin(address, "/experiments/large"), wait_until="commit")
     page.locator("#best .big").wait_for()
     best_s = page.evaluate(SINCE)
@@ -216,7 +217,8 @@ def stretches(browser: Any, kinds: Sequence[str], *, settle_s: float, lasts_s: f
             context = browser.new_context()
             idle = context.new_page()
             if kind == "pages":
-                idle.goto(address)  # sets the cookie
+                idle.goto(address)  # sets the cookie, and then loads the list
+                idle.locator("#rows tr").first.wait_for()
                 idle.goto("about:blank")
                 for view in VIEWS:
                     page_address = urljoin(address, f"/experiments/flat-out{view}")

@@ -1,6 +1,6 @@
-"""A person in front of the board: a search that runs, its own board (`Tuner(board=True)`), and a real Chromium.
+"""Pages of the board in a real Chromium, of recorded searches and of a running search with `Tuner(board=True)`.
 
-Skipped where there is no Chromium: `apt install chromium`, which `.ci/run` does.
+Skipped without Chromium: `apt install chromium`, which `.ci/run` does.
 """
 
 import os
@@ -62,7 +62,7 @@ ATTACK = "<b>bold</b><script>document.title = 'taken'</script><img src=x onerror
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """A search that runs, and where its board is."""
+    """A running search with the address of its board."""
 
     home: Path
     address: str
@@ -82,18 +82,18 @@ class Live:
 
 @pytest.fixture(scope="module")
 def driver() -> Iterator["Playwright"]:
-    """What speaks to browsers: a process of its own."""
+    """The process that drives browsers."""
     with playwright.sync_playwright() as driver:
         yield driver
 
 
 @pytest.fixture
 def chromium(driver: "Playwright") -> Iterator["Browser"]:
-    """A browser for each test: one that stays would keep processes of the pages that it has shown."""
+    """A browser per test, because a browser keeps the processes of pages that it has shown."""
     # The sandbox of Chromium is not for root, as whom containers run tests; all pages here are ours.
     browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
     try:
-        assert browser_processes(), "they can be told from others"
+        assert browser_processes(), "processes of this run are recognized"
         yield browser
     finally:
         browser.close()
@@ -101,7 +101,7 @@ def chromium(driver: "Playwright") -> Iterator["Browser"]:
 
 
 def browser_processes() -> list[psutil.Process]:
-    """Those of the browsers of this run: where there is much to do, the last ones end after `close`."""
+    """Return the processes of the browsers of this run. Under load, the last ones end after `close`."""
     found = []
     for process in psutil.process_iter(["name"]):
         with suppress(psutil.Error):
@@ -112,7 +112,7 @@ def browser_processes() -> list[psutil.Process]:
 
 @pytest.fixture
 def page(chromium: "Browser") -> Iterator["Page"]:
-    """A tab of its own that fails the test when a script does, and when anything is loaded from elsewhere."""
+    """A new tab. The test fails if a script fails, or if something is loaded from another host."""
     context = chromium.new_context()
     page = context.new_page()
     wrong: list[str] = []
@@ -152,7 +152,7 @@ def live(tmp_path: Path) -> Iterator[Live]:
                 os.killpg(process.pid, signal.SIGKILL)
 
 
-def test_a_search_is_watched_and_steered_in_its_page(live: Live, page: "Page") -> None:
+def test_a_search_is_watched_and_controlled_in_its_page(live: Live, page: "Page") -> None:
     page.goto(live.address)
     playwright.expect(page.locator("#state")).to_have_text("running", timeout=30_000)
     line = page.locator("#incumbent .scatterlayer path.js-line").first
@@ -172,7 +172,7 @@ def test_a_search_is_watched_and_steered_in_its_page(live: Live, page: "Page") -
 
     page.get_by_role("button", name="Stop the trial").click()
     page.get_by_role("button", name="Cancel").click()
-    assert live.status(1) == "InProgress", "what is not confirmed is not done"
+    assert live.status(1) == "InProgress", "a canceled command has no effect"
     page.get_by_role("button", name="Stop the trial").click()
     page.get_by_role("button", name="Stop it").click()
     playwright.expect(page.locator("#state")).to_have_text("stopped", timeout=30_000)
@@ -202,11 +202,11 @@ def test_the_board_of_a_tuner_that_is_killed_ends_too(live: Live, page: "Page") 
     live.process.wait(30.0)
     url = urlsplit(live.address)
 
-    def is_gone() -> bool:
+    def is_closed() -> bool:
         with socket.socket() as probe:
             return probe.connect_ex((url.hostname, url.port)) != 0
 
-    within(30.0, is_gone, "nothing listens at the address")
+    within(30.0, is_closed, "nothing listens at the address")
 
 
 def wait_for_importances(page: "Page") -> None:
@@ -216,7 +216,7 @@ def wait_for_importances(page: "Page") -> None:
 
 @contextmanager
 def board_of(home: Path) -> Iterator[str]:
-    """The address of a board in a thread."""
+    """Run a board in a thread and yield its address."""
     opened = open_board(home, port=0)
     server = Server(Home(home), opened.guard)
     thread = threading.Thread(target=server.serve, args=(opened.listener,), name="board")
@@ -328,7 +328,7 @@ def test_tabs_follow_the_arrow_keys_and_the_filter_the_slash(tmp_path: Path, pag
         playwright.expect(page.locator("#panel-curves")).to_be_visible()
 
 
-def test_a_table_is_sorted_and_a_question_answered_by_keyboard(live: Live, page: "Page") -> None:
+def test_a_table_is_sorted_and_a_dialog_answered_by_keyboard(live: Live, page: "Page") -> None:
     page.goto(live.address)
     page.get_by_role("tab", name="Trials").click()
     header = page.get_by_role("button", name="x", exact=True)

@@ -1,4 +1,4 @@
-"""The board as clients see it, over a real socket: what it shows, whom it refuses, what it never gives away."""
+"""The board over a real socket: views, commands, and attacks."""
 
 import gzip
 import http.client
@@ -41,7 +41,7 @@ META: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the board said."""
+    """An answer of the board."""
 
     status: int
     headers: Mapping[str, str]
@@ -99,7 +99,7 @@ class Served:
 
     @contextmanager
     def events(self, path: str) -> Iterator[Iterator[Any]]:
-        """What server-sent events say, as JSON."""
+        """Yield server-sent events as JSON."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
         try:
             connection.request("GET", path, headers={"Cookie": self.cookie})
@@ -140,7 +140,7 @@ def board(home: Path) -> Iterator[Served]:
 
 
 class Recorded(Protocol):
-    """Makes a record of a search that runs as long as the test does; each row is committed at once."""
+    """Creates the record of a search that runs until the end of the test. Each event is committed at once."""
 
     def __call__(self, name: str, **meta: Any) -> RecordedSearch: ...  # Any: JSON
 
@@ -192,7 +192,7 @@ def first(board: Served, path: str) -> Any:
         return next(said)
 
 
-# -- what it shows ---------------------------------------------------------------------------------------------------
+# -- views -------------------------------------------------------------------------------------------------------------
 
 
 def test_the_list_has_those_that_run_first_and_what_cannot_be_read(
@@ -283,7 +283,7 @@ def test_only_what_is_better_than_all_before_it_is_an_incumbent(board: Served, h
     assert curves["curves"][0]["v"] == [0.5, 0.5, 0.9, 0.6, 0.6, 0.1]
 
 
-def test_an_experiment_that_is_deleted_while_somebody_looks_is_gone(board: Served, home: Path) -> None:
+def test_an_experiment_that_is_deleted_while_it_is_followed_ends_the_events(board: Served, home: Path) -> None:
     with ended(home, "old") as search:
         write_trials(search, 1)
     with board.events("/api/experiments/old/live") as said:
@@ -404,20 +404,16 @@ def test_a_trial_shows_its_configuration_its_curve_why_it_failed_and_the_end_of_
 def test_ten_thousand_trials_are_few_on_the_wire(board: Served, home: Path) -> None:
     with ended(home, "many", commit=False) as search:
         write_trials(search, 3_000)
-    for view, most_bytes in (
-        ("curves", 600_000),
-        ("workers", 400_000),
-        ("hyperparameters", 100_000),
-        ("trials", 100_000),
-    ):
+    limits = {"curves": 600_000, "workers": 400_000, "hyperparameters": 100_000, "trials": 100_000}
+    for view, max_bytes in limits.items():
         answer = board.ask(f"/api/experiments/many/{view}")
-        assert answer.status == 200 and len(answer.body) < most_bytes, view
+        assert answer.status == 200 and len(answer.body) < max_bytes, view
     curves = board.ask("/api/experiments/many/curves").json
     assert 2_999 in {one["trial"] for one in curves["curves"]}, "the best one"
     assert len(curves["curves"]) == 160 and curves["num_trials"] == 3_000 and curves["bins"]["times_s"]
 
 
-# -- what it does not show ---------------------------------------------------------------------------------------------
+# -- attacks by names and paths ----------------------------------------------------------------------------------------
 
 
 def test_names_are_text_and_never_markup(board: Served, recorded: Recorded) -> None:
@@ -497,7 +493,7 @@ def test_no_path_leads_out_of_the_home(board: Served, home: Path) -> None:
         assert answer.status in (404, 405) and b"lr" not in answer.body, path
 
 
-def test_links_in_the_home_are_listed_and_not_followed(board: Served, home: Path) -> None:
+def test_links_in_the_home_are_listed_but_not_followed(board: Served, home: Path) -> None:
     with ended(home.parent, "outside") as search:
         write_trials(search, 1)
     (home / "linked").symlink_to(home.parent / "outside")
@@ -523,7 +519,7 @@ def test_a_log_that_is_a_link_is_not_read(board: Served, home: Path) -> None:
     assert board.ask("/api/experiments/old/trials/1").json["output"] == ""
 
 
-def test_looking_changes_nothing(board: Served, home: Path) -> None:
+def test_reading_changes_no_file(board: Served, home: Path) -> None:
     with ended(home, "old") as search:
         write_trials(search, 12)
     before = {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in sorted((home / "old").iterdir())}
@@ -532,7 +528,7 @@ def test_looking_changes_nothing(board: Served, home: Path) -> None:
     assert before == {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in sorted((home / "old").iterdir())}
 
 
-# -- who may -----------------------------------------------------------------------------------------------------------
+# -- access ------------------------------------------------------------------------------------------------------------
 
 EVERY_PATH = (
     "/",
@@ -585,7 +581,7 @@ def test_a_script_may_send_the_token_with_each_request(board: Served, recorded: 
     assert answer.json["experiments"][0]["id"] == "live" and "set-cookie" not in answer.headers
 
 
-def test_a_foreign_name_for_this_machine_is_refused(board: Served, recorded: Recorded) -> None:
+def test_unknown_host_names_are_refused(board: Served, recorded: Recorded) -> None:
     write_trials(recorded("live"), 1)
     for path in EVERY_PATH:
         for host in ("evil.example", f"evil.example:{board.port}", "127.0.0.1.evil.example", ""):
@@ -604,15 +600,15 @@ def test_commands_of_other_sites_are_refused(board: Served, recorded: Recorded) 
 NO_COMMANDS = ["", "stop", "[]", "{}", '{"word": "explode"}', '{"word": "stop", "args": {}}', "[" * 100_000]
 
 
-def test_what_is_no_command_is_refused(board: Served, recorded: Recorded) -> None:
+def test_malformed_commands_are_refused(board: Served, recorded: Recorded) -> None:
     write_trials(recorded("live"), 1)
     for body in (*NO_COMMANDS, '"' + "x" * 300_000):
         answer = board.ask("/api/experiments/live/commands", method="POST", body=body, content_type="application/json")
         assert answer.status == 400 and "a command" in answer.json["error"], body[:40]
 
 
-def said_by(board: Served, *parts: bytes) -> bytes:
-    """What the board answers to these bytes until it hangs up."""
+def answer_to(board: Served, *parts: bytes) -> bytes:
+    """Return the answer to these bytes until the board closes the connection."""
     with socket.create_connection(("127.0.0.1", board.port), timeout=30) as connection:
         answer = b""
         for part in parts:
@@ -624,7 +620,7 @@ def said_by(board: Served, *parts: bytes) -> bytes:
         return answer
 
 
-def test_a_board_that_ends_leaves_no_connection_open_also_of_what_it_still_answers(home: Path) -> None:
+def test_a_board_that_ends_closes_connections_that_it_still_answers(home: Path) -> None:
     with ended(home, "old"):
         pass
     with serving(open_board(home, port=0)) as board, socket.create_connection(("127.0.0.1", board.port)) as client:
@@ -635,33 +631,35 @@ def test_a_board_that_ends_leaves_no_connection_open_also_of_what_it_still_answe
         assert b" 100 " in client.recv(1000), "it waits for what never comes, longer than it takes to end"
 
 
-def test_who_does_not_finish_a_request_is_hung_up_on(home: Path) -> None:
+def test_a_client_that_does_not_finish_a_request_is_disconnected(home: Path) -> None:
     with serving(open_board(home, port=0), request_s=0.3) as board:
         host = b"Host: 127.0.0.1:%d\r\nCookie: %s\r\n" % (board.port, board.cookie.encode())
         whole = b"HEAD / HTTP/1.1\r\n" + host + b"\r\n"
-        assert said_by(board, b"") == b""
-        assert said_by(board, b"GET / HTTP/1.1\r\nHost: 127") == b""
-        assert said_by(board, whole, b"GET / HT").count(b"HTTP/1.1 200 OK") == 1, "and in a second request"
+        assert answer_to(board, b"") == b""
+        assert answer_to(board, b"GET / HTTP/1.1\r\nHost: 127") == b""
+        assert answer_to(board, whole, b"GET / HT").count(b"HTTP/1.1 200 OK") == 1, "and in a second request"
         with board.events("/api/live") as events:  # who waits for the board is not
             first = next(events)
-            within(30.0, lambda: said_by(board, b"GET") == b"", "longer than a request may take")
+            within(30.0, lambda: answer_to(board, b"GET") == b"", "longer than a request may take")
             (home / "new").mkdir()
             os.mkfifo(home / "new" / "events.jsonl")
             assert next(events) != first
 
 
-def test_two_origins_are_none_of_ours(board: Served, recorded: Recorded) -> None:
+def test_a_request_with_two_origins_is_refused(board: Served, recorded: Recorded) -> None:
     write_trials(recorded("live"), 1)
     own = b"Origin: http://127.0.0.1:%d\r\n" % board.port
     head = b"POST /api/experiments/live/commands HTTP/1.1\r\nHost: 127.0.0.1:%d\r\n" % board.port
     head += b"Cookie: %s\r\n" % board.cookie.encode()
     head += b"Connection: close\r\nContent-Type: application/json\r\nContent-Length: 2\r\n"
-    assert b" 400 " in said_by(board, head + own + b"\r\n{}"), "it is no command, but may be one"
-    assert b" 403 " in said_by(board, head + own + b"Origin: http://evil.example\r\n\r\n{}")
-    assert b" 403 " in said_by(board, head + b"Origin: \r\n\r\n{}")
+    assert b" 400 " in answer_to(board, head + own + b"\r\n{}"), "it is no command, but may be one"
+    assert b" 403 " in answer_to(board, head + own + b"Origin: http://evil.example\r\n\r\n{}")
+    assert b" 403 " in answer_to(board, head + b"Origin: \r\n\r\n{}")
 
 
-def test_nobody_is_told_to_install_what_a_board_does_not_want(board: Served, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_websocket_request_does_not_log_advice_to_install_a_library(
+    board: Served, caplog: pytest.LogCaptureFixture
+) -> None:
     asked = board.ask("/", connection="Upgrade", upgrade="websocket", sec_websocket_version="13")
     assert asked.status == 200 and "pip install" not in caplog.text
 

@@ -1,4 +1,4 @@
-"""What thinning keeps: ends, extremes, the best, all worker time; and that it is never more than was asked for."""
+"""Thinned curves keep ends and extremes, selections the best trials, and merged intervals all worker time."""
 
 import math
 from itertools import pairwise
@@ -27,7 +27,7 @@ def test_ends_and_extremes_are_kept(values: list[float], most: int) -> None:
 
 
 @given(VALUES, st.integers(300, 400))
-def test_what_is_little_is_kept_whole(values: list[float], most: int) -> None:
+def test_short_curves_are_not_thinned(values: list[float], most: int) -> None:
     assert thin_curve(values, most) == list(range(len(values)))
 
 
@@ -38,7 +38,7 @@ def test_a_single_spike_is_kept(count: int, most: int, data: st.DataObject) -> N
 
 
 @given(st.integers(100, 2_000), st.integers(10, 100))
-def test_no_stretch_is_left_out(count: int, most: int) -> None:
+def test_points_are_kept_everywhere(count: int, most: int) -> None:
     places = thin_curve([math.sin(i) for i in range(count)], most)
     longest = max(after - before for before, after in pairwise(places))
     assert longest <= 2 * math.ceil(count / ((most - 2) // 2)) + 1
@@ -48,7 +48,7 @@ LOSSES = st.dictionaries(st.integers(0, 500), st.floats(allow_nan=False), max_si
 
 
 @given(LOSSES, st.sets(st.integers(0, 500)), st.integers(1, 60))
-def test_the_best_trial_is_chosen_and_no_more_than_there_is_room_for(
+def test_the_best_trial_is_selected_and_no_more_than_the_maximum(
     losses: dict[int, float], running: set[int], most: int
 ) -> None:
     kept = select_trials(losses, running, most)
@@ -58,7 +58,7 @@ def test_the_best_trial_is_chosen_and_no_more_than_there_is_room_for(
         assert min(losses, key=lambda trial_id: (losses[trial_id], trial_id)) in kept
 
 
-def test_of_many_trials_those_that_run_and_a_sample_of_all_ages_are_chosen() -> None:
+def test_running_trials_and_a_sample_of_all_ages_are_selected() -> None:
     losses = {trial_id: float(trial_id) for trial_id in range(10_000)}
     kept = select_trials(losses, {9_998, 9_999}, 160)
     assert kept[:40] == list(range(40)) and {9_998, 9_999} <= set(kept)
@@ -97,7 +97,7 @@ def test_no_worker_time_is_lost_or_invented(intervals: list[WorkerInterval], sho
 
 
 @given(timelines())
-def test_what_is_long_enough_stays_as_it_was(intervals: list[WorkerInterval]) -> None:
+def test_long_intervals_are_unchanged(intervals: list[WorkerInterval]) -> None:
     stretches = merge_intervals(intervals, 0.0)
     assert [(one.slot, one.begin_s, one.end_s, one.trial_id, one.status) for one in stretches] == [
         (one.slot, one.begin_s, one.end_s, one.trial_id, one.status) for one in intervals

@@ -515,7 +515,7 @@ RUN = ("tune", "run", "train.py:train", "--space", "space.yaml", "--metric", "lo
         (("tune", "run", "train.py", *RUN[3:]), 2, "the objective must be FILE:FUNCTION, e.g. train.py:train"),
         (("dmeo",), 2, "No such command 'dmeo'. Did you mean 'demo'?"),
         (("board", "--home", "none"), 1, "--home 'none' is not a folder"),
-        (("board", "--host", "203.0.113.9", "--port", "0"), 1, "That is no address of this machine"),
+        (("board", "--host", "203.0.113.9", "--port", "0"), 1, "This machine does not have that address"),
         (("secret", "--file", "no/such"), 1, "the secret cannot be written to 'no/such': No such file or directory."),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",

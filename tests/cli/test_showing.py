@@ -346,7 +346,7 @@ def test_terminal_board_report_and_figures_show_the_same_numbers_of_a_resumed_se
     board = summary(state)
     assert board["utilization"] == pytest.approx(share)
     assert (board["best"]["value"], board["best"]["trial"], board["trials"]["total"]) == (0.125, 2, 3)
-    assert place.typed("report", "twice", "--out", str(place.home / "twice.html")).code == 0
+    assert place.typed("report", "twice", "--out", str(place.home / "twice.html")).status == 0
     report = (place.home / "twice.html").read_text()
     assert f"<dt>utilization</dt><dd>{words}</dd>" in report
     assert '<div class="big">0.125</div>' in report and "trial 2, report 1" in report

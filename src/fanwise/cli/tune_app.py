@@ -463,9 +463,10 @@ def tune_report(
         Path | None, typer.Option(metavar="FILE", help="HTML file to write. Default: NAME.html in this folder.")
     ] = None,
 ) -> None:
-    """Write a report to one HTML file: best configuration, figures, trials, failures, environment.
+    """Write a report to one HTML file.
 
-    The file needs neither a server nor a network.
+    It contains the best configuration, figures, the best trials, failures and the environment. The file
+    needs neither a server nor a network.
 
     \b
     Example:

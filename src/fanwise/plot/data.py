@@ -48,11 +48,6 @@ class ReportPoint:
     feasible: bool = True
 
     @property
-    def may_be_best(self) -> bool:
-        """Whether the value is finite and all constraints are met."""
-        return self.feasible and math.isfinite(self.value)
-
-    @property
     def reached(self) -> float:
         """The resource, or the number of reports if there is no resource."""
         return self.iter if self.resource is None else self.resource

@@ -16,6 +16,7 @@ from ..plot.data import (
     best_of_trials,
     bin_reports,
     curves_by_trial,
+    drawable_trials,
     from_first_objective,
     incumbent_steps,
     num_not_finite,
@@ -151,20 +152,19 @@ def _python_dict(config: Mapping[str, object]) -> str:
 def curves(state: ExperimentState) -> Json:
     """Return the best value so far, and learning curves of all trials or of a selection."""
     history, search = state.history, from_first_objective(state.search)
-    curve_of = {curve.trial_id: curve for curve in curves_by_trial(search)}
-    losses = dict.fromkeys(curve_of, math.inf) | _losses(search)
+    losses = dict.fromkeys(drawable_trials(search), math.inf) | _losses(search)
     running = [trial_id for trial_id, trial in history.trials.items() if state.status_of(trial) == "InProgress"]
     selected = select_trials(losses, running, _MAX_CURVES)
     max_points = min(_MAX_POINTS_PER_CURVE, _MAX_CURVE_POINTS // max(1, len(selected)))
-    drawn = [curve_of[trial_id].thinned(max_points) for trial_id in selected]
+    drawn = [curve.thinned(max_points) for curve in curves_by_trial(search, selected)]
     steps = incumbent_steps(search)
     later_values = [value for curve in drawn for value in curve.values[1:]]
-    bins = bin_reports(search) if len(curve_of) > len(drawn) else None
+    bins = bin_reports(search) if len(losses) > len(drawn) else None
     return {
         "metric": history.metric,
         "mode": history.mode,
         "last_s": max(search.last_s, state.now_s - (state.search.first_objective_s or 0.0)),
-        "num_trials": len(curve_of),
+        "num_trials": len(losses),
         "scale": _scale(
             value_scale((value for curve in drawn for value in curve.values), history.mode, later_values or None)
         ),

@@ -333,6 +333,11 @@ def _mean_and_spread(values: Sequence[float]) -> tuple[float, float, float]:
     return mean, max(mean - deviation, min(values)), min(mean + deviation, max(values))
 
 
+def drawable_trials(search: SearchData) -> list[int]:
+    """Return the ids of the trials with a finite report, in ascending order."""
+    return sorted(set(_columns(search).trial_ids[_is_finite(search)].tolist()))
+
+
 def curves_by_trial(search: SearchData, trial_ids: Sequence[int] | None = None) -> list[Curve]:
     """Return the learning curve of each trial with a finite report, in order of trial ids.
 

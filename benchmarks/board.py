@@ -30,6 +30,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urljoin, urlsplit
 
 import psutil
 from measuring import finish, machine, ratio_of_neighbours, say, scratch_folder, spread, table
@@ -134,7 +135,9 @@ def page_times(browser: Any, address: str) -> tuple[float, float, float]:
     """Seconds from the beginning of the navigation to first paint, to the best value, and to the first curve."""
     context = browser.new_context()
     page = context.new_page()
-    page.goto(f"{address}experiments/large", wait_until="commit")
+    page.goto(address)  # sets the cookie, and then loads the list
+    page.locator("#rows tr").first.wait_for()
+    page.goto(urljoin(address, "/experiments/large"), wait_until="commit")
     page.locator("#best .big").wait_for()
     best_s = page.evaluate(SINCE)
     page.locator("#curves .scatterlayer path.js-line").first.wait_for(state="attached", timeout=120_000)
@@ -214,9 +217,14 @@ def stretches(browser: Any, kinds: Sequence[str], *, settle_s: float, lasts_s: f
             context = browser.new_context()
             idle = context.new_page()
             if kind == "pages":
+                idle.goto(address)  # sets the cookie, and then loads the list
+                idle.locator("#rows tr").first.wait_for()
+                idle.goto("about:blank")
                 for view in VIEWS:
-                    context.new_page().goto(f"{address}experiments/flat-out{view}", wait_until="commit")
-            urls = [f"{address}api/experiments/flat-out{answer}" for answer in ANSWERS if kind == "answers"]
+                    page_address = urljoin(address, f"/experiments/flat-out{view}")
+                    context.new_page().goto(page_address, wait_until="commit")
+            api, token = urljoin(address, "/api/experiments/flat-out"), urlsplit(address).query
+            urls = [f"{api}{answer}?{token}" for answer in ANSWERS if kind == "answers"]
             with asked_each_second(urls):
                 idle.wait_for_timeout(1000 * settle_s)
                 before = time.monotonic(), num_events(), cpu_s(boards), cpu_s(browsers)

@@ -198,3 +198,15 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     seed = getattr(config.option, "randomly_seed", None)
     if seed is not None and (terminalreporter.stats.get("failed") or terminalreporter.stats.get("error")):
         terminalreporter.write_line(f"the same order again: make test ARGS=--randomly-seed={seed}")
+
+
+@pytest.fixture(scope="module")
+def fonts() -> None:
+    """Draw once before the tests, because matplotlib keeps the font files open that it opens at the first drawing."""
+    from fanwise.plot.canvas import new_figure, png_bytes
+
+    figure = new_figure(2.0, 2.0)
+    axes = figure.subplots()
+    axes.set_yscale("log")
+    axes.set_title("bold", fontweight="bold")
+    png_bytes(figure)

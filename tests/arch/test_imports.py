@@ -46,7 +46,6 @@ OPTIONAL = {
 
 QUIET = [
     "board/guard.py",
-    "board/thinning.py",
     "links/frames.py",
     "links/session.py",
     "links/security/handshake.py",
@@ -58,8 +57,6 @@ QUIET = [
     "parallel/step/tree.py",
     "parallel/comm/stragglers.py",
     "parallel/launch/membership.py",
-    "plot/data.py",
-    "plot/worker_intervals.py",
     "pool/contract.py",
     "pool/leases.py",
     "pool/settings.py",

@@ -1,4 +1,4 @@
-"""What tests of the board share: a runtime folder of their own, so that they see no program of anybody else."""
+"""Shared fixtures: each test has its own runtime folder, so that it sees no other training runs."""
 
 import os
 import shutil

@@ -1,6 +1,6 @@
-"""A person in front of the board: a search that runs, its own board (`Tuner(board=True)`), and a real Chromium.
+"""Pages of the board in a real Chromium, of recorded searches and of a running search with `Tuner(board=True)`.
 
-Skipped where there is no Chromium: `apt install chromium`, which `.ci/run` does.
+Skipped without Chromium: `apt install chromium`, which `.ci/run` does.
 """
 
 import os
@@ -17,18 +17,17 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
+from urllib.parse import urljoin, urlsplit
 
 import psutil
 import pytest
-from program_statuses import run_status
 from recorded_search import RecordedSearch
 
+from fanwise.board.experiments import Home
 from fanwise.board.serving import open_board
-from fanwise.board.watching import Home
 from fanwise.board.with_uvicorn import Server
-from fanwise.links.status_files import StatusFile
 from fanwise.testing import within
+from fanwise.tune.experiment import Experiment
 from fanwise.tune.record.event_file import read_events
 from fanwise.tune.record.log import Record
 from fanwise.tune.record.overview import read_search
@@ -63,7 +62,7 @@ ATTACK = "<b>bold</b><script>document.title = 'taken'</script><img src=x onerror
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """A search that runs, and where its board is."""
+    """A running search with the address of its board."""
 
     home: Path
     address: str
@@ -83,18 +82,18 @@ class Live:
 
 @pytest.fixture(scope="module")
 def driver() -> Iterator["Playwright"]:
-    """What speaks to browsers: a process of its own."""
+    """The process that drives browsers."""
     with playwright.sync_playwright() as driver:
         yield driver
 
 
 @pytest.fixture
 def chromium(driver: "Playwright") -> Iterator["Browser"]:
-    """A browser for each test: one that stays would keep processes of the pages that it has shown."""
+    """A browser per test, because a browser keeps the processes of pages that it has shown."""
     # The sandbox of Chromium is not for root, as whom containers run tests; all pages here are ours.
     browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
     try:
-        assert browser_processes(), "they can be told from others"
+        assert browser_processes(), "processes of this run are recognized"
         yield browser
     finally:
         browser.close()
@@ -102,7 +101,7 @@ def chromium(driver: "Playwright") -> Iterator["Browser"]:
 
 
 def browser_processes() -> list[psutil.Process]:
-    """Those of the browsers of this run: where there is much to do, the last ones end after `close`."""
+    """Return the processes of the browsers of this run. Under load, the last ones end after `close`."""
     found = []
     for process in psutil.process_iter(["name"]):
         with suppress(psutil.Error):
@@ -113,7 +112,7 @@ def browser_processes() -> list[psutil.Process]:
 
 @pytest.fixture
 def page(chromium: "Browser") -> Iterator["Page"]:
-    """A tab of its own that fails the test when a script does, and when anything is loaded from elsewhere."""
+    """A new tab. The test fails if a script fails, or if something is loaded from another host."""
     context = chromium.new_context()
     page = context.new_page()
     wrong: list[str] = []
@@ -153,7 +152,7 @@ def live(tmp_path: Path) -> Iterator[Live]:
                 os.killpg(process.pid, signal.SIGKILL)
 
 
-def test_a_search_is_watched_and_steered_in_its_page(live: Live, page: "Page") -> None:
+def test_a_search_is_watched_and_controlled_in_its_page(live: Live, page: "Page") -> None:
     page.goto(live.address)
     playwright.expect(page.locator("#state")).to_have_text("running", timeout=30_000)
     line = page.locator("#incumbent .scatterlayer path.js-line").first
@@ -173,21 +172,21 @@ def test_a_search_is_watched_and_steered_in_its_page(live: Live, page: "Page") -
 
     page.get_by_role("button", name="Stop the trial").click()
     page.get_by_role("button", name="Cancel").click()
-    assert live.status(1) == "InProgress", "what is not confirmed is not done"
+    assert live.status(1) == "InProgress", "a canceled command has no effect"
     page.get_by_role("button", name="Stop the trial").click()
     page.get_by_role("button", name="Stop it").click()
     playwright.expect(page.locator("#state")).to_have_text("stopped", timeout=30_000)
-    within(30.0, lambda: not Path(f"/proc/{pid}").exists(), "its process is gone")
+    within(30.0, lambda: not Path(f"/proc/{pid}").exists(), "its process has ended")
 
     page.get_by_role("link", name="live").click()
     page.get_by_role("button", name="Enqueue a trial").click()
     page.get_by_label("configuration").fill('{"x": 0.125}')
     page.get_by_role("button", name="Enqueue it").click()
-    playwright.expect(page.locator("#said")).to_contain_text("the next new trial uses x=0.125", timeout=30_000)
+    playwright.expect(page.locator("#message")).to_contain_text("the next new trial uses x=0.125", timeout=30_000)
 
     page.get_by_label("workers", exact=True).fill("1")
     page.get_by_role("button", name="Set", exact=True).click()
-    playwright.expect(page.locator("#said")).to_contain_text("at most 1 trial at a time", timeout=30_000)
+    playwright.expect(page.locator("#message")).to_contain_text("at most 1 trial at a time", timeout=30_000)
     playwright.expect(page.locator("#budget")).to_contain_text("workers1utilization", timeout=30_000)
 
     page.get_by_role("button", name="End the search").click()
@@ -203,31 +202,31 @@ def test_the_board_of_a_tuner_that_is_killed_ends_too(live: Live, page: "Page") 
     live.process.wait(30.0)
     url = urlsplit(live.address)
 
-    def is_gone() -> bool:
+    def is_closed() -> bool:
         with socket.socket() as probe:
             return probe.connect_ex((url.hostname, url.port)) != 0
 
-    within(30.0, is_gone, "nothing listens at the address")
+    within(30.0, is_closed, "nothing listens at the address")
 
 
-def known(page: "Page") -> None:
-    """The importances are there: no thread computes them any more."""
+def wait_for_importances(page: "Page") -> None:
+    """Wait until no thread computes importances any more."""
     playwright.expect(page.locator("#importance-note")).to_contain_text("predicted and observed ranks", timeout=60_000)
 
 
 @contextmanager
 def board_of(home: Path) -> Iterator[str]:
-    """The address of a board in a thread."""
+    """Run a board in a thread and yield its address."""
     opened = open_board(home, port=0)
-    server = Server(Home(home), opened.guard, opened.callers)
-    thread = threading.Thread(target=server.serve, args=(opened.listening,), name="board")
+    server = Server(Home(home), opened.guard)
+    thread = threading.Thread(target=server.serve, args=(opened.listener,), name="board")
     thread.start()
     try:
         yield opened.address
     finally:
         server.end()
         thread.join()
-        opened.listening.close()
+        opened.listener.close()
 
 
 def write_attack(home: Path) -> None:
@@ -281,8 +280,8 @@ def test_markup_in_any_text_stays_text_on_every_page(tmp_path: Path, page: "Page
             if tab == "Rungs":
                 playwright.expect(page.locator("#rungs .ytitle")).to_have_text(ATTACK)
             if tab == "Hyperparameters":
-                known(page)
-        page.goto(f"{address}experiments/attack/trials/3")
+                wait_for_importances(page)
+        page.goto(urljoin(address, "/experiments/attack/trials/3"))
         playwright.expect(page.locator("#output")).to_have_text(ATTACK)
         playwright.expect(page.locator("#failed-text")).to_have_text(f"{ATTACK}: {ATTACK}")
         page.locator("#curve .main-svg").first.wait_for()
@@ -290,24 +289,26 @@ def test_markup_in_any_text_stays_text_on_every_page(tmp_path: Path, page: "Page
         assert page.locator("img, main script").count() == 0
 
 
-def test_the_page_of_a_training_run_follows_it_and_escapes_its_texts(tmp_path: Path, page: "Page") -> None:
-    run = StatusFile("run")
-    with board_of(tmp_path) as address:
-        within(30.0, run.is_wanted, "the board has asked")
-        ranks = [{"rank": 0, "pid": 7, "devices": [ATTACK], "state": "running"}]
-        body = run_status(name=ATTACK, program=ATTACK, ranks=ranks, past=[[float(at), at, 1.0] for at in range(9)]).body
-        run.write(body)
-        page.goto(address)
-        playwright.expect(page.locator("#runs-rows a")).to_have_text(ATTACK)
-        page.locator("#runs-rows a").click()
-        playwright.expect(page.locator("h1")).to_have_text(ATTACK)
-        playwright.expect(page.locator("#speed .big")).to_have_text("12.5")
-        page.locator("#first .scatterlayer path.js-line").first.wait_for(state="attached", timeout=30_000)
-        run.write({**body, "samples_per_s": 99.0})
-        playwright.expect(page.locator("#speed .big")).to_have_text("99", timeout=30_000)
-        run.close()
-        playwright.expect(page.locator("#state")).to_have_text("finished", timeout=30_000)
-        assert page.locator("img, main script").count() == 0
+@pytest.mark.usefixtures("fonts")
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 390)])
+def test_a_report_opens_from_disk_without_a_network(
+    tmp_path: Path, chromium: "Browser", scheme: str, width: int
+) -> None:
+    write_attack(tmp_path)
+    Experiment(tmp_path / "attack").report(tmp_path / "report.html")
+    context = chromium.new_context(offline=True, color_scheme=scheme, viewport={"width": width, "height": 800})
+    page = context.new_page()
+    requests: list[str] = []
+    page.on("request", lambda request: requests.append(request.url))
+    page.goto(f"file://{tmp_path}/report.html")
+    playwright.expect(page.locator("h1")).to_contain_text(ATTACK)
+    assert page.locator("svg").count() >= 4 and page.locator("script, img").count() == 0
+    assert page.locator("tbody tr").count() == 12
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert [url for url in requests if not url.startswith(("file:", "data:"))] == []
+    background = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert background == {"light": "rgb(246, 247, 249)", "dark": "rgb(15, 19, 23)"}[scheme]
+    context.close()
 
 
 def test_tabs_follow_the_arrow_keys_and_the_filter_the_slash(tmp_path: Path, page: "Page") -> None:
@@ -318,7 +319,7 @@ def test_tabs_follow_the_arrow_keys_and_the_filter_the_slash(tmp_path: Path, pag
         page.keyboard.press("/")
         page.keyboard.type("nothing")
         playwright.expect(page.locator("#rows a")).to_have_count(0)
-        page.goto(f"{address}experiments/attack")
+        page.goto(urljoin(address, "/experiments/attack"))
         page.get_by_role("tab", name="Curves").focus()
         page.keyboard.press("ArrowRight")
         playwright.expect(page.get_by_role("tab", name="Workers")).to_be_focused()
@@ -327,8 +328,9 @@ def test_tabs_follow_the_arrow_keys_and_the_filter_the_slash(tmp_path: Path, pag
         playwright.expect(page.locator("#panel-curves")).to_be_visible()
 
 
-def test_a_table_is_sorted_and_a_question_answered_by_keyboard(live: Live, page: "Page") -> None:
-    page.goto(f"{live.address}#trials")
+def test_a_table_is_sorted_and_a_dialog_answered_by_keyboard(live: Live, page: "Page") -> None:
+    page.goto(live.address)
+    page.get_by_role("tab", name="Trials").click()
     header = page.get_by_role("button", name="x", exact=True)
     header.focus()
     for direction in ("ascending", "descending"):
@@ -354,18 +356,11 @@ def test_no_page_is_wider_than_its_screen(tmp_path: Path, chromium: "Browser", w
     write_attack(tmp_path)
     (tmp_path / os.fsdecode(b"\xff")).mkdir()
     (tmp_path / os.fsdecode(b"\xff") / "events.jsonl").touch()
-    run = StatusFile("run")
     with board_of(tmp_path) as address:
-        within(30.0, run.is_wanted, "the board has asked")
-        run.write(run_status(program="a-program-with-a-long-name" * 3).body)
         context = chromium.new_context(viewport={"width": width, "height": 740})
         page = context.new_page()
         page.goto(address)
-        run_page = page.locator("#runs-rows a").get_attribute("href")
-        assert run_page is not None
-        page.goto(address + run_page[1:])
-        page.locator("#parts td").first.wait_for()
-        assert page.evaluate("document.documentElement.scrollWidth") <= width, run_page
+        page.locator("#rows a").wait_for()
         paths = [
             "",
             *(
@@ -375,13 +370,12 @@ def test_no_page_is_wider_than_its_screen(tmp_path: Path, chromium: "Browser", w
         ]
         for path in [*paths, "experiments/attack/trials/3"]:
             page.goto("about:blank")
-            page.goto(address + path)
+            page.goto(urljoin(address, f"/{path}"))
             page.locator("#rows a, #best pre, #config dd").first.wait_for()
             if path.endswith("#hyperparameters"):
-                known(page)
+                wait_for_importances(page)
             if "#" in path:
                 tab = page.locator("[role=tab][aria-selected=true]").bounding_box()
                 assert tab is not None and tab["x"] >= 0 and tab["x"] + tab["width"] <= width, path
             assert page.evaluate("document.documentElement.scrollWidth") <= width, path
         context.close()
-    run.close()

@@ -1,4 +1,4 @@
-"""The board as clients see it, over a real socket: what it shows, whom it refuses, what it never gives away."""
+"""The board over a real socket: views, commands, and attacks."""
 
 import gzip
 import http.client
@@ -7,8 +7,6 @@ import os
 import re
 import shutil
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -20,9 +18,8 @@ import pytest
 from program_statuses import run_status
 from recorded_search import RecordedSearch
 
-from fanwise.board.guard import Guard
+from fanwise.board.experiments import Home
 from fanwise.board.serving import OpenBoard, open_board
-from fanwise.board.watching import Home
 from fanwise.board.with_uvicorn import Server
 from fanwise.links.status_files import StatusFile
 from fanwise.testing import within
@@ -44,7 +41,7 @@ META: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the board said."""
+    """An answer of the board."""
 
     status: int
     headers: Mapping[str, str]
@@ -67,9 +64,13 @@ class Served:
 
     @property
     def port(self) -> int:
-        port = self.board.listening.getsockname()[1]
+        port = self.board.listener.getsockname()[1]
         assert isinstance(port, int)
         return port
+
+    @property
+    def cookie(self) -> str:
+        return f"fanwise-board-{self.port}={self.board.guard.session}"
 
     def ask(self, path: str, *, method: str = "GET", body: str | None = None, **headers: str | None) -> Answer:
         """Headers are given with underscores: sec_fetch_site="cross-site"; None leaves one out."""
@@ -77,6 +78,8 @@ class Served:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
         try:
             connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
+            if "cookie" not in headers:
+                said["Cookie"] = self.cookie
             if "host" not in headers:
                 said["Host"] = f"127.0.0.1:{self.port}"
             if body is not None:
@@ -96,10 +99,10 @@ class Served:
 
     @contextmanager
     def events(self, path: str) -> Iterator[Iterator[Any]]:
-        """What server-sent events say, as JSON."""
+        """Yield server-sent events as JSON."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
         try:
-            connection.request("GET", path)
+            connection.request("GET", path, headers={"Cookie": self.cookie})
             answer = connection.getresponse()
             assert answer.headers["content-type"].startswith("text/event-stream")
             yield (json.loads(line[6:]) for line in iter(answer.readline, b"") if line.startswith(b"data: "))
@@ -110,15 +113,15 @@ class Served:
 @contextmanager
 def serving(board: OpenBoard, request_s: float = 30.0) -> Iterator[Served]:
     """Answers in a thread, as long as the block lasts."""
-    server = Server(Home(board.home), board.guard, board.callers, request_s=request_s)
-    thread = threading.Thread(target=server.serve, args=(board.listening,), name="board")
+    server = Server(Home(board.home), board.guard, request_timeout_s=request_s)
+    thread = threading.Thread(target=server.serve, args=(board.listener,), name="board")
     thread.start()
     try:
         yield Served(board)
     finally:
         server.end()
         thread.join()
-        board.listening.close()
+        board.listener.close()
 
 
 @pytest.fixture
@@ -131,22 +134,13 @@ def home(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def board(home: Path) -> Iterator[Served]:
-    """A board of this machine alone."""
+    """A board that answers requests with its cookie."""
     with serving(open_board(home, port=0)) as served:
         yield served
 
 
-@pytest.fixture
-def guarded(home: Path) -> Iterator[Served]:
-    """A board that others can reach, and so has a token. It listens on loopback all the same."""
-    opened = open_board(home, port=0)
-    guard = Guard(frozenset({"board.example"}), "the-token", "the-session")
-    with serving(OpenBoard(home, opened.listening, guard, None, opened.address)) as served:
-        yield served
-
-
 class Recorded(Protocol):
-    """Makes a record of a search that runs as long as the test does; each row is committed at once."""
+    """Creates the record of a search that runs until the end of the test. Each event is committed at once."""
 
     def __call__(self, name: str, **meta: Any) -> RecordedSearch: ...  # Any: JSON
 
@@ -198,17 +192,7 @@ def first(board: Served, path: str) -> Any:
         return next(said)
 
 
-def known_importance(board: Served) -> Any:
-    answer = board.ask("/api/experiments/old/importance").json
-    return answer if answer["state"] == "known" else None
-
-
-def refusal(board: Served, path: str) -> str | None:
-    answer = board.ask(path)
-    return None if answer.status == 200 else str(answer.json["error"])
-
-
-# -- what it shows ---------------------------------------------------------------------------------------------------
+# -- views -------------------------------------------------------------------------------------------------------------
 
 
 def test_the_list_has_those_that_run_first_and_what_cannot_be_read(
@@ -245,7 +229,7 @@ def test_a_folder_whose_name_is_no_text_is_listed_as_unreadable(board: Served, h
         write_trials(search, 1)
     (home / "old").rename(folder)
     (line,) = board.ask("/api/experiments").json["experiments"]
-    assert line["state"] == "unreadable" and "no text" in line["error"]
+    assert line["state"] == "unreadable" and "unprintable" in line["error"]
 
 
 def test_a_home_that_is_not_there_yet_has_no_experiments(tmp_path: Path) -> None:
@@ -253,22 +237,13 @@ def test_a_home_that_is_not_there_yet_has_no_experiments(tmp_path: Path) -> None
         assert board.ask("/api/experiments").json["experiments"] == []
 
 
-def test_what_runs_is_listed_and_followed_until_it_ends(board: Served) -> None:
+def test_training_runs_are_listed(board: Served) -> None:
     file = StatusFile("run")
     within(30.0, file.is_wanted, "the board has asked")
-    file.write(run_status(name="<b>").body)
+    file.write(run_status(name="<b>", loss=0.5).body)
     (run,) = board.ask("/api/experiments").json["runs"]
-    assert run["name"] == "<b>"
-    assert board.ask(f"/programs/{run['key']}").body == board.ask("/programs/x").body, "a page is the same for all"
-    assert board.ask(f"/api/programs/{run['key']}").json["ranks"][0]["pid"] == 7
-    with board.events(f"/api/programs/{run['key']}/live") as events:
-        assert next(events)["loss"] is None
-        file.write(run_status(loss=0.5).body)
-        assert next(events)["loss"] == 0.5
-        file.close()
-        assert next(events) == {"error": "it has ended"}
-    assert board.ask(f"/api/programs/{run['key']}").status == 404
-    assert board.ask("/api/programs/..%2f..").status == 404
+    assert (run["name"], run["loss"], run["world_size"]) == ("<b>", 0.5, 1)
+    file.close()
     assert board.ask("/api/experiments").json["runs"] == []
 
 
@@ -278,7 +253,7 @@ def test_a_running_experiment_says_what_is_best_and_what_is_left(board: Served, 
     said = first(board, "/api/experiments/live/live")
     assert said["state"] == "running" and said["best"]["trial"] == 4
     assert said["best"]["python"] == "{'lr': 0.73, 'epochs': 2}"
-    assert {one["what"]: one["used"] for one in said["budget"]}["trials started"] == 5
+    assert {one["name"]: one["used"] for one in said["budget"]}["trials started"] == 5
     assert said["trials"]["Completed"] == 5 and said["num_reports"] == 15
     assert board.ask("/api/experiments/live").json["trials"]["total"] == 5
 
@@ -308,7 +283,7 @@ def test_only_what_is_better_than_all_before_it_is_an_incumbent(board: Served, h
     assert curves["curves"][0]["v"] == [0.5, 0.5, 0.9, 0.6, 0.6, 0.1]
 
 
-def test_an_experiment_that_is_deleted_while_somebody_looks_is_gone(board: Served, home: Path) -> None:
+def test_an_experiment_that_is_deleted_while_it_is_followed_ends_the_events(board: Served, home: Path) -> None:
     with ended(home, "old") as search:
         write_trials(search, 1)
     with board.events("/api/experiments/old/live") as said:
@@ -330,13 +305,13 @@ def test_every_view_of_a_search(board: Served, home: Path) -> None:
             search.end(trial_id + 0.6, trial_id, "Stopped" if trial_id % 3 else "Completed", 0.5)
             search.free(trial_id + 0.6, trial_id)
     workers = board.ask("/api/experiments/old/workers").json
-    assert {one["slot"] for one in workers["stretches"]} == {0, 1} and 0 < workers["shares"]["busy"] < 1
+    assert {one["slot"] for one in workers["intervals"]} == {0, 1} and 0 < workers["shares"]["busy"] < 1
     [rung] = board.ask("/api/experiments/old/rungs").json["rungs"]
     assert (rung["arrived"], rung["continued"]) == (12, 0)
-    parallel = board.ask("/api/experiments/old/parallel").json
+    parallel = board.ask("/api/experiments/old/hyperparameters").json
     assert [axis["name"] for axis in parallel["axes"]] == ["lr", "kind"] and len(parallel["lines"]) == 12
-    known = within(60.0, lambda: known_importance(board), "the importances are known")
-    assert {bar["name"] for bar in known["bars"]} == {"lr", "kind"}
+    importance = board.ask("/api/experiments/old/importance").json
+    assert {bar["name"] for bar in importance["bars"]} == {"lr", "kind"}
     assert board.ask("/api/experiments/old/front").status == 400
     assert "2 to 4 objectives" in board.ask("/api/experiments/old/front").json["error"]
     assert board.ask("/api/experiments/old/other").status == 404
@@ -353,7 +328,7 @@ def test_a_search_that_has_just_begun_has_every_view(board: Served, recorded: Re
 
 def every_view_of_nothing(board: Served) -> None:
     assert first(board, "/api/experiments/live/live")["best"] is None
-    for view in ("curves", "workers", "rungs", "parallel", "trials"):
+    for view in ("curves", "workers", "rungs", "hyperparameters", "trials"):
         assert board.ask(f"/api/experiments/live/{view}").status == 200, view
 
 
@@ -369,13 +344,13 @@ def test_several_objectives_have_a_front(board: Served, home: Path) -> None:
         for iteration, (error, size) in enumerate([(0.5, 1.0), (0.4, 2.0), (0.6, 3.0), (0.7, 1.0)], 1):
             search.report(iteration, 0, iteration, {"error": error, "size": size})
     front = board.ask("/api/experiments/two/front").json
-    assert [one[1] for one in front["front"]] == [[0.4, 2.0], [0.6, 3.0]] and len(front["others"]) == 2
+    assert [one[1] for one in front["front"]] == [[0.4, 2.0], [0.6, 3.0]] and len(front["dominated"]) == 2
 
 
 def test_importances_of_too_few_trials_are_refused_with_the_number_it_takes(board: Served, recorded: Recorded) -> None:
     write_trials(recorded("live"), 2)
-    refused = within(60.0, lambda: refusal(board, "/api/experiments/live/importance"), "it is refused")
-    assert "at least 10 trials" in refused
+    answer = board.ask("/api/experiments/live/importance")
+    assert answer.status == 400 and "at least 10 trials" in answer.json["error"]
 
 
 def test_the_table_is_sorted_filtered_and_cut(board: Served, recorded: Recorded) -> None:
@@ -429,15 +404,16 @@ def test_a_trial_shows_its_configuration_its_curve_why_it_failed_and_the_end_of_
 def test_ten_thousand_trials_are_few_on_the_wire(board: Served, home: Path) -> None:
     with ended(home, "many", commit=False) as search:
         write_trials(search, 3_000)
-    for view, most_bytes in (("curves", 600_000), ("workers", 400_000), ("parallel", 100_000), ("trials", 100_000)):
+    limits = {"curves": 600_000, "workers": 400_000, "hyperparameters": 100_000, "trials": 100_000}
+    for view, max_bytes in limits.items():
         answer = board.ask(f"/api/experiments/many/{view}")
-        assert answer.status == 200 and len(answer.body) < most_bytes, view
+        assert answer.status == 200 and len(answer.body) < max_bytes, view
     curves = board.ask("/api/experiments/many/curves").json
     assert 2_999 in {one["trial"] for one in curves["curves"]}, "the best one"
-    assert len(curves["curves"]) == 160 and curves["num_trials"] == 3_000 and curves["crowd"]["t"]
+    assert len(curves["curves"]) == 160 and curves["num_trials"] == 3_000 and curves["bins"]["times_s"]
 
 
-# -- what it does not show ---------------------------------------------------------------------------------------------
+# -- attacks by names and paths ----------------------------------------------------------------------------------------
 
 
 def test_names_are_text_and_never_markup(board: Served, recorded: Recorded) -> None:
@@ -517,7 +493,7 @@ def test_no_path_leads_out_of_the_home(board: Served, home: Path) -> None:
         assert answer.status in (404, 405) and b"lr" not in answer.body, path
 
 
-def test_links_in_the_home_are_listed_and_not_followed(board: Served, home: Path) -> None:
+def test_links_in_the_home_are_listed_but_not_followed(board: Served, home: Path) -> None:
     with ended(home.parent, "outside") as search:
         write_trials(search, 1)
     (home / "linked").symlink_to(home.parent / "outside")
@@ -543,16 +519,16 @@ def test_a_log_that_is_a_link_is_not_read(board: Served, home: Path) -> None:
     assert board.ask("/api/experiments/old/trials/1").json["output"] == ""
 
 
-def test_looking_changes_nothing(board: Served, home: Path) -> None:
+def test_reading_changes_no_file(board: Served, home: Path) -> None:
     with ended(home, "old") as search:
         write_trials(search, 12)
     before = {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in sorted((home / "old").iterdir())}
-    for view in ("", "/curves", "/workers", "/rungs", "/trials", "/trials/0", "/parallel"):
+    for view in ("", "/curves", "/workers", "/rungs", "/trials", "/trials/0", "/hyperparameters"):
         assert board.ask(f"/api/experiments/old{view}").status == 200
     assert before == {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in sorted((home / "old").iterdir())}
 
 
-# -- who may -----------------------------------------------------------------------------------------------------------
+# -- access ------------------------------------------------------------------------------------------------------------
 
 EVERY_PATH = (
     "/",
@@ -562,9 +538,6 @@ EVERY_PATH = (
     "/static/none",
     "/api/experiments",
     "/api/live",
-    "/programs/run-1-a",
-    "/api/programs/run-1-a",
-    "/api/programs/run-1-a/live",
     "/api/experiments/live",
     "/api/experiments/live/live",
     "/api/experiments/live/curves",
@@ -573,34 +546,42 @@ EVERY_PATH = (
 )
 
 
-def test_without_the_token_there_is_nothing_but_401(guarded: Served, recorded: Recorded) -> None:
+def test_every_request_needs_the_token(board: Served, recorded: Recorded) -> None:
     write_trials(recorded("live"), 1)
     for path in EVERY_PATH:
         answers = [
-            guarded.ask(path),
-            guarded.ask(path + "?token=wrong"),
-            guarded.ask(path, cookie=f"fanwise-board-{guarded.port}=wrong"),
-            guarded.ask(path, cookie="fanwise-board-1=the-session"),
+            board.ask(path, cookie=None),
+            board.ask(path + "?token=wrong", cookie=None),
+            board.ask(path, cookie=f"fanwise-board-{board.port}=wrong"),
+            board.ask(path, cookie=f"fanwise-board-1={board.board.guard.session}"),
         ]
         for answer in answers:
             assert answer.status == 401 and "token" in answer.text and len(answer.body) < 120, path
             assert "set-cookie" not in answer.headers, path
-    assert guarded.command("live", "stop").status == 401
+    assert board.command("live", "stop", cookie=None).status == 401
 
 
-def test_the_token_is_shown_once_and_a_cookie_stands_for_it(guarded: Served, recorded: Recorded) -> None:
+def test_a_page_with_the_token_sets_a_cookie_and_loads_the_address_without_it(
+    board: Served, recorded: Recorded
+) -> None:
     write_trials(recorded("live"), 1)
-    opened = guarded.ask("/?token=the-token")
-    assert opened.status == 200 and 'content="0;url=/"' in opened.text and "the-token" not in opened.text
-    said = opened.headers["set-cookie"]
-    assert "httponly" in said.lower() and "samesite=strict" in said.lower() and "the-token" not in said
-    cookie = said.partition(";")[0]
-    assert guarded.ask("/api/experiments", cookie=cookie).json["experiments"][0]["id"] == "live"
-    assert guarded.ask("/api/experiments", cookie=cookie, host="board.example:9").status == 200
-    assert guarded.ask("/api/experiments", cookie=cookie, host="evil.example").status == 421
+    token, session = board.board.guard.token, board.board.guard.session
+    for path, target in (("/", "/"), ("/experiments/live", "/experiments/live"), ("//evil.example", "/evil.example")):
+        answer = board.ask(f"{path}?token={token}", cookie=None)
+        assert answer.status == 200 and f'content="0;url={target}"' in answer.text and token not in answer.text
+        cookie = answer.headers["set-cookie"]
+        assert "httponly" in cookie.lower() and "samesite=strict" in cookie.lower() and token not in cookie
+        assert cookie.startswith(f"fanwise-board-{board.port}={session};")
+    assert '<a href="/%3Cb%3E%22">' in board.ask(f"/%3Cb%3E%22?token={token}", cookie=None).text
 
 
-def test_a_foreign_name_for_this_machine_is_refused(board: Served, recorded: Recorded) -> None:
+def test_a_script_may_send_the_token_with_each_request(board: Served, recorded: Recorded) -> None:
+    write_trials(recorded("live"), 1)
+    answer = board.ask(f"/api/experiments?token={board.board.guard.token}", cookie=None)
+    assert answer.json["experiments"][0]["id"] == "live" and "set-cookie" not in answer.headers
+
+
+def test_unknown_host_names_are_refused(board: Served, recorded: Recorded) -> None:
     write_trials(recorded("live"), 1)
     for path in EVERY_PATH:
         for host in ("evil.example", f"evil.example:{board.port}", "127.0.0.1.evil.example", ""):
@@ -619,15 +600,15 @@ def test_commands_of_other_sites_are_refused(board: Served, recorded: Recorded) 
 NO_COMMANDS = ["", "stop", "[]", "{}", '{"word": "explode"}', '{"word": "stop", "args": {}}', "[" * 100_000]
 
 
-def test_what_is_no_command_is_refused(board: Served, recorded: Recorded) -> None:
+def test_malformed_commands_are_refused(board: Served, recorded: Recorded) -> None:
     write_trials(recorded("live"), 1)
     for body in (*NO_COMMANDS, '"' + "x" * 300_000):
         answer = board.ask("/api/experiments/live/commands", method="POST", body=body, content_type="application/json")
         assert answer.status == 400 and "a command" in answer.json["error"], body[:40]
 
 
-def said_by(board: Served, *parts: bytes) -> bytes:
-    """What the board answers to these bytes until it hangs up."""
+def answer_to(board: Served, *parts: bytes) -> bytes:
+    """Return the answer to these bytes until the board closes the connection."""
     with socket.create_connection(("127.0.0.1", board.port), timeout=30) as connection:
         answer = b""
         for part in parts:
@@ -639,42 +620,46 @@ def said_by(board: Served, *parts: bytes) -> bytes:
         return answer
 
 
-def test_a_board_that_ends_leaves_no_connection_open_also_of_what_it_still_answers(home: Path) -> None:
+def test_a_board_that_ends_closes_connections_that_it_still_answers(home: Path) -> None:
     with ended(home, "old"):
         pass
     with serving(open_board(home, port=0)) as board, socket.create_connection(("127.0.0.1", board.port)) as client:
         head = f"POST /api/experiments/old/commands HTTP/1.1\r\nHost: 127.0.0.1:{board.port}\r\n"
+        head += f"Cookie: {board.cookie}\r\n"
         rest = "Content-Type: application/json\r\nContent-Length: 9\r\nExpect: 100-continue\r\n\r\n"
         client.sendall((head + rest).encode())
         assert b" 100 " in client.recv(1000), "it waits for what never comes, longer than it takes to end"
 
 
-def test_who_does_not_finish_a_request_is_hung_up_on(home: Path) -> None:
+def test_a_client_that_does_not_finish_a_request_is_disconnected(home: Path) -> None:
     with serving(open_board(home, port=0), request_s=0.3) as board:
-        host = b"Host: 127.0.0.1:%d\r\n" % board.port
+        host = b"Host: 127.0.0.1:%d\r\nCookie: %s\r\n" % (board.port, board.cookie.encode())
         whole = b"HEAD / HTTP/1.1\r\n" + host + b"\r\n"
-        assert said_by(board, b"") == b""
-        assert said_by(board, b"GET / HTTP/1.1\r\nHost: 127") == b""
-        assert said_by(board, whole, b"GET / HT").count(b"HTTP/1.1 200 OK") == 1, "and in a second request"
+        assert answer_to(board, b"") == b""
+        assert answer_to(board, b"GET / HTTP/1.1\r\nHost: 127") == b""
+        assert answer_to(board, whole, b"GET / HT").count(b"HTTP/1.1 200 OK") == 1, "and in a second request"
         with board.events("/api/live") as events:  # who waits for the board is not
             first = next(events)
-            within(30.0, lambda: said_by(board, b"GET") == b"", "longer than a request may take")
+            within(30.0, lambda: answer_to(board, b"GET") == b"", "longer than a request may take")
             (home / "new").mkdir()
             os.mkfifo(home / "new" / "events.jsonl")
             assert next(events) != first
 
 
-def test_two_origins_are_none_of_ours(board: Served, recorded: Recorded) -> None:
+def test_a_request_with_two_origins_is_refused(board: Served, recorded: Recorded) -> None:
     write_trials(recorded("live"), 1)
     own = b"Origin: http://127.0.0.1:%d\r\n" % board.port
     head = b"POST /api/experiments/live/commands HTTP/1.1\r\nHost: 127.0.0.1:%d\r\n" % board.port
+    head += b"Cookie: %s\r\n" % board.cookie.encode()
     head += b"Connection: close\r\nContent-Type: application/json\r\nContent-Length: 2\r\n"
-    assert b" 400 " in said_by(board, head + own + b"\r\n{}"), "it is no command, but may be one"
-    assert b" 403 " in said_by(board, head + own + b"Origin: http://evil.example\r\n\r\n{}")
-    assert b" 403 " in said_by(board, head + b"Origin: \r\n\r\n{}")
+    assert b" 400 " in answer_to(board, head + own + b"\r\n{}"), "it is no command, but may be one"
+    assert b" 403 " in answer_to(board, head + own + b"Origin: http://evil.example\r\n\r\n{}")
+    assert b" 403 " in answer_to(board, head + b"Origin: \r\n\r\n{}")
 
 
-def test_nobody_is_told_to_install_what_a_board_does_not_want(board: Served, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_websocket_request_does_not_log_advice_to_install_a_library(
+    board: Served, caplog: pytest.LogCaptureFixture
+) -> None:
     asked = board.ask("/", connection="Upgrade", upgrade="websocket", sec_websocket_version="13")
     assert asked.status == 200 and "pip install" not in caplog.text
 
@@ -687,44 +672,15 @@ def test_a_command_to_a_search_that_does_not_run_says_so(board: Served, home: Pa
     assert board.command("none", "stop").status == 404
 
 
-NOBODY = """
-import encodings.idna, http.client, os, sys
-os.setuid(65534)
-connection = http.client.HTTPConnection("127.0.0.1", int(sys.argv[1]), timeout=30)
-connection.request("GET", "/api/experiments")
-answer = connection.getresponse()
-print(answer.status, answer.read().decode())
-"""
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be another user for once")
-def test_another_user_of_the_machine_is_refused(board: Served, recorded: Recorded) -> None:
-    write_trials(recorded("live"), 1)
-    assert board.ask("/api/experiments").status == 200
-    command = [sys.executable, "-c", NOBODY, str(board.port)]
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert said.startswith("403 This board is for programs of another user") and "live" not in said
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be another user for once")
-def test_a_command_of_another_user_that_hangs_up_at_once_is_refused(board: Served, recorded: Recorded) -> None:
-    write_trials(recorded("live"), 1)
-    assert board.board.callers is not None
-    with socket.create_connection(("127.0.0.1", board.port)) as own:
-        here, there = own.getsockname(), own.getpeername()
-        assert board.board.callers.may(here, there)
-    assert not board.board.callers.may(here, there), "it is closed, and the kernel would call it root's"
-
-
-def test_others_reach_it_only_with_a_token_in_the_address(home: Path) -> None:
-    board = open_board(home, host="0.0.0.0", port=0)
-    board.listening.close()
-    assert board.guard.token is not None and board.guard.session and len(board.guard.token) >= 24
-    assert board.address.endswith(f"/?token={board.guard.token}") and board.guard.session not in board.address
-    here = open_board(home, port=0)
-    here.listening.close()
-    assert here.guard.token is None and here.listening.family.name == "AF_INET"
-    assert here.address.startswith("http://127.0.0.1:")
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_the_address_contains_a_new_token(home: Path, host: str) -> None:
+    boards = [open_board(home, host=host, port=0) for _ in range(2)]
+    for board in boards:
+        board.listener.close()
+        assert len(board.guard.token) >= 24 and len(board.guard.session) >= 24
+        assert board.address.endswith(f"/?token={board.guard.token}") and board.guard.session not in board.address
+    assert boards[0].guard.token != boards[1].guard.token
+    assert boards[0].guard.session != boards[1].guard.session
 
 
 def test_a_port_that_is_taken_says_what_to_do(board: Served, home: Path) -> None:

@@ -1,4 +1,4 @@
-"""How a board begins: from the command line and beside a tuner, and what is said where it cannot."""
+"""Start of a board from the command line and by a tuner, and the errors if it cannot start."""
 
 import logging
 import os
@@ -18,7 +18,7 @@ from fanwise.tune.runtime.board_process import serving_board
 
 
 @pytest.mark.parametrize("library", ["starlette", "uvicorn", "plotly"])
-def test_a_missing_library_is_told_with_its_extra_before_anything_is_made(
+def test_a_missing_library_is_reported_with_its_extra_before_a_folder_is_created(
     library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, library, None)
@@ -38,14 +38,14 @@ def test_plotly_without_its_file_is_missing(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_board_that_dies_is_a_warning_at_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     before = {process.pid for process in psutil.Process().children()}
     with caplog.at_level(logging.WARNING), serving_board(tmp_path / "some search") as address:
-        assert address is not None and address.endswith("/experiments/some%20search")
+        assert address is not None and "/experiments/some%20search?token=" in address
         [child] = [process for process in psutil.Process().children() if process.pid not in before]
         child.send_signal(signal.SIGKILL)
         expected = f"the board ended with status {-signal.SIGKILL}; the search continues without it"
-        within(30.0, lambda: expected in caplog.text, "it is said while the search runs")
+        within(30.0, lambda: expected in caplog.text, "the warning is logged while the search runs")
 
 
-def test_a_board_whose_process_cannot_be_made_is_a_warning_and_the_search_goes_on(
+def test_a_board_whose_process_cannot_start_is_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "no python"))
@@ -54,7 +54,7 @@ def test_a_board_whose_process_cannot_be_made_is_a_warning_and_the_search_goes_o
     assert "the board cannot be started: " in caplog.text
 
 
-def test_the_command_prints_where_it_is_and_refuses_a_home_that_is_not_there(tmp_path: Path) -> None:
+def test_the_command_prints_the_address_and_refuses_a_missing_home(tmp_path: Path) -> None:
     # As people call it: with `-m`, a Ctrl-C within the `exec` of a dataclass makes Python itself end by that signal.
     command = [str(Path(sys.executable).with_name("fanwise")), "board", "--port", "0", "--home"]
     wrong = subprocess.run([*command, str(tmp_path / "none")], capture_output=True, text=True)

@@ -1,14 +1,13 @@
-"""What thinning keeps: ends, extremes, the best, all worker time; and that it is never more than was asked for."""
+"""Thinned curves keep ends and extremes, selections the best trials, and merged intervals all worker time."""
 
 import math
 from itertools import pairwise
 
-import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fanwise.board.columns import thin
-from fanwise.board.thinning import chosen, merged
+from fanwise.board.thinning import merge_intervals, select_trials
+from fanwise.plot.data import thin_curve
 from fanwise.plot.worker_intervals import IntervalKind, WorkerInterval
 
 VALUES = st.lists(st.floats(allow_nan=False), max_size=300)
@@ -18,7 +17,7 @@ KINDS = st.sampled_from(ALL_KINDS)
 
 @given(VALUES, st.integers(0, 80))
 def test_ends_and_extremes_are_kept(values: list[float], most: int) -> None:
-    places = thin(np.array(values, np.float64), most).tolist()
+    places = thin_curve(values, most)
     assert places == sorted(set(places)) and len(places) <= max(4, most)
     assert all(0 <= place < len(values) for place in places)
     if values:
@@ -28,19 +27,19 @@ def test_ends_and_extremes_are_kept(values: list[float], most: int) -> None:
 
 
 @given(VALUES, st.integers(300, 400))
-def test_what_is_little_is_kept_whole(values: list[float], most: int) -> None:
-    assert thin(np.array(values, np.float64), most).tolist() == list(range(len(values)))
+def test_short_curves_are_not_thinned(values: list[float], most: int) -> None:
+    assert thin_curve(values, most) == list(range(len(values)))
 
 
 @given(st.integers(5, 2_000), st.integers(4, 100), st.data())
 def test_a_single_spike_is_kept(count: int, most: int, data: st.DataObject) -> None:
     at = data.draw(st.integers(0, count - 1))
-    assert at in thin((np.arange(count) == at).astype(np.float64), most)
+    assert at in thin_curve([float(i == at) for i in range(count)], most)
 
 
 @given(st.integers(100, 2_000), st.integers(10, 100))
-def test_no_stretch_is_left_out(count: int, most: int) -> None:
-    places = thin(np.sin(np.arange(count)), most).tolist()
+def test_points_are_kept_everywhere(count: int, most: int) -> None:
+    places = thin_curve([math.sin(i) for i in range(count)], most)
     longest = max(after - before for before, after in pairwise(places))
     assert longest <= 2 * math.ceil(count / ((most - 2) // 2)) + 1
 
@@ -49,19 +48,19 @@ LOSSES = st.dictionaries(st.integers(0, 500), st.floats(allow_nan=False), max_si
 
 
 @given(LOSSES, st.sets(st.integers(0, 500)), st.integers(1, 60))
-def test_the_best_trial_is_chosen_and_no_more_than_there_is_room_for(
+def test_the_best_trial_is_selected_and_no_more_than_the_maximum(
     losses: dict[int, float], running: set[int], most: int
 ) -> None:
-    kept = chosen(losses, running, most)
+    kept = select_trials(losses, running, most)
     assert kept == sorted(set(kept)) and set(kept) <= set(losses)
     assert len(kept) == min(most, len(losses)), "all room is used"
     if losses:
         assert min(losses, key=lambda trial_id: (losses[trial_id], trial_id)) in kept
 
 
-def test_of_many_trials_those_that_run_and_a_sample_of_all_ages_are_chosen() -> None:
+def test_running_trials_and_a_sample_of_all_ages_are_selected() -> None:
     losses = {trial_id: float(trial_id) for trial_id in range(10_000)}
-    kept = chosen(losses, {9_998, 9_999}, 160)
+    kept = select_trials(losses, {9_998, 9_999}, 160)
     assert kept[:40] == list(range(40)) and {9_998, 9_999} <= set(kept)
     assert max(after - before for before, after in pairwise(kept)) < 200
 
@@ -84,7 +83,7 @@ def timelines(draw: st.DrawFn) -> list[WorkerInterval]:
 
 @given(timelines(), st.sampled_from([0.0, 0.25, 1.0, 5.0, 1e6]))
 def test_no_worker_time_is_lost_or_invented(intervals: list[WorkerInterval], shortest_s: float) -> None:
-    stretches = merged(intervals, shortest_s)
+    stretches = merge_intervals(intervals, shortest_s)
     for slot in {one.slot for one in intervals}:
         before = [one for one in intervals if one.slot == slot]
         after = [one for one in stretches if one.slot == slot]
@@ -98,8 +97,8 @@ def test_no_worker_time_is_lost_or_invented(intervals: list[WorkerInterval], sho
 
 
 @given(timelines())
-def test_what_is_long_enough_stays_as_it_was(intervals: list[WorkerInterval]) -> None:
-    stretches = merged(intervals, 0.0)
+def test_long_intervals_are_unchanged(intervals: list[WorkerInterval]) -> None:
+    stretches = merge_intervals(intervals, 0.0)
     assert [(one.slot, one.begin_s, one.end_s, one.trial_id, one.status) for one in stretches] == [
         (one.slot, one.begin_s, one.end_s, one.trial_id, one.status) for one in intervals
     ]

@@ -5,42 +5,32 @@ from typing import Any
 import pytest
 from program_statuses import run_status
 
-from fanwise.board.training_runs import find_run, list_runs
+from fanwise.board.training_runs import list_runs
 from fanwise.links.status_files import Status
 
 
 def test_a_run_counts_the_ranks_that_are_left() -> None:
     (line,) = list_runs([run_status()])
-    assert (line["name"], line["host"], line["world_size"], line["num_devices"]) == ("train", "node7", 1, 2)
-    assert "past" not in line and "ranks" not in line
-    whole = find_run([run_status()], "run-1-a")
-    assert whole is not None and whole["past"] == [[100.0, 12.5, None]]
-    assert [rank["state"] for rank in whole["ranks"]] == ["running", "lost"]
+    assert (line["name"], line["host"], line["world_size"], line["pid"]) == ("train", "node7", 1, 4711)
 
 
 def test_the_newest_run_comes_first() -> None:
-    old, new = run_status("run-1-a", elapsed_s=50.0), run_status("run-2-b", elapsed_s=1.0)
-    assert [run["key"] for run in list_runs([old, new])] == ["run-2-b", "run-1-a"]
+    old, new = run_status(name="old", elapsed_s=50.0), run_status(name="new", elapsed_s=1.0)
+    assert [run["name"] for run in list_runs([old, new])] == ["new", "old"]
 
 
 @pytest.mark.parametrize(
     "changes",
     [
         {"ranks": 3},
-        {"past": [[1.0]]},
-        {"past": [["x", 1.0, 1.0]]},
-        {"past": [[None, 1.0, 1.0]]},
         {"elapsed_s": "long"},
-        {"devices": None},
         {"ranks": [{}]},
     ],
 )
 def test_a_status_of_another_form_is_left_out(changes: dict[str, Any]) -> None:
-    statuses = [run_status("run-2-b", **changes), run_status()]
-    assert [run["key"] for run in list_runs(statuses)] == ["run-1-a"]
-    assert find_run(statuses, "run-2-b") is None
+    statuses = [run_status(name="other", **changes), run_status()]
+    assert [run["name"] for run in list_runs(statuses)] == ["train"]
 
 
-def test_unknown_kinds_and_keys_are_nothing() -> None:
+def test_other_kinds_of_status_are_left_out() -> None:
     assert list_runs([Status("x-1-a", "x", "h", 1, 1.0, {})]) == []
-    assert find_run([run_status()], "run-0") is None

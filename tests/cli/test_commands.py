@@ -356,7 +356,7 @@ def test_a_module_run_by_python_is_the_command(place: Place, searched: Finished)
 COMMANDS = [
     *((name,) for name in ("demo", "board", "devices", "doctor", "explain", "secret")),
     *(("tune", name) for name in ("run", "resume", "ls", "show", "watch", "stop", "pause", "unpause")),
-    *(("tune", name) for name in ("enqueue", "workers", "rm", "plot", "importance", "export", "replay")),
+    *(("tune", name) for name in ("enqueue", "workers", "rm", "plot", "importance", "export", "report", "replay")),
 ]
 
 
@@ -433,6 +433,7 @@ RUN = ("tune", "run", "train.py:train", "--space", "space.yaml", "--metric", "lo
         ),
         (("tune", "export", "good"), 2, "Missing option '--out'"),
         (("tune", "export", "none", "--out", "none.csv"), 1, "There is no experiment 'none'"),
+        (("tune", "report", "good", "--out", "x.pdf"), 2, "must end in .html"),
         ((*RUN, "--mode", "foo"), 2, "--mode must be min or max, got 'foo'"),
         (RUN[:-2], 2, "--seconds or --trials is required"),
         (("tune", "run", "none.py:f", *RUN[3:-2]), 2, "there is no file 'none.py'"),
@@ -514,7 +515,7 @@ RUN = ("tune", "run", "train.py:train", "--space", "space.yaml", "--metric", "lo
         (("tune", "run", "train.py", *RUN[3:]), 2, "the objective must be FILE:FUNCTION, e.g. train.py:train"),
         (("dmeo",), 2, "No such command 'dmeo'. Did you mean 'demo'?"),
         (("board", "--home", "none"), 1, "--home 'none' is not a folder"),
-        (("board", "--host", "203.0.113.9", "--port", "0"), 1, "That is no address of this machine"),
+        (("board", "--host", "203.0.113.9", "--port", "0"), 1, "This machine does not have that address"),
         (("secret", "--file", "no/such"), 1, "the secret cannot be written to 'no/such': No such file or directory."),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",

@@ -14,10 +14,11 @@ import pytest
 from program_runs import Finished
 from recorded_search import RecordedSearch
 
+from fanwise.board.experiments import Home
 from fanwise.board.views import VIEWS, summary
-from fanwise.board.watching import Home
 from fanwise.cli.app import main
 from fanwise.plot import workers
+from fanwise.plot.data import incumbent_steps
 from fanwise.tune import StoppingCriterion, load_experiment
 from fanwise.tune.record.lock import LOCK_NAME
 from fanwise.tune.record.log import Record
@@ -305,10 +306,13 @@ def _typed(text: str) -> Any:  # Any: a file
     return io.StringIO(text)
 
 
-def test_every_place_gives_the_same_utilization_of_a_resumed_search(place: Place) -> None:
-    with place.searching("twice", n_workers=1, stop=limits_of(StoppingCriterion(max_wallclock_time=60))) as search:
+@pytest.mark.usefixtures("fonts")
+def test_terminal_board_report_and_figures_show_the_same_numbers_of_a_resumed_search(place: Place) -> None:
+    stop = limits_of(StoppingCriterion(max_wallclock_time=60))
+    with place.searching("twice", n_workers=1, objectives=[["loss", "min"]], stop=stop) as search:
         search.start(0.0, 0, {"x": 0.1})
         search.ready(1.0, 0)
+        search.report(6.0, 0, 1, {"loss": 0.5})
         search.end(11.0, 0, "Completed", 10.0)
         search.free(11.0, 0)
         search.finish(11.0, "done")
@@ -316,6 +320,7 @@ def test_every_place_gives_the_same_utilization_of_a_resumed_search(place: Place
         for trial_id, slot in ((1, 0), (2, 1)):
             search.start(11.0, trial_id, {"x": 0.2}, slot=slot)
             search.ready(21.0, trial_id)
+            search.report(24.0, trial_id, 1, {"loss": 0.25 / trial_id})
         search.end(26.0, 1, "Completed", 5.0)
         search.free(26.0, 1)
         search.stop(31.0, "enough")
@@ -328,8 +333,21 @@ def test_every_place_gives_the_same_utilization_of_a_resumed_search(place: Place
     assert read_search(experiment.path).snapshot().utilization == pytest.approx(share)
     assert json.loads(place.typed("show", "twice", "--json").out)["utilization"] == pytest.approx(share)
     words = "83.3 % (start-up 0.0 %, idle 16.7 %)"
-    assert f"worker utilization: {words}\n" in place.typed("show", "twice").out
-    assert f"worker utilization {words}" in workers(experiment.search_data()).axes[0].get_title(loc="left")
-    watched = Home(place.home).watched("twice")
-    assert VIEWS["workers"](watched.look())["shares"]["busy"] == pytest.approx(share)
-    assert summary(watched.look())["utilization"] == pytest.approx(share)
+    shown = place.typed("show", "twice").out
+    assert f"worker utilization: {words}\n" in shown and "loss: best 0.125 for trial-id 2" in shown
+    data = experiment.search_data()
+    assert f"worker utilization {words}" in workers(data).axes[0].get_title(loc="left")
+    assert experiment.plot().axes[0].get_title(loc="left") == "twice: best loss 0.125 (trial 2)"
+    steps = [(5.0, 0.5), (23.0, 0.25), (23.0, 0.125)]
+    assert [(step.t_s - 1.0, step.value) for step in incumbent_steps(data)] == steps
+    state = Home(place.home).experiment("twice").state()
+    assert VIEWS["workers"](state)["shares"]["busy"] == pytest.approx(share)
+    assert [(t_s, value) for t_s, value, _ in VIEWS["curves"](state)["incumbents"]] == steps
+    board = summary(state)
+    assert board["utilization"] == pytest.approx(share)
+    assert (board["best"]["value"], board["best"]["trial"], board["trials"]["total"]) == (0.125, 2, 3)
+    assert place.typed("report", "twice", "--out", str(place.home / "twice.html")).status == 0
+    report = (place.home / "twice.html").read_text()
+    assert f"<dt>utilization</dt><dd>{words}</dd>" in report
+    assert '<div class="big">0.125</div>' in report and "trial 2, report 1" in report
+    assert "<dt>trials</dt><dd>3 (2 completed, 1 stopped)</dd>" in report

@@ -216,7 +216,7 @@ def test_a_search_seen_from_its_first_ready_worker_counts_the_same() -> None:
     before = SearchData("s", "e", "min", 2, True, [ReportPoint(0, 10.0, 1, 0.5)], spans, 8.0, 17.0, 18.0)
     moved = from_first_objective(before)
     assert (moved.first_objective_s, moved.stop_s, moved.last_s) == (0.0, 9.0, 10.0)
-    assert [span.started_s for span in moved.spans] == [0.0, 0.0] and moved.reports[0].t_s == 2.0
+    assert [span.started_s for span in moved.spans] == [0.0, 0.0] and [point.t_s for point in moved.reports] == [2.0]
     for share in ("busy_s", "startup_s", "idle_s"):
         assert getattr(worker_timeline(moved), share) == pytest.approx(getattr(worker_timeline(before), share))
     unready = SearchData("s", "e", "min", 2, True, [], [], None, None, 1.0)

@@ -354,7 +354,8 @@ def test_the_star_stands_at_the_best_report_or_where_its_trial_came_last_before(
     low, between = ReportPoint(0, 0.5, 0, 0.1, 1.0, "PAUSE"), ReportPoint(0, 50.0, 2, 0.1, 2.0)
     at_first = [low, *[replace(point, iter=point.iter + 1) for point in search.reports]]
     assert star_of(replace(search, reports=at_first)) == (0, 0.1, "the best")
-    later = [*search.reports[:3], between, *[replace(point, iter=3) for point in search.reports[3:]]]
+    points = list(search.reports)
+    later = [*points[:3], between, *[replace(point, iter=3) for point in points[3:]]]
     assert star_of(replace(search, reports=later)) == (0, 0.5, "the best trial, whose best report was at 2")
 
 

@@ -8,14 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fanwise.plot.curves import best_curves, bin_reports
 from fanwise.plot.data import (
-    Curve,
     ReportPoint,
     SearchData,
     Span,
     best_of_trials,
-    curves_by_trial,
+    bin_reports,
     from_first_objective,
 )
 from fanwise.plot.rung_levels import levels_of, rungs_of
@@ -108,19 +106,13 @@ def test_time_is_counted_from_the_first_ready_worker() -> None:
     spans = [Span(0, 0, 0.5, 3.0, 9.0, 9.5, "Completed", 6.0), Span(1, 1, 0.5, None, None, None, "InProgress")]
     points = [ReportPoint(0, 4.0, 1, 0.5, 7.0, "STOP")]
     search = SearchData("s", "error", "max", 2, True, points, spans, 3.0, 8.0, 10.0, "epoch")
-    assert from_first_objective(search) == SearchData(
-        "s",
-        "error",
-        "max",
-        2,
-        True,
-        [ReportPoint(0, 1.0, 1, 0.5, 7.0, "STOP")],
-        [Span(0, 0, 0.0, 0.0, 6.0, 6.5, "Completed", 6.0), Span(1, 1, 0.0, None, None, None, "InProgress")],
-        0.0,
-        5.0,
-        7.0,
-        "epoch",
-    )
+    moved = from_first_objective(search)
+    assert list(moved.reports) == [ReportPoint(0, 1.0, 1, 0.5, 7.0, "STOP")]
+    assert moved.spans == [
+        Span(0, 0, 0.0, 0.0, 6.0, 6.5, "Completed", 6.0),
+        Span(1, 1, 0.0, None, None, None, "InProgress"),
+    ]
+    assert (moved.first_objective_s, moved.stop_s, moved.last_s) == (0.0, 5.0, 7.0)
 
 
 def test_before_any_worker_is_ready_time_is_that_of_the_search() -> None:
@@ -131,30 +123,25 @@ def test_before_any_worker_is_ready_time_is_that_of_the_search() -> None:
 # -- bins --------------------------------------------------------------------------------------------------------------
 
 
-def test_the_best_curves_are_those_with_the_best_values() -> None:
-    curves = [Curve(0, [1.0], [0.5]), Curve(1, [1.0, 2.0], [0.1, 0.9]), Curve(2, [1.0], [0.5]), Curve(3, [1.0], [0.9])]
-    assert [c.trial_id for c in best_curves(curves, 1.0, 3)] == [1, 0, 2]
-    assert [c.trial_id for c in best_curves(curves, -1.0, 2)] == [1, 3]
-
-
 def test_bins_have_median_and_percentiles() -> None:
-    early = [Curve(i, [0.0], [float(i)]) for i in range(11)]
-    late = [Curve(20, [10.0], [5.0])]
-    bins = bin_reports([*early, *late], 5)
+    points = [ReportPoint(trial, 0.0, 1, float(trial)) for trial in range(11)]
+    points += [ReportPoint(20, 10.0, 1, 5.0), ReportPoint(21, 99.0, 1, math.nan)]
+    bins = bin_reports(SearchData("s", "error", "min", 1, True, points, [], None, None, 99.0), 5)
     assert bins.times_s == [1.0, 9.0], "a bin without reports is left out"
     assert (bins.median, bins.low, bins.high) == ([5.0, 5.0], [1.0, 5.0], [9.0, 5.0])
 
 
 def test_bins_without_reports_and_with_one_report() -> None:
-    assert bin_reports([], 10).times_s == []
-    assert bin_reports([Curve(0, [3.0], [0.5])], 10).median == [0.5]
+    empty = SearchData("s", "error", "min", 1, True, [], [], None, None, 9.0)
+    assert bin_reports(empty).times_s == []
+    assert bin_reports(replace(empty, reports=[ReportPoint(0, 3.0, 1, 0.5)])).median == [0.5]
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.floats(0, 50), st.floats(-1e6, 1e6)), min_size=1))
 def test_bins_lie_within_the_reported_values(told: list[tuple[int, float, float]]) -> None:
     points = [ReportPoint(trial, t_s, 1, value) for trial, t_s, value in told]
     search = SearchData("s", "error", "min", 1, True, points, [], None, None, 50.0)
-    bins = bin_reports(curves_by_trial(search), 7)
+    bins = bin_reports(search, 7)
     values = [value for _, _, value in told]
     for low, median, high in zip(bins.low, bins.median, bins.high, strict=True):
         assert min(values) <= low <= median <= high <= max(values)

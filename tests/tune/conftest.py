@@ -21,15 +21,3 @@ def pool() -> Iterator[Pool]:
     with Pool(cpus=4, seed=0) as pool:
         pool.submit(int).result(within_s=60)
         yield pool
-
-
-@pytest.fixture(scope="module")
-def fonts() -> None:
-    """Draw once before the tests, because matplotlib keeps the font files open that it opens at the first drawing."""
-    from fanwise.plot.canvas import new_figure, png_bytes
-
-    figure = new_figure(2.0, 2.0)
-    axes = figure.subplots()
-    axes.set_yscale("log")
-    axes.set_title("bold", fontweight="bold")
-    png_bytes(figure)

@@ -1,10 +1,10 @@
-"""The board: experiments as web pages that follow what runs. Needs the extra `board`.
+"""Live web pages of experiments. Needs the extra `board`.
 
-guard, callers                      who may
-    thinning, columns, views            how much is shown; what is shown
-    pacing                              how often
-training_runs                       training runs on this machine
-watching                            the experiments of a folder, read as their records grow
-with_starlette, with_uvicorn        HTTP: routes, live events, commands; the server
-page/                               what the browser gets: HTML, CSS and modules, as they are
+serving                       the listening socket, the token and the address of a board
+guard                         access control
+experiments                   the experiments of a folder, read as their records grow
+views, thinning               the data of the pages; samples of data that is too large for a page
+training_runs                 training runs on this machine
+with_starlette, with_uvicorn  routes, live events and commands; the HTTP server
+page/                         HTML, CSS and JavaScript
 """

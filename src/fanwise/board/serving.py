@@ -1,9 +1,6 @@
-"""Where a board listens, and who may reach it.
+"""Opens the socket of a board, and makes its token and its address.
 
-    open_board(home, host=, port=) -> OpenBoard: a listening socket, the address to print, the guard
-    OpenBoard.serve()                 blocks
-
-A port is taken before anything slow is loaded, so its address can be printed and opened at once.
+The port is opened before any slow import, so that the address can be printed and opened at once.
 """
 
 import errno
@@ -14,79 +11,72 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
-from .callers import Callers, callers_at
-from .guard import Guard, host_name, is_loopback, known_names
+from .guard import Guard, host_name
 
 DEFAULT_PORT = 8321
-
-_TOKEN_BYTES = 24
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class OpenBoard:
-    """A board that listens. `address`: to be opened in a browser; holds the token if there is one."""
+    """A board that listens. `address` contains the token; open it in a browser."""
 
     home: Path
-    listening: socket.socket
+    listener: socket.socket
     guard: Guard
-    callers: Callers | None
     address: str
 
     def serve(self) -> None:
-        """Answer until Ctrl-C. Blocks. Raises NotInstalled."""
-        from .watching import Home
+        """Serve until Ctrl-C. Raises NotInstalled."""
+        from .experiments import Home
         from .with_uvicorn import Server
 
-        with self.listening:
-            Server(Home(self.home), self.guard, self.callers).serve(self.listening)
+        with self.listener:
+            Server(Home(self.home), self.guard).serve(self.listener)
 
 
 def open_board(home: Path, *, host: str = "127.0.0.1", port: int = DEFAULT_PORT) -> OpenBoard:
-    """Listen for the board's pages; nobody is answered before `serve`.
+    """Open the socket of a board. Requests are answered by `OpenBoard.serve`.
 
     Args:
         home: the folder of the experiments.
-        host: where to listen. What is not this machine's loopback gets a token, without which nothing is shown.
-        port: 0: any that is free.
+        host: name or address to listen at.
+        port: 0 for any free port.
 
     Raises:
-        OSError: it cannot listen there; says what to do about a port that is taken.
+        OSError: the board cannot listen there. The message says what to do.
     """
-    listening = _listen(host, port)
-    taken = listening.getsockname()[1]
+    listener = _listen(host, port)
     name = host
-    if host_name(host) in ("0.0.0.0", None):  # everywhere; None: an IPv6 address without brackets
+    if host_name(host) in ("0.0.0.0", None):  # all interfaces, or an IPv6 address without brackets
         name = socket.gethostname() if host in ("0.0.0.0", "::") else f"[{host}]"
-    place = f"http://{name}:{taken}/"
-    if is_loopback(host):
-        return OpenBoard(home, listening, Guard(), callers_at(listening), place)
-    token = secrets.token_urlsafe(_TOKEN_BYTES)
-    names = known_names([host, socket.gethostname(), socket.getfqdn()])
-    guard = Guard(names, token, secrets.token_urlsafe(_TOKEN_BYTES))
-    return OpenBoard(home, listening, guard, None, f"{place}?token={token}")
-
-
-def _advice(number: int | None) -> str:
-    if number == errno.EACCES:
-        return "Ports below 1024 are the system's: take another one, or any that is free with --port 0."
-    if number == errno.EADDRNOTAVAIL:
-        return "That is no address of this machine: take 127.0.0.1, for this machine alone, or 0.0.0.0."
-    return "Another board may be there: open it, or take any free port with --port 0."
+    names = (host, socket.gethostname(), socket.getfqdn())
+    guard = Guard(secrets.token_urlsafe(), secrets.token_urlsafe(), frozenset(name.lower() for name in names if name))
+    address = f"http://{name}:{listener.getsockname()[1]}/?token={guard.token}"
+    return OpenBoard(home, listener, guard, address)
 
 
 def _listen(host: str, port: int) -> socket.socket:
     try:
-        family, kind, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        listening = socket.socket(family, kind)
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, _, _, address = addresses[0]
+        listener = socket.socket(family, kind)
     except OSError as error:
         raise OSError(f"the board cannot listen at {host!r}: {error}. Without --host it is at 127.0.0.1.") from error
     try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind(place)
-        listening.listen(128)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(128)
     except OSError as error:
-        listening.close()
-        what = os.strerror(error.errno) if error.errno else str(error)
-        raise OSError(f"the board cannot listen at {host}, port {port}: {what}. {_advice(error.errno)}") from error
-    return listening
+        listener.close()
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        raise OSError(f"the board cannot listen at {host}, port {port}: {reason}. {_advice(error.errno)}") from error
+    return listener
+
+
+def _advice(error_number: int | None) -> str:
+    if error_number == errno.EACCES:
+        return "Ports below 1024 are reserved: use a higher one, or any free port with --port 0."
+    if error_number == errno.EADDRNOTAVAIL:
+        return "This machine does not have that address: use 127.0.0.1 for this machine only, or 0.0.0.0."
+    return "Another board may be running there: open it, or use any free port with --port 0."

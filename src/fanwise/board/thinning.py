@@ -1,10 +1,4 @@
-"""Much, made as little as a screen can show, without hiding what matters. Quiet: no numpy, no clock.
-
-    trials    --chosen-----> whose curves are drawn: those that run, the best, and an even sample of all others
-    intervals --merged-----> what a worker did, where stretches that are too short to be seen are one with its shares
-
-Points of curves are thinned by `columns.thin`.
-"""
+"""Reduces data to the amount that a page can show. Curves are thinned by `plot.data.thin_curve`."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,29 +7,29 @@ from itertools import groupby
 from ..plot.worker_intervals import WorkerInterval
 
 
-def chosen(losses: Mapping[int, float], running: Collection[int], most: int) -> list[int]:
-    """The trials, upwards, whose curves are drawn: at most `most`, of those that have a loss.
+def select_trials(losses: Mapping[int, float], running: Collection[int], max_trials: int) -> list[int]:
+    """Return at most `max_trials` of the trials with a loss, in ascending order.
 
-    The best one is among them. Half of the room at most is for those that run (the latest) and a quarter for the best;
-    the rest is an even sample, so that what most trials were like is seen too.
+    A quarter are the best trials, at most half are the latest running trials, and the rest is an even sample of the
+    others.
     """
-    if len(losses) <= most:
+    if len(losses) <= max_trials:
         return sorted(losses)
     ranked = sorted(losses, key=lambda trial_id: (losses[trial_id], trial_id))
-    kept = set(ranked[: max(1, most // 4)])
-    at_work = sorted(trial_id for trial_id in running if trial_id in losses and trial_id not in kept)
-    kept.update(at_work[len(at_work) - min(len(at_work), most // 2, most - len(kept)) :])
-    others, room = [trial_id for trial_id in sorted(losses) if trial_id not in kept], most - len(kept)
-    kept.update(others[number * len(others) // room] for number in range(min(room, len(others))))
-    return sorted(kept)
+    selected = set(ranked[: max(1, max_trials // 4)])
+    latest = sorted((trial_id for trial_id in running if trial_id in losses and trial_id not in selected), reverse=True)
+    selected.update(latest[: min(max_trials // 2, max_trials - len(selected))])
+    rest, n_free = [trial_id for trial_id in sorted(losses) if trial_id not in selected], max_trials - len(selected)
+    selected.update(rest[i * len(rest) // n_free] for i in range(min(n_free, len(rest))))
+    return sorted(selected)
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
-    """What one worker did from `begin_s` to `end_s`: one interval, or several that are too short to be told apart.
+class MergedInterval:
+    """The activity of one worker from `begin_s` to `end_s`: one interval, or several short ones.
 
-    `busy_s` and `startup_s` of it went into objectives and into starting trials; the rest was idle. `trial_id` and
-    `status` are None where it was idle, and where it is more than one trial.
+    `busy_s` and `startup_s` are the times in objectives and in starting trials. `trial_id` and `status` are None if
+    there is no trial or more than one.
     """
 
     slot: int
@@ -48,39 +42,36 @@ class Stretch:
     status: str | None = None
 
 
-def merged(intervals: Iterable[WorkerInterval], shortest_s: float) -> list[Stretch]:
-    """The intervals of all workers, worker by worker, in order of time.
-
-    Neighbours that are shorter than `shortest_s` become one, until that is as long.
-    """
-    found: list[Stretch] = []
-    ordered = sorted(intervals, key=lambda one: (one.slot, one.begin_s, one.end_s))
-    for _, of_slot in groupby(ordered, key=lambda one: one.slot):
+def merge_intervals(intervals: Iterable[WorkerInterval], min_length_s: float) -> list[MergedInterval]:
+    """Return the intervals of all workers by worker and time. Adjacent short ones are merged up to `min_length_s`."""
+    merged: list[MergedInterval] = []
+    ordered = sorted(intervals, key=lambda interval: (interval.slot, interval.begin_s, interval.end_s))
+    for _, of_worker in groupby(ordered, key=lambda interval: interval.slot):
         short: list[WorkerInterval] = []
-        for one in of_slot:
-            if one.end_s - one.begin_s >= shortest_s:
-                found += [_joined(short)] if short else []
-                found.append(_joined([one]))
+        for interval in of_worker:
+            if interval.length_s >= min_length_s:
+                merged += [_merge(short)] if short else []
+                merged.append(_merge([interval]))
                 short = []
                 continue
-            short.append(one)
-            if one.end_s - short[0].begin_s >= shortest_s:
-                found.append(_joined(short))
+            short.append(interval)
+            if interval.end_s - short[0].begin_s >= min_length_s:
+                merged.append(_merge(short))
                 short = []
-        found += [_joined(short)] if short else []
-    return found
+        merged += [_merge(short)] if short else []
+    return merged
 
 
-def _joined(intervals: Sequence[WorkerInterval]) -> Stretch:
-    trials = {one.trial_id for one in intervals if one.trial_id is not None}
-    statuses = [one.status for one in intervals if one.status is not None]
-    return Stretch(
+def _merge(intervals: Sequence[WorkerInterval]) -> MergedInterval:
+    trial_ids = {interval.trial_id for interval in intervals if interval.trial_id is not None}
+    statuses = [interval.status for interval in intervals if interval.status is not None]
+    return MergedInterval(
         intervals[0].slot,
         intervals[0].begin_s,
-        max(one.end_s for one in intervals),
-        sum(one.end_s - one.begin_s for one in intervals if one.kind == "busy"),
-        sum(one.end_s - one.begin_s for one in intervals if one.kind == "start-up"),
-        len(trials),
-        next(iter(trials)) if len(trials) == 1 else None,
-        statuses[-1] if len(trials) == 1 and statuses else None,
+        max(interval.end_s for interval in intervals),
+        sum(interval.length_s for interval in intervals if interval.kind == "busy"),
+        sum(interval.length_s for interval in intervals if interval.kind == "start-up"),
+        len(trial_ids),
+        next(iter(trial_ids)) if len(trial_ids) == 1 else None,
+        statuses[-1] if len(trial_ids) == 1 and statuses else None,
     )

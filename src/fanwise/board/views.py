@@ -1,42 +1,49 @@
-"""What the pages show of one experiment, each view as plain JSON values, thinned to what a screen can hold.
+"""The data of the pages of an experiment as JSON values, limited to the amount that a page can show.
 
-    Look(experiment, columns, ...) --VIEWS[name]--> a dict
-
-Knows the record's readers and the analyses of `tune`; neither files nor HTTP. Texts of users stand here as they are:
-the pages put them in as text and never as markup.
+The figures are computed by `fanwise.plot` and `tune.plot_data`, which also serve the matplotlib figures. Texts of users
+are not escaped here; the pages insert them as text and never as markup.
 """
 
 import math
 import pprint
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from ..plot.data import (
+    SearchData,
+    best_of_trials,
+    bin_reports,
+    curves_by_trial,
+    drawable_trials,
+    from_first_objective,
+    incumbent_steps,
+    num_not_finite,
+    thin_curve,
+)
 from ..plot.rung_levels import rungs_of
-from ..plot.scales import value_scale
-from ..plot.worker_intervals import Timeline, worker_timeline
+from ..plot.scales import ValueScale, thin, value_scale
+from ..plot.worker_intervals import worker_timeline
 from ..tune.constraints import format_violations, violated_constraints
 from ..tune.display.table import method_line
 from ..tune.experiment import Experiment
-from ..tune.plot_data import front_data, hyperparameter_axes, search_data, search_data_without_reports
+from ..tune.plot_data import front_data, hyperparameter_axes
 from ..tune.record.overview import State
 from ..tune.record.state import SearchState
 from ..tune.record.trials import Trial
 from ..tune.stopping import StoppingCriterion
-from .columns import Columns, thin
-from .thinning import chosen, merged
+from .thinning import merge_intervals, select_trials
 
-Json = dict[str, Any]  # Any: JSON
+Json = dict[str, Any]
 
-_MOST_CURVES, _MOST_CURVE_POINTS = 160, 16_000
-_MOST_LINES = 300  # of parallel coordinates
-_MOST_DOTS_A_RUNG, _MOST_RUNGS = 200, 40
-_MOST_FRONT_DOTS = 2_000
-_FINEST, _MOST_STRETCHES = 400, 2_400  # of a worker's time, that can be told apart; of all workers, that can be drawn
-_SHOWN_LIMITS = {
+_MAX_CURVES, _MAX_CURVE_POINTS, _MAX_POINTS_PER_CURVE = 160, 16_000, 800
+_MAX_STEPS = 500  # of the best value so far
+_MAX_LINES = 300  # of parallel coordinates
+_MAX_DOTS_PER_RUNG, _MAX_RUNGS = 200, 40
+_MAX_FRONT_DOTS = 2_000
+_MAX_INTERVALS, _MIN_PER_WORKER, _MAX_PER_WORKER = 2_400, 60, 400
+_LIMIT_NAMES = {
     "max_wallclock_time": "seconds",
     "max_num_trials_started": "trials started",
     "max_num_trials_completed": "trials completed",
@@ -45,361 +52,335 @@ _SHOWN_LIMITS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """An experiment at one moment. `now_s`: its clock, which goes on between two events while it runs.
+class ExperimentState:
+    """An experiment after one refresh.
 
-    `stop`, `n_workers`: the settings that held last.
+    Attributes:
+        seq: number of the last event.
+        search: the reports and times of `history`.
+        now_s: seconds since the search began. They advance between events while the search is running.
+        stop: the current stopping criterion.
     """
 
     path: Path
-    meta: Mapping[str, Any]  # Any: JSON
     history: SearchState
-    columns: Columns
+    seq: int
+    search: SearchData
     state: State
     now_s: float
-    n_workers: int
     stop: StoppingCriterion
 
     @property
     def name(self) -> str:
-        return str(self.meta.get("name", self.path.name))
+        return self.history.name
 
     @property
     def is_tuner_killed(self) -> bool:
         return self.state == "broken-off"
 
+    def status_of(self, trial: Trial) -> str:
+        return self.history.status_of(trial, is_tuner_killed=self.is_tuner_killed)
 
-def summary(look: Look) -> Json:
-    """The state, the best so far, what is left of the budget: all that changes with each report."""
-    progress, meta = look.history, look.meta
-    shot = progress.snapshot(now_s=look.now_s, is_tuner_killed=look.is_tuner_killed)
+
+def summary(state: ExperimentState) -> Json:
+    """Return everything that changes with each report: the counts, the best report, the budget."""
+    history = state.history
+    meta, snapshot = history.meta, history.snapshot(now_s=state.now_s, is_tuner_killed=state.is_tuner_killed)
+    best = history.best()
+    config = {} if best is None else dict(best.config)
     return {
-        "name": look.name,
-        "path": str(look.path),
-        "state": look.state,
-        "reason": progress.stop_reason,
-        "metric": look.history.metric,
-        "mode": look.history.mode,
+        "name": state.name,
+        "path": str(state.path),
+        "state": state.state,
+        "reason": history.stop_reason,
+        "metric": history.metric,
+        "mode": history.mode,
         "objectives": meta.get("objectives", []),
         "method": method_line(meta.get("scheduler", {})),
         "objective": meta.get("objective"),
-        "seed": meta.get("seed"),
-        "created_s": meta.get("created_s"),
-        "constraints": list(shot.constraints),
-        "n_workers": look.n_workers,
-        "elapsed_s": shot.elapsed_s,
-        "utilization": shot.utilization,
+        "n_workers": history.n_workers,
+        "elapsed_s": snapshot.elapsed_s,
+        "utilization": snapshot.utilization,
         "trials": {
-            "total": shot.total,
-            "InProgress": shot.running,
-            "Paused": shot.paused,
-            "Lost": shot.lost,
-            **progress.num_ended,
+            "total": snapshot.total,
+            "InProgress": snapshot.running,
+            "Paused": snapshot.paused,
+            "Lost": snapshot.lost,
+            **history.num_ended,
         },
-        "num_reports": len(look.history.reports),
-        "num_left_out": look.columns.num_left_out,
-        "budget": _budget(look),
-        "best": _best(look),
-        "seq": look.history.last_seq,
+        "num_reports": len(history.reports),
+        "num_not_finite": num_not_finite(state.search),
+        "budget": _budget(state),
+        "best": None
+        if best is None
+        else {
+            "trial": best.trial_id,
+            "value": best.value,
+            "violated": best.violated,
+            "config": config,
+            "python": _python_dict(config),
+        },
+        "seq": state.seq,
     }
 
 
-def _best(look: Look) -> Json | None:
-    best = look.history.best()
-    if best is None:
-        return None
-    config = dict(look.history.trials[best.trial_id].config)
-    known = {"trial": best.trial_id, "value": best.value, "violated": best.violated}
-    return {**known, "config": config, "python": as_python(config)}
-
-
-def _budget(look: Look) -> list[Json]:
-    """Each limit of the stopping criterion, and how much of it is used where that is a number."""
-    over = look.history.num_ended
+def _budget(state: ExperimentState) -> list[Json]:
+    """Return each limit of the stopping criterion, and the used amount or None if the limit is not a number."""
+    history = state.history
     used = {
-        "max_wallclock_time": look.now_s,
-        "max_num_trials_started": look.history.num_trials,
-        "max_num_trials_completed": over.get("Completed", 0),
-        "max_num_evaluations": len(look.history.reports),
+        "max_wallclock_time": state.now_s,
+        "max_num_trials_started": history.num_trials,
+        "max_num_trials_completed": history.num_ended["Completed"],
+        "max_num_evaluations": len(history.reports),
     }
-    found = []
-    for field in fields(look.stop):
-        limit = getattr(look.stop, field.name)
-        if limit is not None:
-            what = _SHOWN_LIMITS.get(field.name, field.name.replace("_", " "))
-            shown = dict(limit) if isinstance(limit, Mapping) else limit
-            found.append({"what": what, "limit": shown, "used": used.get(field.name)})
-    return found
+    limits = {field.name: getattr(state.stop, field.name) for field in fields(state.stop)}
+    return [
+        {
+            "name": _LIMIT_NAMES.get(name, name.replace("_", " ")),
+            "limit": dict(limit) if isinstance(limit, Mapping) else limit,
+            "used": used.get(name),
+        }
+        for name, limit in limits.items()
+        if limit is not None
+    ]
 
 
-def as_python(config: Mapping[str, object]) -> str:
-    """The configuration as a dict that can be pasted into a program."""
+def _python_dict(config: Mapping[str, object]) -> str:
     return pprint.pformat(dict(config), sort_dicts=False, width=60)
 
 
-def curves(look: Look) -> Json:
-    """The best so far, and the learning curves: of all trials, or of the best, those that run, and a sample."""
-    columns, history = look.columns, look.history
-    losses = columns.best_losses()
-    running = [trial_id for trial_id, trial in history.trials.items() if _status(look, trial) == "InProgress"]
-    drawn = columns.curves(chosen(losses, running, _MOST_CURVES), _MOST_CURVE_POINTS)
-    incumbents = columns.incumbents()
-    steps = [incumbents[place] for place in thin(columns.values_N[incumbents], 500)]
-    scale = value_scale(
-        (value for curve in drawn for value in curve.values),
-        history.mode,
-        [value for curve in drawn for value in curve.values[1:]] or None,
-    )
-    crowded = len(losses) > len(drawn)
+def curves(state: ExperimentState) -> Json:
+    """Return the best value so far, and learning curves of all trials or of a selection."""
+    history, search = state.history, from_first_objective(state.search)
+    losses = dict.fromkeys(drawable_trials(search), math.inf) | _losses(search)
+    running = [trial_id for trial_id, trial in history.trials.items() if state.status_of(trial) == "InProgress"]
+    selected = select_trials(losses, running, _MAX_CURVES)
+    max_points = min(_MAX_POINTS_PER_CURVE, _MAX_CURVE_POINTS // max(1, len(selected)))
+    drawn = [curve.thinned(max_points) for curve in curves_by_trial(search, selected)]
+    steps = incumbent_steps(search)
+    later_values = [value for curve in drawn for value in curve.values[1:]]
+    bins = bin_reports(search) if len(losses) > len(drawn) else None
     return {
         "metric": history.metric,
         "mode": history.mode,
-        "last_s": look.now_s,
+        "last_s": max(search.last_s, state.now_s - (state.search.first_objective_s or 0.0)),
         "num_trials": len(losses),
-        "scale": {"low": scale.low, "high": scale.high, "log": scale.log},
+        "scale": _scale(
+            value_scale((value for curve in drawn for value in curve.values), history.mode, later_values or None)
+        ),
         "incumbents": [
-            [round(float(columns.times_N[row]), 3), float(columns.values_N[row]), int(columns.trial_ids_N[row])]
-            for row in steps
+            [round(steps[i].t_s, 3), steps[i].value, steps[i].trial_id]
+            for i in thin_curve([step.value for step in steps], _MAX_STEPS)
         ],
         "curves": [
             {
                 "trial": curve.trial_id,
-                "status": _status(look, history.trials[curve.trial_id]),
+                "status": state.status_of(history.trials[curve.trial_id]),
                 "t": [round(t_s, 3) for t_s in curve.times_s],
                 "n": curve.iters,
-                "v": [_short(value) for value in curve.values],
+                "v": [float(f"{value:.6g}") for value in curve.values],
             }
             for curve in drawn
         ],
-        "crowd": columns.crowd() if crowded else None,
+        "bins": None if bins is None else asdict(bins),
     }
 
 
-def workers(look: Look) -> Json:
-    """What each worker did; what is too short to be seen is merged with its neighbours."""
-    search = search_data_without_reports(look.history)
-    timeline = worker_timeline(search)
-    begin_s = min((one.begin_s for one in timeline.intervals), default=0.0)
-    end_s = max((one.end_s for one in timeline.intervals), default=0.0)
-    finest = max(60, min(_FINEST, _MOST_STRETCHES // timeline.n_workers))
-    stretches = merged(timeline.intervals, (end_s - begin_s) / finest)
+def _losses(search: SearchData) -> dict[int, float]:
+    """Return the smallest loss of each trial with a finite feasible report."""
+    return {trial_id: search.sign * point.value for trial_id, point in best_of_trials(search).items()}
+
+
+def _scale(scale: ValueScale) -> Json:
+    return {"low": scale.low, "high": scale.high, "log": scale.log}
+
+
+def workers(state: ExperimentState) -> Json:
+    """Return the activity of each worker. Intervals that are too short to be seen are merged."""
+    timeline = worker_timeline(from_first_objective(state.search))
+    begin_s = min((interval.begin_s for interval in timeline.intervals), default=0.0)
+    end_s = max((interval.end_s for interval in timeline.intervals), default=0.0)
+    n_per_worker = max(_MIN_PER_WORKER, min(_MAX_PER_WORKER, _MAX_INTERVALS // timeline.n_workers))
     return {
         "n_workers": timeline.n_workers,
-        "shares": _shares(timeline),
-        "stretches": [
+        "shares": {"busy": timeline.utilization, "startup": timeline.startup_share, "idle": timeline.idle_share},
+        "intervals": [
             {
-                "slot": one.slot,
-                "begin": round(one.begin_s, 4),
-                "end": round(one.end_s, 4),
-                "busy": round(one.busy_s, 4),
-                "startup": round(one.startup_s, 4),
-                "trials": one.num_trials,
-                "trial": one.trial_id,
-                "status": one.status,
+                "slot": interval.slot,
+                "begin": round(interval.begin_s, 4),
+                "end": round(interval.end_s, 4),
+                "busy": round(interval.busy_s, 4),
+                "startup": round(interval.startup_s, 4),
+                "trials": interval.num_trials,
+                "trial": interval.trial_id,
+                "status": interval.status,
             }
-            for one in stretches
+            for interval in merge_intervals(timeline.intervals, (end_s - begin_s) / n_per_worker)
         ],
     }
 
 
-def _shares(timeline: Timeline) -> Json:
-    return {"busy": timeline.utilization, "startup": timeline.startup_share, "idle": timeline.idle_share}
-
-
-def rungs(look: Look) -> Json:
-    """Who came to each level where trials were stopped or paused, and who went on."""
-    search = search_data(look.history)
-    found = rungs_of(search)
-    scale = value_scale((one.point.value for rung in found for one in rung.arrivals), look.history.mode)
+def rungs(state: ExperimentState) -> Json:
+    """Return which trials arrived at each level at which trials were stopped or paused, and which continued."""
+    search = state.search
+    levels = rungs_of(search)
+    values = (arrival.point.value for rung in levels for arrival in rung.arrivals)
     return {
         "resource": search.resource_name,
         "metric": search.metric,
-        "scale": {"low": scale.low, "high": scale.high, "log": scale.log},
+        "scale": _scale(value_scale(values, search.mode)),
         "rungs": [
             {
-                "level": found[place].level,
-                "arrived": len(found[place].arrivals),
-                "continued": found[place].num_continued,
+                "level": rung.level,
+                "arrived": len(rung.arrivals),
+                "continued": rung.num_continued,
                 "dots": [
-                    [one.point.trial_id, _finite(one.point.value), one.has_continued]
-                    for one in _sample(found[place].arrivals, _MOST_DOTS_A_RUNG)
+                    [a.point.trial_id, a.point.value if math.isfinite(a.point.value) else None, a.has_continued]
+                    for a in _sample(rung.arrivals, _MAX_DOTS_PER_RUNG)
                 ],
             }
-            for place in _even(len(found), _MOST_RUNGS)
+            for rung in _sample(levels, _MAX_RUNGS)
         ],
     }
 
 
-def trial_rows(look: Look) -> list[Json]:
-    """A row for each trial, in the order of starting: the table's."""
-    history, losses = look.history, look.columns.best_losses()
-    sign = 1.0 if history.mode == "min" else -1.0
-    values = history.reports.values
+def hyperparameters(state: ExperimentState) -> Json:
+    """Return an axis for each hyperparameter, and the positions of trials with a result, worst first.
+
+    The page draws parallel coordinates, slices and a contour from them.
+    """
+    search, axes = state.search, hyperparameter_axes(state.history)
+    losses = _losses(search)
+    ranked = sorted(select_trials(losses, (), _MAX_LINES), key=lambda trial_id: (losses[trial_id], trial_id))
+    return {
+        "metric": search.metric,
+        "mode": search.mode,
+        "num_trials": len(losses),
+        "axes": [{"name": axis.name, "ticks": [list(tick) for tick in axis.ticks]} for axis in axes],
+        "scale": _scale(value_scale((search.sign * losses[trial_id] for trial_id in ranked), search.mode)),
+        "lines": [
+            {
+                "trial": trial_id,
+                "rank": rank / max(1, len(ranked) - 1),
+                "value": search.sign * losses[trial_id],
+                "positions": [axis.positions.get(trial_id) for axis in axes],
+            }
+            for rank, trial_id in reversed(list(enumerate(ranked)))
+        ],
+    }
+
+
+def importance(experiment: Experiment) -> Json:
+    """Return the importance of each hyperparameter. Takes seconds. Raises ValueError if there are too few results."""
+    result = experiment.importances()
+    return {
+        "metric": result.metric,
+        "correlation": result.correlation,
+        "num_trials": len(result.trials),
+        "num_stopped": result.num_stopped,
+        "bars": [{"name": bar.name, "mean": bar.mean, "deviation": bar.deviation} for bar in result.hyperparameters],
+    }
+
+
+def front(state: ExperimentState) -> Json:
+    """Return the reports of a search with several objectives, and its Pareto front. Raises ValueError for others."""
+    data = front_data(state.history)
+    on_front = set(data.front)
+    dominated = [point for index, point in enumerate(data.points) if index not in on_front]
+    return {
+        "objectives": [list(objective) for objective in data.objectives],
+        "num_reports": len(data.points),
+        "front": _sample([data.points[index] for index in sorted(on_front)], _MAX_FRONT_DOTS),
+        "dominated": _sample(dominated, _MAX_FRONT_DOTS),
+    }
+
+
+VIEWS: Mapping[str, Callable[[ExperimentState], Json]] = {
+    "curves": curves,
+    "workers": workers,
+    "rungs": rungs,
+    "hyperparameters": hyperparameters,
+    "front": front,
+}
+
+
+def trial_rows(state: ExperimentState) -> list[Json]:
+    """Return the rows of the table of trials, in the order in which the trials started."""
+    best, values = best_of_trials(state.search), state.history.reports.values
     rows = []
-    for trial in history.trials.values():
-        row, loss = trial.last.last_report_index, losses.get(trial.trial_id)
-        failure = trial.last.failure
+    for trial in state.history.trials.values():
+        index, failure = trial.last.last_report_index, trial.last.failure
         rows.append(
             {
                 "trial": trial.trial_id,
-                "status": _status(look, trial),
+                "status": state.status_of(trial),
                 "reports": trial.last_iter,
-                "best": None if loss is None or not math.isfinite(loss) else sign * loss,
-                "last": {} if row is None else {name: _told(column[row]) for name, column in values.items()},
+                "best": best[trial.trial_id].value if trial.trial_id in best else None,
+                "last": {} if index is None else {name: _json_value(column[index]) for name, column in values.items()},
                 "config": dict(trial.config),
                 "seconds": trial.worker_time_s or 0.0,
-                "started": trial.attempts[0].started_s,
                 "reason": None if failure is None else f"{failure.kind}: {failure.text}",
             }
         )
     return rows
 
 
-def parallel(look: Look) -> Json:
-    """An axis for each hyperparameter and a line for each trial with a result, the best ones and a sample."""
-    axes = hyperparameter_axes(look.history)
-    losses = {trial_id: loss for trial_id, loss in look.columns.best_losses().items() if math.isfinite(loss)}
-    sign = 1.0 if look.history.mode == "min" else -1.0
-    drawn = chosen(losses, (), _MOST_LINES)
-    rank = {trial_id: place for place, trial_id in enumerate(sorted(drawn, key=lambda one: (losses[one], one)))}
-    return {
-        "metric": look.history.metric,
-        "num_trials": len(losses),
-        "axes": [{"name": axis.name, "ticks": [list(tick) for tick in axis.ticks]} for axis in axes],
-        "lines": [
-            {
-                "trial": trial_id,
-                "rank": rank[trial_id] / max(1, len(drawn) - 1),
-                "value": sign * losses[trial_id],
-                "places": [axis.positions.get(trial_id) for axis in axes],
-            }
-            for trial_id in sorted(drawn, key=lambda one: -rank[one])
-        ],
-    }
-
-
-def importance(experiment: Experiment) -> Json:
-    """How much each hyperparameter matters. Takes seconds. ValueError: too few results."""
-    found = experiment.importances()
-    return {
-        "metric": found.metric,
-        "correlation": found.correlation,
-        "num_trials": len(found.trials),
-        "num_stopped": found.num_stopped,
-        "bars": [{"name": one.name, "mean": one.mean, "deviation": one.deviation} for one in found.hyperparameters],
-    }
-
-
-def front(look: Look) -> Json:
-    """The reports of a search with several objectives, and those that nothing dominates. ValueError: it has one."""
-    data = front_data(look.history)
-    on_front = set(data.front)
-    others = [place for place in range(len(data.points)) if place not in on_front]
-    return {
-        "objectives": [list(one) for one in data.objectives],
-        "num_reports": len(data.points),
-        "front": [_dot(data.points[place]) for place in _sample(sorted(on_front), _MOST_FRONT_DOTS)],
-        "others": [_dot(data.points[place]) for place in _sample(others, _MOST_FRONT_DOTS)],
-    }
-
-
-VIEWS: Mapping[str, Callable[[Look], Json]] = {
-    "curves": curves,
-    "workers": workers,
-    "rungs": rungs,
-    "parallel": parallel,
-    "front": front,
-}
-
-
-def trial_detail(look: Look, trial_id: int) -> Json:
-    """One trial: its configuration, its curve, its attempts, and how it failed. KeyError: there is none."""
-    history = look.history
-    trial = history.trials[trial_id]
-    failure = trial.last.failure
-    rows = np.flatnonzero(np.array(history.reports.trial_ids, np.int64) == trial_id).tolist()
-    names = [name for name, column in history.reports.values.items() if any(column[row] is not None for row in rows)]
+def trial_detail(state: ExperimentState, trial_id: int) -> Json:
+    """Return configuration, curves, attempts and failure of a trial."""
+    history = state.history
+    trial, reports = history.trials[trial_id], history.reports
+    failure, last_index = trial.last.failure, trial.last.last_report_index
+    rows = [index for index, other_id in enumerate(reports.trial_ids) if other_id == trial_id]
+    last = {} if last_index is None else {name: column[last_index] for name, column in reports.values.items()}
     return {
         "trial": trial_id,
-        "status": _status(look, trial),
+        "status": state.status_of(trial),
         "metric": history.metric,
         "config": dict(trial.config),
-        "python": as_python(trial.config),
+        "python": _python_dict(trial.config),
         "source": trial.source,
         "reports": trial.last_iter,
         "seconds": trial.worker_time_s or 0.0,
         "checkpoint": trial.checkpoint,
-        "violated": _violated(history, trial),
-        "values": {name: _series(history, name, rows) for name in names},
+        "violated": format_violations(violated_constraints(history.constraints, last)) if last else "",
+        "values": {
+            name: _series(history, name, rows)
+            for name, column in reports.values.items()
+            if any(column[row] is not None for row in rows)
+        },
         "attempts": [
             {
-                "attempt": one.number,
-                "worker": one.slot,
-                "status": one.status,
-                "from_iter": one.from_iter,
-                "started": one.started_s,
-                "ready": one.ready_s,
-                "ended": one.ended_s,
-                "seconds": one.objective_s,
+                "attempt": attempt.number,
+                "worker": attempt.slot,
+                "status": attempt.status,
+                "from_iter": attempt.from_iter,
+                "started": attempt.started_s,
+                "seconds": attempt.objective_s,
             }
-            for one in trial.attempts
+            for attempt in trial.attempts
         ],
-        "failure": None
-        if failure is None
-        else {"kind": failure.kind, "text": failure.text, "traceback": failure.traceback or ""},
-        "seq": history.last_seq,
+        "failure": failure and {"kind": failure.kind, "text": failure.text, "traceback": failure.traceback or ""},
+        "seq": state.seq,
     }
-
-
-def _violated(history: SearchState, trial: Trial) -> str:
-    """The constraints that the last report violates."""
-    row = trial.last.last_report_index
-    if row is None:
-        return ""
-    values = {name: column[row] for name, column in history.reports.values.items()}
-    return format_violations(violated_constraints(history.constraints, values))
 
 
 def _series(history: SearchState, name: str, rows: Sequence[int]) -> Json:
+    """Return the finite numbers that a trial reported under a name, thinned, and its last value."""
     reports, column = history.reports, history.reports.values[name]
     numbers = [row for row in rows if type(column[row]) in (int, float) and math.isfinite(column[row])]
-    kept = [numbers[place] for place in thin(np.array([column[row] for row in numbers], np.float64), 1_000)]
+    points = [numbers[i] for i in thin_curve([column[row] for row in numbers], 1_000)]
     return {
-        "t": [round(reports.t_s[row], 3) for row in kept],
-        "n": [reports.iters[row] for row in kept],
-        "v": [column[row] for row in kept],
-        "last": _told(next((column[row] for row in reversed(rows) if column[row] is not None), None)),
+        "t": [round(reports.t_s[row], 3) for row in points],
+        "n": [reports.iters[row] for row in points],
+        "v": [column[row] for row in points],
+        "last": _json_value(next(column[row] for row in reversed(rows) if column[row] is not None)),
     }
 
 
-def _told(value: object) -> object:
-    """NaN and infinities as text: JSON has none."""
+def _json_value(value: object) -> object:
+    """Return the value, or NaN and infinities as text, which JSON lacks."""
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _status(look: Look, trial: Trial) -> str:
-    return look.history.status_of(trial, is_tuner_killed=look.is_tuner_killed)
-
-
-def _dot(point: tuple[int, tuple[float, ...]]) -> list[Any]:  # Any: JSON
-    return [point[0], list(point[1])]
-
-
-def _short(value: float) -> float:
-    """Six digits: a screen shows four."""
-    return float(f"{value:.6g}")
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
-
-
-def _even(count: int, most: int) -> list[int]:
-    """Places among `count`, evenly spaced, with both ends."""
-    if count <= most:
-        return list(range(count))
-    return [number * (count - 1) // (most - 1) for number in range(most)]
-
-
-def _sample(things: Sequence[Any], most: int) -> list[Any]:  # Any: whatever is sampled
-    return [things[place] for place in _even(len(things), most)]
+def _sample(items: Sequence[Any], max_items: int) -> list[Any]:
+    return [items[i] for i in thin(len(items), max_items)]

@@ -1,4 +1,4 @@
-"""Where the drawing library of the pages lies: plotly.js, as the package `plotly` brings it. Nothing of that is run."""
+"""Finds plotly.js in the package `plotly`. The package is not imported."""
 
 import importlib.util
 from pathlib import Path
@@ -7,7 +7,7 @@ from ..base.errors import NotInstalled
 
 
 def plotly_file() -> Path:
-    """The one file of plotly.js. Raises NotInstalled."""
+    """Return the path of plotly.js. Raises NotInstalled."""
     spec = importlib.util.find_spec("plotly")
     for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
         file = Path(folder) / "package_data" / "plotly.min.js"

@@ -1,20 +1,21 @@
-"""The server of the board: one process, one thread, on a socket that is listening already.
+"""The HTTP server of the board: one process and one thread, on a socket that is already listening.
 
-Who connects and does not say within some seconds what is wanted is hung up on: whoever can reach the board, also
-without its token, could hold all of its connections else.
+A connection is closed if the head of a request does not arrive within a few seconds. Otherwise a client without the
+token could occupy all connections.
 """
 
 import asyncio
 import logging
 import socket
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, cast, final
 
 from ..base.errors import JoinError, NotInstalled
 from ..links.status_files import ask_for_statuses
-from .callers import Callers
+from .experiments import Home
 from .guard import Guard
-from .watching import Home
-from .with_starlette import OpenPages, application
+from .with_starlette import application
 
 try:
     import uvicorn
@@ -22,119 +23,107 @@ try:
 except ImportError as error:
     raise NotInstalled("the board needs uvicorn. Install it: pip install 'fanwise[board]'.") from error
 
-REQUEST_S = 10.0  # from the first byte of a request, or from the connection, until all its headers are here
-_NO_NEWS = ("Unsupported upgrade request", "No supported WebSocket library")  # the board has none, and says so to none
+REQUEST_TIMEOUT_S = 10.0  # from the connection, or from the previous answer, to the end of the head of a request
+_App = Callable[..., Awaitable[None]]  # an ASGI application
+_WEBSOCKET_WARNINGS = ("Unsupported upgrade request", "No supported WebSocket library")
 
 
 @final
 class Server:
-    """Serves one home. Raises NotInstalled: a library of the extra `board` is missing."""
+    """Serves the experiments of one folder. Raises NotInstalled if a library of the extra `board` is missing."""
 
-    def __init__(self, home: Home, guard: Guard, callers: Callers | None, *, request_s: float = REQUEST_S) -> None:
-        self._open: set[_Hurried] = set()
-
-        def connection(**settings: Any) -> asyncio.Protocol:  # Any: uvicorn's own
-            return _Hurried(H11Protocol(**settings), request_s, self._open)
-
-        pages = OpenPages()
-        self._server = _Server(
+    def __init__(self, home: Home, guard: Guard, *, request_timeout_s: float = REQUEST_TIMEOUT_S) -> None:
+        self._connections: dict[object, _TimedProtocol] = {}
+        protocol = partial(_TimedProtocol, self._connections, request_timeout_s)
+        self._server = uvicorn.Server(
             uvicorn.Config(
-                application(home, guard, callers, pages),
-                http=cast(Any, connection),  # a class is asked for, and called
+                _without_timeout(application(home, guard), self._connections),
+                http=cast(Any, protocol),  # annotated as a class, but only called
                 ws="none",
                 loop="asyncio",
                 lifespan="off",
                 log_level="warning",
-                access_log=False,  # addresses hold the token
+                access_log=False,  # addresses contain the token
                 server_header=False,
                 timeout_graceful_shutdown=1,
-            ),
-            pages,
+            )
         )
 
-    def serve(self, listening: socket.socket) -> None:
-        """Answer until `end` is called, or Ctrl-C. Blocks. From now on programs of this user say what they do."""
+    def serve(self, listener: socket.socket) -> None:
+        """Serve until `end` is called or Ctrl-C. Training runs of this user write their status from now on."""
         try:
             ask_for_statuses()
         except (JoinError, OSError) as error:
             logging.getLogger(__name__).warning("training runs are not shown: %s", error)
         log = logging.getLogger("uvicorn.error")
-        log.addFilter(self._is_worth_saying)
+        log.addFilter(self._is_relevant)
         try:
-            asyncio.run(self._serve(listening))
+            asyncio.run(self._serve(listener))
         finally:
-            log.removeFilter(self._is_worth_saying)
+            log.removeFilter(self._is_relevant)
 
-    async def _serve(self, listening: socket.socket) -> None:
-        await self._server.serve(sockets=[listening])
-        # What was being answered after uvicorn's patience is left open by it.
-        for connection in list(self._open):
+    async def _serve(self, listener: socket.socket) -> None:
+        await self._server.serve(sockets=[listener])
+        # uvicorn leaves connections open whose answers were not complete in time.
+        for connection in list(self._connections.values()):
             connection.abort()
         await asyncio.sleep(0)
 
-    def _is_worth_saying(self, record: logging.LogRecord) -> bool:
-        """That an answer was cut off by the end of the board is no news."""
-        return not self._server.should_exit and not record.getMessage().startswith(_NO_NEWS)
+    def _is_relevant(self, record: logging.LogRecord) -> bool:
+        """Return False for messages about canceled answers at the end, and for advice to install WebSockets."""
+        return not self._server.should_exit and not record.getMessage().startswith(_WEBSOCKET_WARNINGS)
 
     def end(self) -> None:
-        """Make `serve` return within a second or two; from any thread."""
+        """Make `serve` return within about a second. Can be called from any thread."""
         self._server.should_exit = True
 
 
 @final
-class _Server(uvicorn.Server):
-    """Lets the open pages go before it waits for all that is being answered."""
+class _TimedProtocol(H11Protocol):
+    """A connection that is closed if the head of a request does not arrive in time.
 
-    def __init__(self, config: uvicorn.Config, pages: OpenPages) -> None:
-        super().__init__(config)
-        self._pages = pages
+    Args:
+        connections: {address of the client: protocol} of all open connections.
+        settings: arguments of uvicorn's protocol.
+    """
 
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._pages.end()
-        await super().shutdown(sockets)
+    def __init__(self, connections: "dict[object, _TimedProtocol]", timeout_s: float, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._connections = connections
+        self._timeout_s = timeout_s
 
-
-@final
-class _Hurried(asyncio.Protocol):
-    """A connection that is closed when it begins a request and does not finish its head in time."""
-
-    def __init__(self, inner: H11Protocol, request_s: float, known: "set[_Hurried]") -> None:
-        self._inner = inner
-        self._known = known
-        self._request_s = request_s
-        self._timer: asyncio.TimerHandle | None = None
-        self._begun: object = None  # the last request whose head has come
-        self.pause_writing, self.resume_writing = inner.pause_writing, inner.resume_writing  # type: ignore[method-assign]
-        self.eof_received = inner.eof_received  # type: ignore[method-assign]
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._known.add(self)
-        self._inner.connection_made(cast(asyncio.Transport, transport))
-        self._wait()
-
-    def data_received(self, data: bytes) -> None:
-        self._inner.data_received(data)
-        cycle = self._inner.cycle
-        if cycle is not self._begun:
-            self._begun = cycle
-            self._end_wait()
-        elif cycle is None or cycle.response_complete:
-            self._wait()
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        self._transport = transport
+        self._address = tuple((transport.get_extra_info("peername") or ())[:2])  # as in ASGI scopes
+        self._connections[self._address] = self
+        self.start_timer()
+        super().connection_made(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._known.discard(self)
-        self._end_wait()
-        self._inner.connection_lost(exc)
+        self.stop_timer()
+        self._connections.pop(self._address, None)
+        super().connection_lost(exc)
+
+    def start_timer(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(self._timeout_s, self._transport.close)
+
+    def stop_timer(self) -> None:
+        self._timer.cancel()
 
     def abort(self) -> None:
-        """Close it now."""
-        self._inner.transport.abort()
+        """Close the connection without sending the rest of the answer."""
+        self._transport.abort()
 
-    def _wait(self) -> None:
-        if self._timer is None:
-            self._timer = self._inner.loop.call_later(self._request_s, self._inner.transport.close)
 
-    def _end_wait(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+def _without_timeout(app: _App, connections: dict[object, _TimedProtocol]) -> _App:
+    """Return the application with the timers of connections stopped while it answers."""
+
+    async def answer(scope: Any, receive: Any, send: Any) -> None:
+        connection = connections.get(tuple(scope.get("client") or ()))
+        if connection is not None:
+            connection.stop_timer()
+        await app(scope, receive, send)
+        if connection is not None and tuple(scope["client"]) in connections:
+            connection.start_timer()
+
+    return answer

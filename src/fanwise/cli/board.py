@@ -24,7 +24,8 @@ def serve_board(*, host: str, port: int, home: Path | None) -> None:
     check_board_is_installed()
     board = open_board(folder, host=host, port=port)
     typer.echo(f"board of {printable_line(str(folder))}: {board.address}")
+    typer.echo("anyone with this address can read and control the searches")
     if not is_loopback(host):
-        typer.echo("everyone who knows this address can read and control the searches; the connection is not encrypted")
+        typer.echo("the connection is not encrypted")
     typer.echo("Ctrl-C ends the board, not the searches")
     board.serve()

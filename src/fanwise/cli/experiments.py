@@ -1,7 +1,7 @@
 """Functions that several commands share."""
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from ..base.errors import SearchFailedError, SearchInterrupted
@@ -111,9 +111,18 @@ def export(name: str, out: Path) -> Path:
         UsageError: the suffix is unknown.
         ValueError: the file cannot be written. No file is left.
     """
+    return _write(load_experiment(name).export, out)
+
+
+def write_report(name: str, out: Path | None) -> Path:
+    """Write the report of an experiment, by default to NAME.html. Raises the same errors as `export`."""
     experiment = load_experiment(name)
+    return _write(experiment.report, Path(f"{experiment.path.name}.html") if out is None else out)
+
+
+def _write(write: Callable[[Path], None], out: Path) -> Path:
     try:
-        experiment.export(out)
+        write(out)
     except ValueError as error:
         raise UsageError(f"--out: {error}") from error
     except OSError as error:

@@ -456,6 +456,29 @@ def tune_export(
     typer.echo(printable_line(str(path)))
 
 
+@tune.command("report", epilog=STATUS)
+def tune_report(
+    name: Name,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="HTML file to write. Default: NAME.html in this folder.")
+    ] = None,
+) -> None:
+    """Write a report to one HTML file.
+
+    It contains the best configuration, figures, the best trials, failures and the environment. The file
+    needs neither a server nor a network.
+
+    \b
+    Example:
+        fanwise tune report lenet --out lenet.html
+    """
+    from .experiments import write_report
+
+    with at_work("drawing"):
+        path = write_report(name, out)
+    typer.echo(printable_line(str(path)))
+
+
 @tune.command("replay", epilog="Exit status: 0 if all decisions are the same, 1 otherwise.")
 def tune_replay(name: Name, json: AsJson = False) -> None:
     """Repeat all decisions of an experiment, and compare.

@@ -4,7 +4,6 @@ Of many trials only the best are drawn, over the median and the middle 80 % of t
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..base.text import counted
@@ -27,15 +26,17 @@ from .canvas import (
 )
 from .data import (
     Curve,
+    ReportBins,
     ReportPoint,
     SearchData,
     best_of_trials,
     best_point,
+    bin_reports,
     curves_by_trial,
     from_first_objective,
     typical_values,
 )
-from .scales import TimeUnit, ValueScale, plain, thin, time_unit, value_scale
+from .scales import TimeUnit, ValueScale, plain, time_unit, value_scale
 from .timeline import draw_rows, row_scale
 from .worker_intervals import worker_timeline
 
@@ -44,22 +45,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _MAX_CURVES = 100
-_BEST_CURVES, _BINS = 10, 60  # if there are more
+_BEST_CURVES = 10  # if there are more
 _MAX_STRIP_WORKERS = 8
 _MAX_POINTS_PER_TRIAL = 1000
 _MAX_LABELED = 60
 # Size of a trial number as shares of the axes, and its distance from the curve.
 _LABEL_ROOM, _LABEL_GAP = (0.024, 0.042), 0.007
-
-
-@dataclass(frozen=True, slots=True)
-class ReportBins:
-    """Median, 10th and 90th percentile of the reports in intervals of time. Intervals without reports are left out."""
-
-    times_s: list[float]
-    median: list[float]
-    low: list[float]
-    high: list[float]
 
 
 def learning_curves(search: SearchData) -> "Figure":
@@ -88,10 +79,10 @@ def learning_curves(search: SearchData) -> "Figure":
     use_scale(axes, scale)
     best = best_point(search)
     if is_dense:
-        _draw_bins(axes, bin_reports(curves, _BINS), counted(len(curves), "trial"), unit)
+        _draw_bins(axes, bin_reports(search), counted(len(curves), "trial"), unit)
         results = best_of_trials(search)
-        curves = [curve for curve in curves if curve.trial_id in results] or curves
-        curves = best_curves(curves, search.sign, _BEST_CURVES)
+        ranked = sorted(results, key=lambda trial_id: (search.sign * results[trial_id].value, trial_id))
+        curves = curves_by_trial(search, ranked[:_BEST_CURVES]) or curves[:_BEST_CURVES]
     _draw_curves(axes, curves, best, unit)
     if len(curves) <= _MAX_LABELED and search.last_s > 0:
         _label_curves(axes, curves, best, unit=unit, last_s=search.last_s, scale=scale)
@@ -101,32 +92,6 @@ def learning_curves(search: SearchData) -> "Figure":
     finish_time_axis(lowest, [search], unit)
     clean_axes(axes)
     return figure
-
-
-def best_curves(curves: Sequence[Curve], sign: float, number: int) -> list[Curve]:
-    """Return the curves with the best values, best first. Of equal curves, the earlier trial is first."""
-    return sorted(curves, key=lambda c: (min(sign * value for value in c.values), c.trial_id))[:number]
-
-
-def bin_reports(curves: Sequence[Curve], n_bins: int) -> ReportBins:
-    """Return quantiles of the reports of all curves, in `n_bins` equal intervals of time."""
-    times_s = [t_s for curve in curves for t_s in curve.times_s]
-    result = ReportBins([], [], [], [])
-    if not times_s:
-        return result
-    begin_s, end_s = min(times_s), max(times_s)
-    width_s = (end_s - begin_s) / n_bins or 1.0
-    bins: dict[int, list[float]] = {}
-    for curve in curves:
-        for t_s, value in zip(curve.times_s, curve.values, strict=True):
-            bins.setdefault(min(int((t_s - begin_s) / width_s), n_bins - 1), []).append(value)
-    for number in sorted(bins):
-        values = sorted(bins[number])
-        result.times_s.append(begin_s + (number + 0.5) * width_s)
-        result.median.append(values[len(values) // 2])
-        result.low.append(values[int(0.1 * (len(values) - 1))])
-        result.high.append(values[-1 - int(0.1 * (len(values) - 1))])
-    return result
 
 
 def _draw_curves(axes: "Axes", curves: Sequence[Curve], best: ReportPoint | None, unit: TimeUnit) -> None:
@@ -151,8 +116,8 @@ def _draw_curves(axes: "Axes", curves: Sequence[Curve], best: ReportPoint | None
 
 
 def _points(curve: Curve, unit: TimeUnit) -> list[tuple[float, float]]:
-    indices = thin(len(curve.times_s), _MAX_POINTS_PER_TRIAL)
-    return [(curve.times_s[i] / unit.seconds, curve.values[i]) for i in indices]
+    curve = curve.thinned(_MAX_POINTS_PER_TRIAL)
+    return [(t_s / unit.seconds, value) for t_s, value in zip(curve.times_s, curve.values, strict=True)]
 
 
 def _draw_best(axes: "Axes", curve: Curve, best: ReportPoint, unit: TimeUnit) -> None:

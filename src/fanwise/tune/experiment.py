@@ -210,6 +210,23 @@ class Experiment:
         """
         write_results(self.results, self.trials, path)
 
+    def report(self, path: str | os.PathLike[str]) -> None:
+        """Write a report to an HTML file, which needs neither a server nor a network to be read.
+
+        It contains the best configuration, the figures, a table of the best 500 trials, the failures and the
+        environment. An existing file is replaced atomically.
+
+        Raises:
+            ValueError: the path has another suffix than .html.
+            OSError: the file cannot be written.
+        """
+        if Path(path).suffix.lower() not in (".html", ".htm"):
+            raise ValueError(f"a report is an HTML file, so its name must end in .html, got {os.fspath(path)!r}")
+        from .html_report import write_report
+
+        self._reader.refresh()
+        write_report(self._reader, path)
+
     def to_optuna(self) -> Any:
         """Return an in-memory Optuna study with the distributions of this space and all finished trials.
 

@@ -6,8 +6,9 @@ Reports that do not count (see `record.state`) are omitted.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import compress
 
-from ..plot.data import ReportPoint, SearchData, Span
+from ..plot.data import Reports, SearchData, Span
 from ..plot.fronts import FrontData
 from .pareto_results import finite_reports, non_dominated_indices
 from .record.state import SearchState
@@ -35,21 +36,26 @@ class HyperparameterAxis:
 
 def search_data(history: SearchState) -> SearchData:
     """Return the reports that contain a number for the metric, and the times of the trials on workers."""
-    reports, resource_attr = history.reports, str(history.meta.get("resource_attr"))
-    points = [
-        ReportPoint(
-            reports.trial_ids[index],
-            reports.t_s[index],
-            reports.iters[index],
-            float(value),
-            round_resource(float(resource)) if isinstance(resource, (int, float)) else None,
-            reports.decisions[index],
-            feasible=not infeasibility,
-        )
-        for index, infeasibility, (value, resource) in history.counted_reports(history.metric, resource_attr)
-        if isinstance(value, (int, float))
+    reports, resources = history.reports, history.column(str(history.meta.get("resource_attr")))
+    values = history.column(history.metric)
+    mask = [
+        counts and isinstance(value, (int, float)) for counts, value in zip(history.counted_mask(), values, strict=True)
     ]
-    return replace(search_data_without_reports(history), reports=points)
+    columns = Reports(
+        *(
+            list(compress(column, mask))
+            for column in (
+                reports.trial_ids,
+                reports.t_s,
+                reports.iters,
+                map(_as_float, values),
+                (round_resource(_as_float(value)) for value in resources),
+                reports.decisions,
+                (not infeasibility for infeasibility in history.infeasibilities()),
+            )
+        )
+    )
+    return replace(search_data_without_reports(history), reports=columns)
 
 
 def search_data_without_reports(history: SearchState) -> SearchData:
@@ -104,6 +110,14 @@ def hyperparameter_axes(history: SearchState) -> list[HyperparameterAxis]:
         )
         for name, domain in space_from_json(history.meta["space"]).domains.items()
     ]
+
+
+def _as_float(value: object) -> float:
+    """Return a number as float, NaN for other values, and an infinity for an int that is too large for a float."""
+    try:
+        return float(value) if isinstance(value, (int, float)) else math.nan
+    except OverflowError:
+        return math.inf
 
 
 def _ticks(domain: Domain) -> list[tuple[float, str]]:

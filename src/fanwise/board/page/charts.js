@@ -1,9 +1,8 @@
-// Drawing with plotly.js, which is loaded after what needs no chart. What users named is escaped: plotly reads a little
-// markup in texts.
+// Charts drawn by plotly.js. Texts of users must be passed through `plain`, because plotly interprets some markup.
 
 let loading = null;
 
-/** To be called when all that needs no chart is shown: the browser can do nothing else while it reads plotly.js. */
+/** Loads plotly.js. Call it after the rest of the page is painted, because parsing the script blocks the page. */
 export function loaded() {
   loading ??= new Promise((resolve, reject) => {
     const script = document.createElement("script");
@@ -17,42 +16,43 @@ export function loaded() {
 
 export const plain = (text) => String(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
 
-export const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+export const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 
-export const COLOURS = 10;
+export const NUM_COLORS = 10;
 
 const axis = () => ({
-  gridcolor: colour("grid"), linecolor: colour("line"), zerolinecolor: colour("line"), tickcolor: colour("line"),
+  gridcolor: color("grid"), linecolor: color("line"), zerolinecolor: color("line"), tickcolor: color("line"),
   automargin: true,
 });
 
 const redraws = new Map();
 
-/** Draws, or draws anew with what the reader has zoomed to. `make`: returns traces and layout, of the colours of now. */
+/** Draws a chart, or updates it and keeps the zoom. `make` returns traces and layout in the current colors. */
 export async function draw(node, make, clicked = null) {
   const Plotly = await loaded();
   const { traces, layout } = make();
   const whole = {
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
-    font: { color: colour("ink"), size: 12, family: getComputedStyle(document.body).fontFamily },
+    font: { color: color("ink"), size: 12, family: getComputedStyle(document.body).fontFamily },
     margin: { l: 54, r: 14, t: 8, b: 42 }, hovermode: "closest", showlegend: false, uirevision: "same",
-    hoverlabel: { bgcolor: colour("card"), bordercolor: colour("line"), font: { color: colour("ink") } },
-    ...layout, xaxis: { ...axis(), ...layout.xaxis }, yaxis: { ...axis(), ...layout.yaxis },
+    hoverlabel: { bgcolor: color("card"), bordercolor: color("line"), font: { color: color("ink") } },
+    ...Object.fromEntries(Object.entries({ xaxis: {}, yaxis: {}, ...layout })
+      .map(([key, value]) => [key, /^[xy]axis/.test(key) ? { ...axis(), ...value } : value])),
   };
   const isNew = !redraws.has(node);
   redraws.set(node, () => draw(node, make, clicked));
   await Plotly.react(node, traces, whole, { responsive: true, displaylogo: false, displayModeBar: false });
   if (isNew && clicked !== null) {
     node.on("plotly_click", (event) => {
-      const found = event.points[0]?.customdata;
-      if (found !== null && found !== undefined) clicked(Array.isArray(found) ? found[0] : found);
+      const data = event.points[0]?.customdata;
+      if (data !== null && data !== undefined) clicked(Array.isArray(data) ? data[0] : data);
     });
   }
 }
 
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => redraws.forEach((again) => again()));
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => redraws.forEach((redraw) => redraw()));
 
-/** The range of values that the server found worth showing; plotly wants decades of a logarithmic axis. */
+/** Returns the axis options for the limits from the server. plotly expects decades for logarithmic axes. */
 export function range(scale, isLog) {
   const log = isLog && scale.low > 0;
   if (isLog && !log) return { type: "log" };

@@ -1,8 +1,8 @@
-// What all pages share. Texts of users come in here as values and leave as text nodes: no markup is ever made of them.
+// Functions shared by all pages. Texts of users become text nodes and never markup.
 
 export const $ = (id) => document.getElementById(id);
 
-/** An element with attributes and children; a child that is no node becomes text. Functions are listeners. */
+/** Creates an element. Attributes that are functions become listeners; children that are not nodes become text. */
 export function el(tag, attributes = {}, ...children) {
   const node = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
@@ -18,7 +18,7 @@ export function fill(node, ...children) {
   node.replaceChildren(...children.filter((child) => child !== null && child !== undefined));
 }
 
-/** As `fill`, but what is equal stays the node that it was: a click on it is not lost, and a selection stays. */
+/** Like `fill`, but keeps equal nodes, so that clicks and selections are not lost. */
 export function renew(node, ...children) {
   children.forEach((child, index) => {
     const old = node.childNodes[index];
@@ -30,10 +30,10 @@ export function renew(node, ...children) {
   while (node.childNodes.length > children.length) node.lastChild.remove();
 }
 
-/** Two elements that differ in nothing but what is in them. */
+/** Returns true if two elements differ only in their children. */
 const isAlike = (one, other) => one.cloneNode(false).isEqualNode(other.cloneNode(false));
 
-/** Changes a text only where it is another one, so that a selection of the reader stays. */
+/** Sets the text of a node if it differs, so that a selection is not lost. */
 export function write(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
@@ -54,13 +54,6 @@ export function seconds(value) {
   return hours ? `${hours}:${two(minutes)}:${two(whole % 60)} h` : `${minutes}:${two(whole % 60)} min`;
 }
 
-const UNITS = ["B", "KiB", "MiB", "GiB", "TiB"];
-
-export function bytes(value) {
-  const place = value < 1 ? 0 : Math.min(UNITS.length - 1, Math.floor(Math.log2(value) / 10));
-  return `${number(Number((value / 1024 ** place).toPrecision(3)))} ${UNITS[place]}`;
-}
-
 export const percent = (share) => (share === null || share === undefined ? "-" : `${(100 * share).toFixed(1)} %`);
 
 export const shown = (value) => (typeof value === "number" ? number(value) : typeof value === "string" ? value : JSON.stringify(value));
@@ -74,8 +67,6 @@ export const api = (name, rest = "") => `/api/experiments/${encodeURIComponent(n
 export const page = (name, trial = null) =>
   `/experiments/${encodeURIComponent(name)}${trial === null ? "" : `/trials/${trial}`}`;
 
-export const program = (key) => `/programs/${encodeURIComponent(key)}`;
-
 export async function ask(url, options = {}) {
   const answer = await fetch(url, options);
   const body = (answer.headers.get("content-type") ?? "").startsWith("application/json")
@@ -84,12 +75,12 @@ export async function ask(url, options = {}) {
   return body;
 }
 
-/** Tells a running search what is wanted; says what it answers. */
+/** Sends a command to a running search and shows its answer. Returns true if it was accepted. */
 export async function command(name, word, ...args) {
   try {
     const headers = { "Content-Type": "application/json" };
-    const told = await ask(api(name, "/commands"), { method: "POST", headers, body: JSON.stringify({ word, args }) });
-    say(told.answer);
+    const { answer } = await ask(api(name, "/commands"), { method: "POST", headers, body: JSON.stringify({ word, args }) });
+    say(answer);
     return true;
   } catch (error) {
     say(error.message, true);
@@ -97,17 +88,17 @@ export async function command(name, word, ...args) {
   }
 }
 
-let silence = 0;
+let messageTimer = 0;
 
 export function say(text, isBad = false) {
-  const node = $("said");
+  const node = $("message");
   node.textContent = text;
   node.classList.toggle("bad", isBad);
-  clearTimeout(silence);
-  silence = setTimeout(() => { node.textContent = ""; }, isBad ? 12000 : 6000);
+  clearTimeout(messageTimer);
+  messageTimer = setTimeout(() => { node.textContent = ""; }, isBad ? 12000 : 6000);
 }
 
-/** Asks before anything is done that cannot be undone. */
+/** Asks the user. Resolves to true if the answer is yes. */
 export function confirmed(title, text, yes) {
   const dialog = $("ask");
   write($("ask-title"), title);
@@ -117,55 +108,55 @@ export function confirmed(title, text, yes) {
     const answer = (isYes) => { dialog.close(); resolve(isYes); };
     $("ask-yes").onclick = () => answer(true);
     $("ask-no").onclick = () => answer(false);
-    // Escape. Not `close`, which comes later: it could answer the next question, asked meanwhile.
+    // The Escape key. `close` is fired later, and could answer the next question.
     dialog.oncancel = () => resolve(false);
     dialog.showModal();
     $("ask-no").focus();
   });
 }
 
-/** Live events as long as the page is seen: one in the background asks for nothing. */
-export function follow(url, heard, gone) {
+/** Follows server-sent events while the page is visible. */
+export function follow(url, onData, onEnd) {
   let source = null;
-  const look = () => {
+  const update = () => {
     if (document.hidden) {
       source?.close();
       source = null;
     } else if (source === null) {
       source = new EventSource(url);
-      source.onmessage = (event) => heard(JSON.parse(event.data));
+      source.onmessage = (event) => onData(JSON.parse(event.data));
       source.addEventListener("gone", (event) => {
         source.close();
-        gone(JSON.parse(event.data).error);
+        onEnd(JSON.parse(event.data).error);
       });
     }
   };
-  document.addEventListener("visibilitychange", look);
-  look();
+  document.addEventListener("visibilitychange", update);
+  update();
 }
 
-/** Until what has changed in the page is on the screen; of one that is not seen, for a moment. */
+/** Resolves after the changes of the page have been painted, or soon if the page is hidden. */
 export function painted() {
   if (document.hidden) return new Promise((resolve) => setTimeout(resolve));
   return new Promise((resolve) => requestAnimationFrame(() => setTimeout(resolve)));
 }
 
-/** Calls `make` now and whenever it is asked again; never twice at once, and not more often than it can afford. */
+/** Returns a function that calls `make`, never twice at once, and less often if `make` takes long. */
 export function paced(make) {
-  let isBusy = false, isWanted = false, isFirst = true, next = 0;
+  let isBusy = false, isRequested = false, isFirst = true, next = 0;
   const run = async () => {
-    if (isBusy) { isWanted = true; return; }
+    if (isBusy) { isRequested = true; return; }
     isBusy = true;
-    isWanted = false;
+    isRequested = false;
     await new Promise((resolve) => setTimeout(resolve, Math.max(0, next - performance.now())));
-    const began = performance.now();
+    const started = performance.now();
     try { await make(); } catch (error) { if (error.status !== 409) say(error.message, true); }
     await painted();
-    const took = isFirst ? 0 : performance.now() - began;  // the first time plotly.js is read
+    const took = isFirst ? 0 : performance.now() - started;  // the first call loads plotly.js
     next = performance.now() + Math.min(30000, Math.max(900, 20 * took));
     isFirst = false;
     isBusy = false;
-    if (isWanted) run();
+    if (isRequested) run();
   };
   return run;
 }
@@ -174,7 +165,7 @@ export async function copy(text) {
   try {
     await navigator.clipboard.writeText(text);
   } catch {
-    const field = el("textarea", {}, text);  // without HTTPS only this machine may use the clipboard
+    const field = el("textarea", {}, text);  // browsers allow the clipboard API only with HTTPS and on localhost
     document.body.append(field);
     field.select();
     document.execCommand("copy");

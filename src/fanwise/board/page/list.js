@@ -1,7 +1,7 @@
-// The list of experiments: those that run first.
-import { $, ask, bytes, el, follow, number, page, pill, program, renew, say, seconds, write } from "/static/dom.js";
+// The list of experiments and training runs.
+import { $, ask, el, follow, number, page, pill, renew, say, seconds, write } from "/static/dom.js";
 
-let known = [];
+let experiments = [];
 
 function ago(at) {
   const since = Date.now() / 1000 - at;
@@ -26,25 +26,20 @@ function row(one) {
 }
 
 function draw() {
-  const wanted = $("filter").value.toLowerCase();
-  const kept = known.filter((one) => `${one.name} ${one.state}`.toLowerCase().includes(wanted));
-  renew($("rows"), ...kept.slice(0, 500).map(row));
-  write($("count"), kept.length === known.length ? `${known.length} experiment${known.length === 1 ? "" : "s"}` : `${kept.length} of ${known.length}`);
-  $("none").hidden = known.length > 0;
+  const text = $("filter").value.toLowerCase();
+  const matches = experiments.filter((one) => `${one.name} ${one.state}`.toLowerCase().includes(text));
+  renew($("rows"), ...matches.slice(0, 500).map(row));
+  write($("count"), matches.length === experiments.length ? `${experiments.length} experiment${experiments.length === 1 ? "" : "s"}` : `${matches.length} of ${experiments.length}`);
+  $("none").hidden = experiments.length > 0;
 }
 
 function show(data) {
-  known = data.experiments;
+  experiments = data.experiments;
   write($("home"), data.home);
   draw();
-  programs(data);
-}
-
-/** Training runs on this machine. */
-function programs(data) {
   const numbers = (...cells) => cells.map(([text, isWide]) => el("td", { class: isWide ? "number wideonly" : "number" }, text));
   $("runs").hidden = data.runs.length === 0;
-  renew($("runs-rows"), ...data.runs.slice(0, 200).map((one) => el("tr", {}, el("td", {}, el("a", { href: program(one.key) }, one.name)),
+  renew($("runs-rows"), ...data.runs.slice(0, 200).map((one) => el("tr", {}, el("td", {}, one.name),
     ...numbers([number(one.samples_per_s)], [number(one.loss)], [number(one.world_size)],
       [one.epoch === null ? "-" : `${one.epoch + 1}${one.epochs === null ? "" : ` of ${one.epochs}`}`, true],
       [seconds(one.elapsed_s), true], [seconds(one.left_s), true]),

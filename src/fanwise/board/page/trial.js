@@ -1,6 +1,6 @@
-// One trial: its configuration, curve and output, followed while it runs.
+// One trial: its configuration, curve and output.
 import { $, api, ask, command, confirmed, copy, el, fill, follow, number, paced, page, pill, renew, say, seconds, shown, write } from "/static/dom.js";
-import { colour, draw } from "/static/charts.js";
+import { color, draw } from "/static/charts.js";
 
 const [, , experiment, , id] = location.pathname.split("/");
 const name = decodeURIComponent(experiment), trial = Number(id);
@@ -16,7 +16,7 @@ function details(data, isRunning) {
   $("pause").disabled = !isAlive;
   $("pause").hidden = data.status === "Paused";
   $("unpause").hidden = !isAlive || data.status !== "Paused";
-  const source = data.source === null ? [] : [el("dt", {}, "a clone of"), el("dd", {}, el("a", { href: page(name, data.source) }, `trial ${data.source}`))];
+  const source = data.source === null ? [] : [el("dt", {}, "cloned from"), el("dd", {}, el("a", { href: page(name, data.source) }, `trial ${data.source}`))];
   renew($("config"), ...Object.entries(data.config).flatMap(([key, value]) => [el("dt", {}, key), el("dd", {}, shown(value))]), ...source);
   renew($("last"), ...Object.entries(data.values).flatMap(([key, series]) => [el("dt", {}, key), el("dd", {}, shown(series.last ?? "-"))]),
     el("dt", {}, "reports"), el("dd", {}, number(data.reports)), el("dt", {}, "in the objective"), el("dd", {}, seconds(data.seconds)),
@@ -28,7 +28,7 @@ function details(data, isRunning) {
     write($("failed-where"), data.failure.traceback);
     $("failed-where").hidden = !data.failure.traceback;
   }
-  log($("output"), data.output || "nothing was printed");
+  log($("output"), data.output || "no output");
   log($("errors"), data.errors);
   $("errors").hidden = $("errors-title").hidden = !data.errors;
   renew($("attempts"), ...data.attempts.map((one) => el("tr", {}, el("td", { class: "number" }, `${one.attempt}`), el("td", {}, pill(one.status)),
@@ -43,7 +43,7 @@ function details(data, isRunning) {
   return curve();
 }
 
-/** Stays at the end while the reader is there. */
+/** Sets the text, and keeps the end visible if it was. */
 function log(node, text) {
   const isAtEnd = node.scrollTop + node.clientHeight >= node.scrollHeight - 8;
   write(node, text);
@@ -54,7 +54,7 @@ async function curve() {
   const series = last?.values[$("value").value] ?? { n: [], v: [], t: [] };
   await draw($("curve"), () => ({
     traces: [{ x: series.n, y: series.v, text: series.t.map((at) => `${at} s`), mode: "lines+markers", marker: { size: series.n.length > 100 ? 2 : 5 },
-      line: { color: colour("accent"), width: 2 }, hovertemplate: "report %{x}, at %{text}<br>%{y:.6g}<extra></extra>" }],
+      line: { color: color("accent"), width: 2 }, hovertemplate: "report %{x}, at %{text}<br>%{y:.6g}<extra></extra>" }],
     layout: { xaxis: { title: { text: "reports" } }, yaxis: {}, uirevision: $("value").value },
   }));
 }
@@ -68,13 +68,13 @@ write($("name"), `Trial ${trial}`);
 $("value").addEventListener("change", curve);
 $("copy").addEventListener("click", () => { if (last) copy(last.python); });
 $("pause").addEventListener("click", async () => {
-  if (await confirmed(`Pause trial ${trial}?`, "It gives its worker back at its next report, and goes on from its last checkpoint, or without one from scratch.", "Pause it")) {
+  if (await confirmed(`Pause trial ${trial}?`, "It stops at its next report and frees its worker. It continues later from its last checkpoint, or from scratch if it has none.", "Pause it")) {
     command(name, "pause", trial);
   }
 });
 $("unpause").addEventListener("click", () => command(name, "unpause", trial));
 $("stop").addEventListener("click", async () => {
-  if (await confirmed(`Stop trial ${trial}?`, "It ends for good; what it reported is kept.", "Stop it")) command(name, "stop_trial", trial);
+  if (await confirmed(`Stop trial ${trial}?`, "It cannot continue. Its reports are kept.", "Stop it")) command(name, "stop_trial", trial);
 });
 refresh();
 follow(api(name, "/live"), (data) => {

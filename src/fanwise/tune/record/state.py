@@ -383,17 +383,18 @@ class SearchState:
         """Return the infeasibility of each report, 0 if it is feasible."""
         if not self.constraints:
             return [0.0] * len(self.reports)
-        columns = {constraint.metric: self._column(constraint.metric) for constraint in self.constraints}
+        columns = {constraint.metric: self.column(constraint.metric) for constraint in self.constraints}
         all_values = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
         return [infeasibility_of(self.constraints, violations_of(self.constraints, values)) for values in all_values]
 
     def counted_reports(self, *names: str) -> Iterator[tuple[int, float, tuple[Any, ...]]]:
         """Yield (index, infeasibility, values of these names) for each report that counts."""
-        values = zip(*map(self._column, names), strict=True)
+        values = zip(*map(self.column, names), strict=True)
         reports = zip(range(len(self.reports)), self.infeasibilities(), values, strict=True)
         return compress(reports, self.counted_mask())
 
-    def _column(self, name: str) -> Sequence[Any]:
+    def column(self, name: str) -> Sequence[Any]:
+        """Return this value of each report, or None where a report has no such value."""
         return self.reports.values.get(name) or [None] * len(self.reports)
 
     def attempts(self) -> Iterator[tuple[Trial, Attempt]]:

@@ -1,12 +1,13 @@
 """The board of a tuner: a process that shows the tuner's experiments in a browser while the tuner runs.
 
 The board has its own process, so that serving pages does not delay the answers to reports. The socket is opened here,
-so the address is known at once and browsers wait until the board is ready. The process ends when its standard input
-closes, even if the tuner is killed.
+so the address is known at once and browsers wait until the board is ready. The process reads its token from standard
+input, and ends when standard input closes, even if the tuner is killed.
 """
 
 import logging
 import os
+import secrets
 import socket
 import subprocess
 import sys
@@ -34,7 +35,7 @@ def check_board_is_installed() -> None:
 
 @contextmanager
 def serving_board(folder: Path) -> Iterator[str | None]:
-    """Run a board during the block. Yield the local address of the experiment's page, or None if it cannot start.
+    """Run a board during the block. Yield the address of the experiment's page, or None if the board cannot start.
 
     The page is opened in a browser if there is a display. If the board cannot start or ends early, a warning is logged
     and the search continues.
@@ -45,8 +46,10 @@ def serving_board(folder: Path) -> Iterator[str | None]:
             output = stack.enter_context(tempfile.TemporaryFile())
             listener.bind(("127.0.0.1", 0))
             listener.listen(128)
-            address = f"http://127.0.0.1:{listener.getsockname()[1]}/experiments/{quote(folder.name)}"
-            process = _start(listener, folder.parent, output.fileno())
+            token = secrets.token_urlsafe()
+            port, path = listener.getsockname()[1], f"experiments/{quote(folder.name)}"
+            address = f"http://127.0.0.1:{port}/{path}?token={token}"
+            process = _start(listener, folder.parent, output.fileno(), token)
         except OSError as error:
             _log.warning("the board cannot be started: %s", error)
             yield None
@@ -77,10 +80,10 @@ def serving_board(folder: Path) -> Iterator[str | None]:
             watcher.join()
 
 
-def _start(listener: socket.socket, home: Path, output_fd: int) -> "subprocess.Popen[bytes]":
+def _start(listener: socket.socket, home: Path, output_fd: int, token: str) -> "subprocess.Popen[bytes]":
     package = str(Path(__file__).resolve().parents[2])
     module_path = os.pathsep.join([package, *filter(None, [os.environ.get("PYTHONPATH")])])
-    return subprocess.Popen(
+    process = subprocess.Popen(
         # -P: do not import modules from the working folder, such as a json.py of the user.
         [sys.executable, "-P", "-m", "fanwise.board", str(listener.fileno()), str(home)],
         stdin=subprocess.PIPE,
@@ -90,3 +93,8 @@ def _start(listener: socket.socket, home: Path, output_fd: int) -> "subprocess.P
         env={**os.environ, "PYTHONPATH": module_path},
         start_new_session=True,  # so that Ctrl-C reaches only the search, which ends the board
     )
+    assert process.stdin is not None
+    with suppress(BrokenPipeError):  # the process has already ended, which the caller reports
+        process.stdin.write(f"{token}\n".encode())
+        process.stdin.flush()
+    return process

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import fanwise.tensor as ft
-from fanwise.tensor.namespaces.standard import FUNCTIONS, of_two_arrays
+from fanwise.tensor.namespaces.namespace import FUNCTIONS, of_two_arrays
 
 pytestmark = pytest.mark.usefixtures("jax_is_loaded")
 

@@ -19,7 +19,7 @@ def test_a_float_is_an_argument_of_compiled_code_and_keeps_its_weak_type() -> No
         runs.append(rate)
         return x * rate
 
-    df = value_and_grad(f, jit=True)
+    df = jit(value_and_grad(f))
     x = jnp.ones((), dtype=jnp.bfloat16)
     for rate in (0.5, 0.25, 2.0):
         value, slope = df(x, rate)
@@ -28,7 +28,7 @@ def test_a_float_is_an_argument_of_compiled_code_and_keeps_its_weak_type() -> No
 
 
 def test_it_is_compiled_with_its_gradient() -> None:
-    text = str(jax.make_jaxpr(grad(lambda x: jnp.sin(x), jit=True))(1.0 * jnp.ones(())))
+    text = str(jax.make_jaxpr(jit(grad(lambda x: jnp.sin(x))))(1.0 * jnp.ones(())))
     assert "jit" in text and "cos" in text
     assert "jit" not in str(jax.make_jaxpr(grad(lambda x: jnp.sin(x)))(1.0 * jnp.ones(())))
 
@@ -67,7 +67,7 @@ def test_an_outer_jit_gets_the_error_of_control_flow() -> None:
 
 def test_leaks_of_tracers_are_none() -> None:
     with jax.checking_leaks():
-        f = value_and_grad(lambda tree, n: ((tree["x"] ** n).sum(), {"n": n, "x": tree["x"]}), has_aux=True, jit=True)
+        f = jit(value_and_grad(lambda tree, n: ((tree["x"] ** n).sum(), {"n": n, "x": tree["x"]}), has_aux=True))
         (_, aux), slope = f({"x": jnp.ones(2)}, 3)
         assert aux["n"] == 3 and float(slope["x"].sum()) == 6.0
         assert float(vjp(lambda x: x * x, jnp.ones(()))[1](1.0)[0]) == 2.0

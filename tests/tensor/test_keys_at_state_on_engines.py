@@ -21,11 +21,9 @@ from fanwise.tensor import (
     Key,
     State,
     at,
-    bernoulli,
     device_of,
     devices,
     engine_of,
-    integers,
     jit,
     namespace,
     normal,
@@ -58,12 +56,11 @@ UFUNCS = {
     "max": np.maximum,
 }
 SHAPE = (3, 4)
+DISTINCT = ("multiply", "divide", "min", "max")  # refused if an element is selected twice
 
 
 def bits(x: Array) -> list[str]:
     """The words of an array in hexadecimal, whichever engine it is of."""
-    if engine_of(x) == "torch" and x.dtype == torch.bfloat16:
-        return bits(x.view(torch.int16))
     found = np.asarray(x).reshape(-1)
     return [f"{int(word):x}" for word in found.view(f"u{found.itemsize}")]
 
@@ -75,8 +72,6 @@ KEPT = {
         "bfe90413879a22ee bff7af4236eb4e83 40072ab602833bc4 40042cdb0e5e9b56",
         "bfc978ffff8d5a4c 3fc84b294dd42696 bfc6236193a80f0e bfec31acb1246749",
     ),
-    "float16": ("ba41 bdec 41cb 410b", "b25e 3213 b189 bb0c"),
-    "bfloat16": ("bf48 bfbd 4039 4021", "be4c 3e42 be31 bf62"),
 }
 
 
@@ -87,10 +82,7 @@ def test_the_same_key_draws_the_same_bits_everywhere_and_always(engine: str) -> 
         for dtype, (uniform_bits, normal_bits) in KEPT.items():
             assert bits(uniform(key, 4, -2.0, 3.0, dtype=dtype)) == uniform_bits.split()
             assert bits(normal(key, (2, 2), dtype=dtype)) == normal_bits.split()
-        assert bits(integers(key, 2, 0, 2**64, dtype="uint64")) == ["140333ac122f1dba", "338b2047bdbd166a"]
-        assert np.asarray(integers(key, 8, -5, 100)).tolist() == [71, 89, 49, 52, 13, 97, 27, 30]
         assert np.asarray(permutation(key, 8)).tolist() == [0, 7, 6, 2, 5, 4, 1, 3]
-        assert np.asarray(bernoulli(key, 0.3, 12)).tolist() == [bool(int(c)) for c in "100000010110"]
         found = normal(key, 1)
         assert engine_of(found) == engine and device_of(found) == "cpu"
 
@@ -105,113 +97,26 @@ def test_jax_set_to_32_bits_has_no_64_bit_numbers() -> None:
     with use("jax"):
         with pytest.raises(TypeError, match=r"set to 32 bits and would silently make float32 of float64"):
             normal(Key(0), 3, dtype="float64")
-        assert integers(Key(0), 3, 0, 5).dtype == permutation(Key(0), 3).dtype == np.int32
+        assert permutation(Key(0), 3).dtype == np.int32
 
 
 # -- in compiled code -------------------------------------------------------------------------------------------------
 
-COMPILING = ["jax", "tensorflow"]
 
+def test_a_key_is_a_constant_of_compiled_code_with_the_bits_of_uncompiled_code() -> None:
+    traced: list[Key] = []
 
-@pytest.mark.parametrize("engine", COMPILING)
-def test_a_compiled_loss_draws_anew_from_each_key_and_step_and_is_compiled_once(engine: str) -> None:
-    traced: list[int] = []
+    def draw(key: Key, x: Array) -> Array:
+        traced.append(key)
+        return x * normal(key.fold_in("noise"), 3)
 
-    def loss(w: Array, key: Key, step: Any) -> Array:
-        traced.append(1)
-        drop, noise = key.split()
-        keep = bernoulli(drop.fold_in("dropout").fold_in(step), 0.5, (40,))
-        return ft.sum(w * ft.astype(keep, w.dtype) * normal(noise, (40,)))
-
-    with use(engine):
-        w = ft.ones(40)
-        compiled, plain = value_and_grad(loss, jit=True), value_and_grad(loss)
-        seen = set()
-        for step in range(100):
-            # A key that was passed in as it is, and one that is passed in again with another step.
-            key = Key(step // 2).fold_in("epoch")
-            _, gradient = compiled(w, key, ft.asarray(step - 50))
-            seen.add(tuple(np.asarray(gradient).tolist()))
-            if step % 20 == 0:
-                assert len(traced) == 1, "it was compiled again"
-                assert np.array_equal(gradient, plain(w, key, step - 50)[1])  # but for the sign of zeros
-                del traced[1:]
-        assert len(traced) == 1 and len(seen) == 100
-
-
-DRAWS: dict[str, Callable[[Key], Array]] = {
-    "uniform": lambda key: uniform(key, (2, 3), -2.0, 3.0),
-    "normal": lambda key: normal(key, 50, 1.0, 2.0),
-    "normal of 16 bits": lambda key: normal(key, 4, dtype="bfloat16"),
-    "one number": lambda key: normal(key),
-    "integers": lambda key: integers(key, 5, -5, 100),
-    "integers of 8 bits": lambda key: integers(key, 5, 0, 256, dtype="uint8"),
-    "bernoulli": lambda key: bernoulli(key, 0.3, 12),
-    "permutation": lambda key: permutation(key, 8),
-    "shuffled": lambda key: ft.take(ft.reshape(ft.arange(12.0), (6, 2)), permutation(key, 6), axis=0),
-    "on a device": lambda key: normal(key, 3, device="cpu"),
-}
-
-
-@pytest.mark.parametrize("engine", COMPILING)
-def test_whatever_is_drawn_in_compiled_code_has_the_bits_of_the_same_draw_outside(engine: str) -> None:
-    def draw_all(key: Key, step: Any) -> dict[str, Array]:
-        return {name: draw(key.fold_in(name).fold_in(step)) for name, draw in DRAWS.items()}
-
-    with use(engine):
-        compiled = jit(draw_all)
-        for seed, step in ((0, 2**31 - 1), (-7, -3)):
-            found, expected = compiled(Key(seed), ft.asarray(step, dtype=ft.int32)), draw_all(Key(seed), step)
-            for name in DRAWS:
-                assert found[name].dtype == expected[name].dtype and found[name].shape == expected[name].shape, name
-                assert bits(found[name]) == bits(expected[name]), name
-
-
-@pytest.mark.parametrize("engine", COMPILING)
-def test_keys_go_into_compiled_code_through_it_and_out_of_it(engine: str) -> None:
-    def derived(key: Key, step: Any) -> dict[str, Any]:
-        inner = jit(lambda key: key.fold_in(b"inner"))(key)
-        return {"split": key.split(3), "steps": [key.fold_in(step), inner], "seed": Key(step), "as it is": key}
-
-    with use(engine):
-        found = jit(derived)(Key(3), ft.asarray(7))
-        assert found == derived(Key(3), 7)
-        again = pickle.loads(pickle.dumps(found["steps"][0]))
-        assert again == Key(3).fold_in(7) and hash(again) == hash(Key(3).fold_in(7))
-
-
-def test_steps_are_traced_by_the_engines_own_ways_of_compiling() -> None:
-    expected = [np.asarray(normal(Key(0).fold_in(step), 3, engine="numpy")) for step in range(3)]
     with use("jax"):
-        one = jax.jit(lambda step: normal(Key(0).fold_in(step), 3))
-        assert all(np.array_equal(one(step), expected[step]) for step in range(3)) and one._cache_size() == 1
-        assert np.array_equal(jax.vmap(one)(jnp.arange(3)), expected)
-        _, scanned = jax.lax.scan(lambda carry, step: (carry, one(step)), 0, jnp.arange(3))
-        assert np.array_equal(scanned, expected)
-        assert np.array_equal(jax.jit(lambda x: x + normal(Key(0), 3))(0.0), normal(Key(0), 3))  # a constant of it
-    with use("tensorflow"):
-        same = tf.function(lambda step: normal(Key(0).fold_in(step), 3), autograph=False)
-        assert all(np.array_equal(same(tf.constant(step)), expected[step]) for step in range(3))
-        assert same.experimental_get_tracing_count() == 1
-
-
-@pytest.mark.parametrize("engine", COMPILING)
-def test_what_a_key_of_compiled_code_cannot_do_is_said(engine: str) -> None:
-    def compiled(f: Callable[[Key, Array], object]) -> None:
-        with use(engine):
-            jit(f)(Key(0), ft.asarray([0.5]))
-
-    with pytest.raises(TypeError, match=r"its words are not known there\. Draw numbers from it"):
-        compiled(lambda key, x: key.words)
-    with pytest.raises(TypeError, match=r"folded into a key must be one integer, got a traced array of .*float32"):
-        compiled(lambda key, x: key.fold_in(x))
-    with pytest.raises(
-        TypeError, match=rf"numbers of torch cannot be drawn from .* traced array of {engine}\. Pass en"
-    ):
-        compiled(lambda key, x: normal(key, 3, engine="torch"))
-    seen: list[str] = []
-    compiled(lambda key, x: [seen.append(repr(key))])  # type: ignore[func-returns-value]
-    assert seen == ["<Key of compiled code>"]
+        compiled, x = jit(draw), ft.ones(3)
+        for key in (Key(0), Key(1), Key(0)):
+            assert bits(compiled(key, x)) == bits(normal(key.fold_in("noise"), 3))
+        assert traced == [Key(0), Key(1)]
+        with pytest.raises(TypeError, match="in compiled or mapped functions pass the random numbers as an argument"):
+            jit(lambda x: Key(0).fold_in(x))(ft.asarray(1))
 
 
 # --- at and State --------------------------------------------------------------------------------------------------
@@ -249,6 +154,8 @@ def changes(draw: st.DrawFn) -> tuple[Any, Any, str]:
     names_twice = np.unique(np.arange(12).reshape(SHAPE)[index]).size < selected.size
     if how == "set" and names_twice:
         shape = ()
+    if how in DISTINCT and names_twice:
+        how = "add"
     sizes = st.sampled_from([0.5, 1.0, 2.0, 4.0])
     value = draw(hnp.arrays(np.float32, shape, elements=sizes)) if shape else draw(sizes)
     return index, value, how
@@ -275,6 +182,10 @@ def test_what_is_out_of_range_is_neither_read_nor_written(engine: str, index: An
 @pytest.mark.parametrize("index", [(slice(0, 2), 1), [0, 2, 0]], ids=["a slice", "a row named twice"])
 @pytest.mark.parametrize("how", ["set", *UFUNCS])
 def test_each_operation_means_what_numpys_means(engine: str, how: str, index: Any) -> None:
+    if index == [0, 2, 0] and how in DISTINCT:
+        with pytest.raises(ValueError, match=f"selects an element twice, and {how} is defined for different elements"):
+            getattr(at(MAKE[engine](START))[index], how)(4.0)
+        return
     # Beside what is drawn below: of the slow engines few examples are, and an operation may not be among them.
     x = MAKE[engine](START)
     found = getattr(at(x)[index], how)(4.0)
@@ -345,8 +256,7 @@ def test_a_state_means_the_same_on_all_engines(engine: str) -> None:
                 model = UFUNCS[how](model, np.float32(2.0))
             assert np.array_equal(np.asarray(state.value), model)
         assert np.array_equal(np.asarray(x), START)
-        assert state.shape == SHAPE and engine_of(state.value) == engine
-        assert state.in_place == (engine != "jax")
+        assert engine_of(state.value) == engine
 
     holds()
 
@@ -375,7 +285,7 @@ def test_what_does_not_fit_is_refused_alike(engine: str) -> None:
     ):
         with pytest.raises(ValueError, match="broadcast"):
             write()
-    with pytest.raises(TypeError, match=r"the float 1.5 does not fit into an array of int"):
+    with pytest.raises(TypeError, match=r"1.5 does not fit into an array of int"):
         at(whole)[0].set(1.5)
     bytes_ = make(np.zeros(3, np.uint8))
     for number, write in (
@@ -383,7 +293,7 @@ def test_what_does_not_fit_is_refused_alike(engine: str) -> None:
         (256, lambda: at(bytes_)[[0, 0]].add(256)),
         (-2, lambda: State(bytes_).__setitem__(0, -2)),
     ):
-        with pytest.raises(OverflowError, match=f"^{number} does not fit into an array of uint8, which holds 0 to 255"):
+        with pytest.raises(OverflowError, match=f"{number} does not fit into the array's type, which holds 0 to 255"):
             write()
     assert np.asarray(at(bytes_)[[0, 0]].subtract(1)).tolist() == [254, 0, 0]
     with pytest.raises(TypeError, match=r"an array of float32 does not fit into an array of int"):
@@ -392,26 +302,23 @@ def test_what_does_not_fit_is_refused_alike(engine: str) -> None:
         at(whole)[0].divide(2)
     with pytest.raises(TypeError, match=r"add has no meaning for an array of bool"):
         at(make(np.array([True])))[0].add(True)
-    with pytest.raises(TypeError, match="must be a number or an array of"):
+    with pytest.raises(TypeError, match="expected an array of"):
         at(x)[0].set("1")
-    with pytest.raises(AttributeError, match=r"at\(x\) has no 'set'; index it first: at\(x\)\[\.\.\.\]\.set\("):
-        at(x).set(1.0)  # type: ignore[attr-defined]
+    with pytest.raises(TypeError, match=r"at\(x\) has no index; write at\(x\)\[index\]\.set"):
+        at(x).set(1.0)
+    with pytest.raises(TypeError, match=r"has an index already"):
+        at(x)[0][0]
     foreign = MAKE["numpy" if engine == "torch" else "torch"](START)
     with pytest.raises(TypeError, match=r"convert one of them, for example fanwise.tensor.convert\(value, '"):
         at(x)[...].set(foreign)
-    if engine in ("jax", "tensorflow"):
-        with pytest.raises(ValueError, match="cannot be changed"):
-            at(x)[0].set(1.0, copy=False)
-    else:
-        assert at(x)[0].set(1.0, copy=False) is x and float(x[0, 1]) == 1.0
 
 
 def test_gradients_flow_through_at_alike() -> None:
     x, v = np.array([1.0, 2.0, 3.0, 4.0], np.float32), np.array([2.5, 3.5], np.float32)
     for how in ("set", *UFUNCS):
         for index in (slice(None, None, -2), [0, 2], [1, 1], np.array([True, False, True, False])):
-            if isinstance(index, list) and index == [1, 1] and how in ("set", "multiply", "divide"):
-                continue  # which one is set is not said; JAX has no gradient of the others
+            if isinstance(index, list) and index == [1, 1] and how not in ("add", "subtract"):
+                continue
 
             def loss(x: Array, v: Array, how: str = how, index: Any = index) -> Array:
                 return (getattr(at(x)[index], how)(v) ** 2).sum()
@@ -432,13 +339,9 @@ def test_at_is_traced_by_jax() -> None:
     x = jnp.asarray(START)
     assert np.array_equal(jax.jit(lambda x, i: at(x)[0, i].set(0.0))(x, 2), x.at[0, 2].set(0.0))
     assert np.array_equal(jax.jit(lambda x, i: at(x)[i].multiply(2.0))(x, jnp.array([1, 1])), x.at[1].multiply(4.0))
-    mask = x > 5
-    assert np.array_equal(jax.jit(lambda x, m: at(x)[m].max(7.0))(x, mask), jnp.where(mask, jnp.maximum(x, 7), x))
     assert np.array_equal(jax.vmap(lambda x, i: at(x)[i].add(2.0))(x, jnp.arange(3))[1], x.at[1, 1].add(2.0)[1])
     with pytest.raises(IndexError, match="index 3 is out of bounds for axis 0 with size 3"):
         jax.jit(lambda x, i: at(x)[3, i].set(0.0))(x, 2)
-    with pytest.raises(IndexError, match="does not fit the first axes"):
-        jax.jit(lambda x, m: at(x)[m].set(0.0))(x, jnp.array([True, False]))
 
 
 def test_in_a_function_of_tensorflow_shape_and_index_must_be_known() -> None:

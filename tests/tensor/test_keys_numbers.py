@@ -7,11 +7,10 @@ from typing import Any
 import mpmath
 import numpy as np
 import pytest
-import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fanwise.tensor import Key, bernoulli, integers, normal, permutation, uniform, use
+from fanwise.tensor import Key, normal, permutation, uniform, use
 from fanwise.tensor.random import exact, gaussian
 
 Array = np.ndarray[Any, Any]  # Any: of any dtype
@@ -51,11 +50,6 @@ def test_a_normal_number_is_exact_to_four_units_of_its_last_place(word: int) -> 
     assert error < 8e-16
 
 
-@given(st.lists(WORDS, min_size=1, max_size=20))
-def test_arrays_and_single_numbers_have_the_same_bits(drawn: list[int]) -> None:
-    assert of(drawn) == [gaussian.standard_normal_of(word) for word in drawn]
-
-
 @example(11899801987152873, 0)  # above 2**53 a half cannot be added exactly
 @given(WORDS, WORDS)
 def test_larger_words_give_larger_numbers_and_complements_their_negatives(a: int, b: int) -> None:
@@ -75,8 +69,6 @@ def test_an_array_begins_with_a_shorter_one(seed: int, n: int, more: int) -> Non
     key = Key(seed)
     for draw in (normal, uniform):
         assert draw(key, n + more)[:n].tolist() == draw(key, n).tolist()
-    assert integers(key, n + more, 0, 1000)[:n].tolist() == integers(key, n, 0, 1000).tolist()
-    assert bernoulli(key, 0.3, n + more)[:n].tolist() == bernoulli(key, 0.3, n).tolist()
 
 
 @given(st.integers(0, 99), st.integers(0, 80))
@@ -84,9 +76,6 @@ def test_narrow_normal_numbers_are_the_wide_ones_rounded(seed: int, n: int) -> N
     wide = normal(Key(seed), n, dtype="float64")
     single = wide.astype(np.float32)
     assert normal(Key(seed), n).tolist() == single.tolist()
-    assert normal(Key(seed), n, dtype="float16").tolist() == single.astype(np.float16).tolist()
-    half = torch.from_numpy(single).bfloat16()
-    assert normal(Key(seed), n, dtype="bfloat16", engine="torch").tolist() == half.tolist()
 
 
 @given(st.integers(0, 99), SHAPES)
@@ -96,7 +85,6 @@ def test_a_shape_is_filled_along_its_last_axis(seed: int, shape: tuple[int, ...]
         result = draw(key, shape)
         assert type(result) is np.ndarray and result.shape == shape
         assert result.reshape(-1).tolist() == draw(key, size).tolist()
-    assert integers(key, shape, 0, 5).shape == bernoulli(key, 0.5, shape).shape == shape
 
 
 @given(st.integers(0, 99), st.floats(-1e3, 1e3), st.floats(1e-3, 1e3))
@@ -108,7 +96,7 @@ def test_uniform_is_low_plus_the_words_upper_bits_times_the_range(seed: int, low
     assert uniform(key, 40, low, high, dtype="float64").tolist() == expected
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_uniform_is_less_than_high_after_rounding(dtype: str) -> None:
     near = 2.0**-51 if dtype == "float64" else 2.0**-22
     for low, high in [(0.0, 1.0), (-1.0, 0.1), (3.0, 3.01), (0.5, 0.7), (1.0, 1.0 + near)]:
@@ -117,45 +105,13 @@ def test_uniform_is_less_than_high_after_rounding(dtype: str) -> None:
         assert result.min() >= low - 0.01 * abs(low)
 
 
-def test_integers_fill_the_whole_range_of_their_dtype() -> None:
-    drawn = exact.words(Key(0).words, exact.INTEGERS, 3).tolist()
-    for dtype in [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]:
-        least, end = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max) + 1
-        result = integers(Key(0), 1000, least, end, dtype=dtype)
-        assert result.dtype == np.dtype(dtype)
-        quarter = (end - least) // 4
-        assert int(result.min()) < least + quarter and int(result.max()) > end - quarter
-        assert [int(number) - least for number in result[:3]] == [word % (end - least) for word in drawn]
-
-
-def test_words_that_would_favour_some_numbers_are_drawn_again() -> None:
-    span = 2**63 + 1  # Nearly half of the words are of no use.
-    key, size = Key(5), 500
-    result = integers(key, size, 0, span, dtype="uint64").tolist()
-    for place, number in enumerate(result):
-        attempt = 0
-        while (word := int(exact.words(key.words, exact.INTEGERS, size, attempt)[place])) >= span:
-            attempt += 1
-        assert number == word
-
-
-@given(st.integers(0, 99), st.floats(0, 1), st.floats(0, 1))
-def test_what_is_true_stays_true_with_a_larger_probability(seed: int, p: float, q: float) -> None:
-    less, more = (bernoulli(Key(seed), chance, 50) for chance in sorted([p, q]))
-    assert not (less & ~more).any()
-    assert bernoulli(Key(seed), 1.0, 50).all() and not bernoulli(Key(seed), 0.0, 50).any()
-    assert abs(bernoulli(Key(0), 0.3, 100_000).mean() - 0.3) < 0.005
-
-
 @given(st.integers(0, 99), st.integers(0, 300))
 def test_a_permutation_has_each_number_once(seed: int, n: int) -> None:
     order = permutation(Key(seed), n)
     assert sorted(order.tolist()) == list(range(n)) and order.dtype == np.int64
 
 
-def test_integers_and_permutations_are_equally_likely() -> None:
-    digits = np.bincount(integers(Key(2), 60_000, 0, 6), minlength=6)
-    assert ((digits - 10_000) ** 2 / 10_000).sum() < 20.5  # 5 degrees of freedom, 1 in 1000
+def test_permutations_are_equally_likely() -> None:
     result = [tuple(permutation(Key(0).fold_in(number), 3).tolist()) for number in range(3000)]
     counts = [result.count(order) for order in set(result)]
     assert len(counts) == 6 and sum((count - 500) ** 2 / 500 for count in counts) < 20.5
@@ -193,17 +149,11 @@ def test_ten_million_normal_numbers_are_normal_to_their_tails(dtype: str) -> Non
 REFUSED: list[tuple[Any, str]] = [
     (lambda k: uniform(k, 2, 1.0, 1.0), "low must be less than high"),
     (lambda k: uniform(k, 2, 0.0, 1e39), "finite in float32"),
-    (lambda k: uniform(k, 2, 0.0, 1e6, dtype="float16"), "finite in float16"),
-    (lambda k: uniform(k, 2, dtype="int32"), "dtype must be one of float16, bfloat16"),
+    (lambda k: uniform(k, 2, dtype="int32"), "dtype must be one of float32, float64"),
     (lambda k: normal(k, -1), "no negative lengths, got -1"),
     (lambda k: normal(k, 2, 0.0, -1.0), "std finite and at least 0"),
     (lambda k: normal(k, 2, math.nan), "mean must be finite"),
     (lambda k: normal(k, 2, engine="tourch"), "one of torch, jax, tensorflow, numpy, got 'tourch'"),
-    (lambda k: normal(k, 2, device="cuda:7"), "numpy has no device 'cuda:7' here, it has cpu"),
-    (lambda k: integers(k, 2, 0, 300, dtype="uint8"), "from 0 to 255; got low=0, high=300"),
-    (lambda k: integers(k, 2, 3, 3), "low must be less than high"),
-    (lambda k: integers(k, 2, 0, 3, dtype="float32"), "dtype must be one of int8"),
-    (lambda k: bernoulli(k, 1.5), "p must be from 0 to 1, got 1.5"),
     (lambda k: permutation(k, -3), "no negative lengths"),
 ]
 
@@ -214,5 +164,3 @@ def test_what_cannot_be_drawn_is_refused() -> None:
             draw(Key(0))
     with pytest.raises(TypeError):
         normal(Key(0), 2.5)  # type: ignore[arg-type]
-    with pytest.raises(TypeError):
-        integers(Key(0), 3, 0.0, 5)  # type: ignore[arg-type]

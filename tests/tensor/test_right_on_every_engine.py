@@ -1,7 +1,6 @@
 """Results and gradients that were wrong or different on one engine: the same on all of them now, or an error."""
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -118,15 +117,6 @@ def test_only_the_value_that_stays_has_a_gradient(engine: str) -> None:
 def test_a_value_with_more_axes_than_the_place_is_refused(engine: str) -> None:
     with pytest.raises(ValueError, match="does not broadcast"):
         ft.at(ft.zeros((3,)))[:].set(ft.ones((1, 3)))
-
-
-def test_jvp_goes_through_writing_at_an_array_of_indices(
-    engine: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))  # torch.func sets it otherwise
-    x, index = ft.asarray([1.0, 2.0]), ft.asarray([0, 1])
-    _, along = ft.jvp(lambda v: ft.at(ft.zeros(2))[index].add(v * v), (x,), (ft.ones(2),))
-    assert plain(along) == [2.0, 4.0]
 
 
 def test_floor_divide_of_torch_has_a_derivative() -> None:

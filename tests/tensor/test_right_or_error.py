@@ -49,7 +49,7 @@ QUICK_ENGINES = ("numpy", "torch")
 SLOW_ENGINES = ("jax", "tensorflow")
 QUICK_DERIVATIVES = "abs clip cumulative_prod hypot pow prod std".split()
 QUICK_VALUES = "asarray floor_divide linalg.vector_norm remainder sign sort take".split()
-MODES = ("value", "gradient", "jvp", "second derivative")
+MODES = ("value", "gradient", "second derivative")
 CALLS = special_calls()
 NAMES = frozenset(dir(ft.namespace("numpy")))
 
@@ -147,8 +147,7 @@ def derivatives(name: str, call: Call, engine: str) -> dict[str, Derivative]:
         return ft.grad(directional, argnums=tuple(range(len(xs))))(*xs)  # type: ignore[no-any-return]
 
     modes: dict[str, Derivative] = {
-        "gradient": lambda xs, cotangents, _: ft.vjp(differentiated, *xs)[1](tuple(cotangents)),
-        "jvp": lambda xs, _, tangents: ft.jvp(differentiated, xs, tuple(tangents))[1],
+        "gradient": lambda xs, cotangents, _: ft.vjp(differentiated, *xs)[1](tuple(cotangents))
     }
     return modes | ({"second derivative": second} if call.order > 1 else {})
 
@@ -484,8 +483,6 @@ def test_keys_draw_the_same_bits_in_every_shape(shape: Any) -> None:
     draws: dict[str, Callable[[str], Array]] = {
         "normal": lambda engine: ft.normal(ft.Key(3), shape, 1.0, 0.0, engine=engine),
         "uniform": lambda engine: ft.uniform(ft.Key(3), shape, -2.0, 2.0, engine=engine),
-        "bernoulli": lambda engine: ft.bernoulli(ft.Key(3), 1.0, shape, engine=engine),
-        "integers": lambda engine: ft.integers(ft.Key(3), shape, -5, 5, dtype="int32", engine=engine),
         "permutation": lambda engine: ft.astype(
             ft.permutation(ft.Key(3), len(np.shape(shape)) + 1, engine=engine), ft.namespace(engine).int32
         ),

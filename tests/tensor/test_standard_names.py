@@ -12,7 +12,7 @@ import pytest
 
 import fanwise.tensor as ft
 from fanwise.tensor import Namespace, namespace
-from fanwise.tensor.namespaces.standard import CONSTANTS, DTYPES, FUNCTIONS, PARTS, VERSION
+from fanwise.tensor.namespaces.namespace import CONSTANTS, DTYPES, FUNCTIONS, PARTS, VERSION
 
 ENGINES = ["numpy", "torch", "jax"]
 

@@ -85,7 +85,7 @@ A_COMMON_ACCELERATOR = """
 # Main memory plays two accelerators that both engines have, and a third that JAX cannot use.
 from types import SimpleNamespace
 import jax
-from fanwise.tensor.adapters import device_placements, exchanges
+from fanwise.tensor.adapters import exchanges
 
 there, went, moved = 'cuda:0', [], []
 
@@ -93,7 +93,7 @@ def by_main_memory(x, copy, export=exchanges['torch'].export_memory):
     went.append('main memory')
     return export(x, copy)
 
-def move(x, device, move=device_placements['jax'].move):
+def move(x, device):
     moved.append(device)
     return x if device == there else x.copy()
 
@@ -101,9 +101,9 @@ def played(part, **told):
     return SimpleNamespace(**{**vars(part), **told})
 
 exchanges['torch'] = played(exchanges['torch'], accelerator_of=lambda x: there, export_memory=by_main_memory)
-device_placements['jax'] = played(device_placements['jax'], names=lambda: ['cpu', 'cuda:0', 'cuda:1'], move=move)
+exchanges['jax'] = played(exchanges['jax'], devices=lambda: ['cpu', 'cuda:0', 'cuda:1'], move=move)
 
-def converted(x=convert(empty_aligned(8), 'torch'), **asked):
+def converted(x=convert(aligned(8), 'torch'), **asked):
     went.clear()
     moved.clear()
     return convert(x, 'jax', **asked)
@@ -119,7 +119,7 @@ assert (went, moved) == (['main memory'], ['cpu'])
 converted(np.ones(2, 'float32'))
 assert (went, moved) == ([], [])  # numpy has nothing there
 
-x = convert(empty_aligned(8), 'torch')
+x = convert(aligned(8), 'torch')
 assert same_memory(converted(x, copy=False), x) and went == []
 for asked in ({}, {'copy': True}):
     assert not same_memory(converted(x, **asked), x) and went == []
@@ -149,7 +149,7 @@ add = jax.jit(lambda x: x + 1, donate_argnums=0)
 kept = []
 for engine in ('torch', 'jax', 'tensorflow'):
     for copy in (None, False):
-        x = convert(empty_aligned(1000), engine, copy)
+        x = convert(aligned(1000), engine, copy)
         y = convert(x, 'jax', copy)
         kept += [x, y, convert(y, 'tensorflow', copy), add(convert(x, 'jax', copy))]
 print(len(kept))
@@ -169,8 +169,11 @@ gc.disable()  # collecting loaded modules repeatedly takes seconds
 import json, os, sys, warnings
 import numpy as np
 import torch
-from fanwise.tensor import convert, empty_aligned, from_wire, same_memory, to_numpy, to_wire
+from fanwise.tensor import aligned_buffer, convert, from_wire, same_memory, to_numpy, to_wire
 from fanwise.tensor.namespaces import namespace
+
+def aligned(length):
+    return np.frombuffer(aligned_buffer(4 * length), 'float32')
 
 statuses = {}
 

@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
+from aligned import empty_aligned
 from hypothesis import given
 from hypothesis import strategies as st
 from late import Late
@@ -19,16 +20,15 @@ from fanwise.links import codec
 from fanwise.tensor import (
     aligned_buffer,
     convert,
-    empty_aligned,
     engine_of,
     from_wire,
     is_array,
-    read_header,
     same_memory,
     to_numpy,
     to_wire,
 )
 from fanwise.tensor.wire import array_reducers
+from fanwise.tensor.wire.header import read_header
 
 jax, jnp, tf = Late("jax"), Late("jax.numpy"), Late("tensorflow")
 pytestmark = pytest.mark.usefixtures("jax_is_loaded", "tensorflow_is_loaded")

@@ -7,7 +7,7 @@ import ast
 from pathlib import Path
 
 import fanwise.tensor as ft
-from fanwise.tensor.namespaces.standard import CONSTANTS, DTYPES, EXTRA_DTYPES, FUNCTIONS
+from fanwise.tensor.namespaces.namespace import CONSTANTS, DTYPES, EXTRA_DTYPES, FUNCTIONS
 
 STUB = ast.parse((Path(ft.__file__).parent / "namespaces" / "typed.pyi").read_text()).body
 

@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fanwise.base.errors import NotSendableError, WireError
-from fanwise.tensor import aligned_buffer, from_wire, is_array, read_header, to_wire
+from fanwise.tensor import aligned_buffer, from_wire, is_array, to_wire
+from fanwise.tensor.wire.header import read_header
 
 NUMPY_DTYPES = (
     "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 complex128".split()

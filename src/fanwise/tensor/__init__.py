@@ -19,41 +19,35 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .adapters import register_engine as register_engine
     from .buffers import aligned_buffer as aligned_buffer
-    from .elements import item as item
-    from .elements import size as size
     from .engines import current_engine as current_engine
     from .engines import engine_of as engine_of
     from .engines import use as use
     from .exchange import convert as convert
-    from .exchange import empty_aligned as empty_aligned
     from .exchange import from_numpy as from_numpy
+    from .exchange import item as item
     from .exchange import same_memory as same_memory
+    from .exchange import size as size
     from .exchange import to_numpy as to_numpy
     from .gradients import grad as grad
     from .gradients import jit as jit
-    from .gradients import jvp as jvp
     from .gradients import stop_gradient as stop_gradient
     from .gradients import value_and_grad as value_and_grad
     from .gradients import vjp as vjp
     from .indexing import at as at
     from .namespaces import Namespace as Namespace
     from .namespaces import namespace as namespace
-    from .namespaces.standard import VERSION as __array_api_version__  # noqa: F401  # as the standard calls it
+    from .namespaces.namespace import VERSION as __array_api_version__  # noqa: F401  # as the standard calls it
     from .namespaces.typed import *  # noqa: F403
     from .placement import device_of as device_of
     from .placement import devices as devices
     from .placement import to_device as to_device
     from .random import Key as Key
-    from .random import bernoulli as bernoulli
-    from .random import integers as integers
     from .random import normal as normal
     from .random import permutation as permutation
     from .random import uniform as uniform
     from .state import State as State
-    from .wire import WireHeader as WireHeader
     from .wire import from_wire as from_wire
     from .wire import is_array as is_array
-    from .wire import read_header as read_header
     from .wire import to_wire as to_wire
 
 # The module of each name that is not in the standard. Modules are imported on first use: calls and jobs that send
@@ -61,16 +55,15 @@ if TYPE_CHECKING:
 _NAMES_IN = {
     "adapters": ("register_engine",),
     "buffers": ("aligned_buffer",),
-    "elements": ("item", "size"),
     "engines": ("current_engine", "engine_of", "use"),
-    "exchange": ("convert", "empty_aligned", "from_numpy", "same_memory", "to_numpy"),
-    "gradients": ("grad", "jit", "jvp", "stop_gradient", "value_and_grad", "vjp"),
+    "exchange": ("convert", "from_numpy", "item", "same_memory", "size", "to_numpy"),
+    "gradients": ("grad", "jit", "stop_gradient", "value_and_grad", "vjp"),
     "indexing": ("at",),
     "namespaces": ("Namespace", "namespace"),
     "placement": ("device_of", "devices", "to_device"),
-    "random": ("Key", "bernoulli", "integers", "normal", "permutation", "uniform"),
+    "random": ("Key", "normal", "permutation", "uniform"),
     "state": ("State",),
-    "wire": ("WireHeader", "from_wire", "is_array", "read_header", "to_wire"),
+    "wire": ("from_wire", "is_array", "to_wire"),
 }
 _HOME_OF = {name: home for home, names in _NAMES_IN.items() for name in names}
 

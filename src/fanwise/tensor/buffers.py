@@ -9,24 +9,24 @@ import ctypes
 import mmap
 import sys
 
+_ALIGNMENT = 64
 # Above this size, zero-filling a bytearray costs more than a system call.
 _MMAP_FROM_BYTES = 256 * 1024
 # Above this size, ask Linux for pages of 2 MiB: making small pages takes as long as receiving into them.
 _HUGE_FROM_BYTES = 4 << 20
 
 
-def aligned_buffer(size_bytes: int, alignment: int = 64) -> memoryview:
-    """Return writable zeroed memory that starts at a multiple of `alignment`.
+def aligned_buffer(size_bytes: int) -> memoryview:
+    """Return writable zeroed memory that starts at a multiple of 64 bytes, which all engines accept without a copy.
 
     Args:
         size_bytes: number of bytes; may be zero.
-        alignment: a power of two. All engines accept 64 without a copy.
 
     Returns:
         A one-dimensional view of bytes, which owns the memory.
 
     Raises:
-        ValueError: `size_bytes` is negative, or `alignment` is not a power of two.
+        ValueError: `size_bytes` is negative.
         MemoryError: not enough memory.
 
     >>> len(aligned_buffer(1000))
@@ -34,10 +34,8 @@ def aligned_buffer(size_bytes: int, alignment: int = 64) -> memoryview:
     """
     if size_bytes < 0:
         raise ValueError(f"size_bytes must be at least 0, got {size_bytes!r}")
-    if alignment < 1 or alignment & (alignment - 1):
-        raise ValueError(f"alignment must be a power of two, got {alignment!r}")
-    memory = _allocate(size_bytes + alignment)
-    start = -ctypes.addressof(ctypes.c_char.from_buffer(memory)) % alignment
+    memory = _allocate(size_bytes + _ALIGNMENT)
+    start = -ctypes.addressof(ctypes.c_char.from_buffer(memory)) % _ALIGNMENT
     return memoryview(memory)[start : start + size_bytes]
 
 

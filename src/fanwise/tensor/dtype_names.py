@@ -5,10 +5,8 @@ from typing import Any
 
 BOOL, INTEGER, FLOAT, COMPLEX = range(4)
 
-_names: dict[tuple[type, Any], str] = {}
-_ranks: dict[tuple[type, Any], int] = {}
 
-
+@functools.lru_cache(maxsize=None, typed=True)  # dtypes of two libraries may have equal hashes
 def dtype_name(dtype: Any, /) -> str:
     """Return the array API standard's name of a dtype ("bool", "int64", "bfloat16" ...).
 
@@ -23,25 +21,32 @@ def dtype_name(dtype: Any, /) -> str:
     """
     if isinstance(dtype, str):
         return dtype
-    try:
-        return _names[type(dtype), dtype]  # the type too: dtypes of two libraries may have equal hashes
-    except (KeyError, TypeError):
-        return _look_up(dtype)
+    module = type(dtype).__module__.partition(".")[0]
+    name: Any
+    if module == "torch":
+        name = str(dtype).removeprefix("torch.")
+    elif module == "numpy" or module == "tensorflow":
+        name = dtype.name
+    elif isinstance(dtype, type):
+        name = dtype.__name__.removesuffix("_")
+    else:
+        name = getattr(getattr(dtype, "dtype", None), "name", None)  # JAX's scalar types, such as jax.numpy.float32
+    if not isinstance(name, str):
+        raise TypeError(f"expected a dtype or the name of one, got {dtype!r}")
+    return name
 
 
+@functools.lru_cache(maxsize=None, typed=True)
 def dtype_rank(dtype: Any, /) -> int:
     """Return the kind of a dtype: BOOL, INTEGER, FLOAT or COMPLEX. Each holds the values of the kinds before it.
 
     Raises:
         TypeError: the dtype holds objects, text or the like.
     """
-    try:
-        return _ranks[type(dtype), dtype]
-    except (KeyError, TypeError):
-        name = dtype_name(dtype)
+    name = dtype_name(dtype)
     for rank, prefixes in enumerate((("bool",), ("int", "uint"), ("float", "bfloat"), ("complex",))):
         if name.startswith(prefixes):
-            return _ranks.setdefault((type(dtype), dtype), rank)
+            return rank
     raise TypeError(f"expected an array of booleans or numbers, got one of {name}")
 
 
@@ -62,20 +67,3 @@ def limits(name: str, /) -> tuple[int, int]:
     """
     bits = int(name.lstrip("uint"))
     return (0, 2**bits - 1) if name.startswith("u") else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
-
-
-def _look_up(dtype: Any) -> str:
-    module = type(dtype).__module__.partition(".")[0]
-    name: Any
-    if module == "torch":
-        name = str(dtype).removeprefix("torch.")
-    elif module == "numpy" or module == "tensorflow":
-        name = dtype.name
-    elif isinstance(dtype, type):
-        name = dtype.__name__.removesuffix("_")
-    else:
-        name = getattr(getattr(dtype, "dtype", None), "name", None)  # JAX's scalar types, such as jax.numpy.float32
-    if not isinstance(name, str):
-        raise TypeError(f"expected a dtype or the name of one, got {dtype!r}")
-    _names[type(dtype), dtype] = name
-    return name

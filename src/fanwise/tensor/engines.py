@@ -22,7 +22,7 @@ class Engine:
     Args:
         name: name of the engine, and of the library to import.
         autodiff: the engine computes gradients.
-        jit: `jit` compiles for this engine. It does not for torch, where torch.compile takes up to a minute.
+        jit: `jit` compiles for this engine.
         dlpack: `convert` keeps arrays on the accelerator between two engines with this flag.
     """
 
@@ -37,7 +37,7 @@ ENGINES = {
     for engine in (
         Engine("torch", autodiff=True, dlpack=True),
         Engine("jax", autodiff=True, jit=True, dlpack=True),
-        Engine("tensorflow", autodiff=True, jit=True),
+        Engine("tensorflow", autodiff=True),
         Engine("numpy"),
     )
 }
@@ -55,7 +55,7 @@ _BASE_CLASSES = {
 }
 _LIBRARIES = {library for library, _ in _BASE_CLASSES}
 _engine_by_type: dict[type, str] = {}
-# Whether `engine_of` has cached a type, so that other tables may keep it too.
+# Return True if `engine_of` has cached a type, so that other tables may keep it too.
 is_remembered = _engine_by_type.__contains__
 _installed: set[str] = set()
 _current: ContextVar[str] = ContextVar("fanwise_engine")
@@ -81,25 +81,8 @@ def engine_of(x: object, /) -> str:
     >>> engine_of(numpy.zeros(3))
     'numpy'
     """
-    try:
-        return _engine_by_type[type(x)]
-    except KeyError:
-        return _look_up(type(x))
-
-
-def is_array_type(kind: type) -> bool:
-    """Return whether objects of this type are arrays of an engine."""
-    return find_engine(kind) is not None
-
-
-def find_engine(kind: type) -> str | None:
-    """Return the engine of arrays of this type; None if they are not arrays."""
-    return _engine_by_type.get(kind) or _find(kind)
-
-
-def _look_up(kind: type) -> str:
-    engine = _find(kind)
-    if engine is None:
+    kind = type(x)
+    if (engine := _engine_by_type.get(kind) or find_engine(kind)) is None:
         remedy = getattr(kind, "NO_ARRAY", "make an array of it with fanwise.tensor.asarray")
         raise TypeError(
             f"expected an array of {', '.join(ENGINES)}, got {kind.__module__}.{kind.__qualname__}; {remedy}"
@@ -107,7 +90,10 @@ def _look_up(kind: type) -> str:
     return engine
 
 
-def _find(kind: type) -> str | None:
+def find_engine(kind: type) -> str | None:
+    """Return the engine of arrays of this type; None if they are not arrays."""
+    if kind in _engine_by_type:
+        return _engine_by_type[kind]
     for base in kind.__mro__:
         # The class name of jax.Array is "_jax.Array" in some versions.
         engine = _BASE_CLASSES.get((base.__module__.partition(".")[0], base.__name__.rpartition(".")[2]))

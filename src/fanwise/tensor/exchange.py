@@ -1,19 +1,7 @@
 """Arrays from one engine to another. Memory is shared only where no one can notice, or where both sides expect it.
 
-    x --export_memory of its engine--> NumPy array over the memory --import_memory of the other--> y
+    x --export_memory of its engine--> NumPy array over the memory, or a copy --share of the other--> y
     x --to_dlpack------------------> the memory on an accelerator --from_dlpack--------------> y    torch and JAX
-
-With copy=None:
-
-    to:            numpy              torch               jax, tensorflow
-    from numpy     x itself           shared; a copy if   a copy: x may be written to
-                                      read-only
-    from torch     shared             x itself            a copy: x may be written to
-    from jax, tf   read-only view     a copy: torch has   shared
-                                      no read-only
-
-copy=False shares in all of these, or raises with the reason: writing to one side then changes the other, also a JAX
-array, which JAX assumes constant. Only read-only NumPy memory is never made writable. Copies are aligned to 64 bytes.
 
 Raw DLPack aborts the process when TensorFlow gets unaligned memory, or torch a negative stride; it narrows float64 on
 the way into JAX, and lets torch write into constants. So main memory goes through NumPy, and is checked first. On an
@@ -22,11 +10,11 @@ copy=False, wait for one engine before the other writes to the memory or frees i
 """
 
 import math
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-from .adapters import DLPackExchange, exchanges
-from .buffers import aligned_buffer
+from .adapters import exchanges
 from .engines import ENGINES, check_engine, current_engine, engine_of
+from .gradients import stop_gradient
 from .placement import canonical, has_device, to_device
 
 if TYPE_CHECKING:
@@ -46,8 +34,10 @@ def convert(x: Any, engine: str, copy: bool | None = None, device: object = None
     Args:
         x: an array of any engine, a Parameter or a Variable (its value).
         engine: "torch", "jax", "tensorflow" or "numpy".
-        copy: None shares memory where no one can notice; the table is at the top of this module. False shares, or
-            raises; then writing to one side changes the other. True always copies.
+        copy: None shares memory where no one can notice: between NumPy and torch, and out of JAX and TensorFlow into
+            NumPy (a read-only view) and each other. False shares, or raises with the reason; then writing to one side
+            changes the other, also a JAX array, which JAX assumes constant. True always copies. Copies are aligned to
+            64 bytes, and read-only NumPy memory is never made writable.
         device: device of the result, by a name as `devices` lists them. Default: between torch and JAX the accelerator
             of x, if both can use it; otherwise the CPU, for JAX its default device. Blocks until a copy from or to an
             accelerator is complete.
@@ -66,19 +56,27 @@ def convert(x: Any, engine: str, copy: bool | None = None, device: object = None
     array([7., 0., 0.])
     """
     source = engine_of(x)
-    target = exchanges.get(engine) or exchanges[check_engine(engine)]
+    giver, target = exchanges[source], exchanges.get(engine) or exchanges[check_engine(engine)]
     y = None
     if source == engine:
         y = target.copied(x) if copy else x
     elif source in _BY_DLPACK and engine in _BY_DLPACK:
-        giver: Any = exchanges[source]
         accelerator = giver.accelerator_of(x)
         if accelerator and has_device(engine, accelerator):
             device = accelerator if device is None else device
             if canonical(str(device)) != "cpu":
-                y = cast(DLPackExchange, target).from_dlpack(giver.to_dlpack(x, copy), copy)
+                y = target.from_dlpack(giver.to_dlpack(x, copy), copy)
     if y is None:
-        y = target.import_memory(exchanges[source].export_memory(x, copy), copy)
+        array, kind = giver.export_memory(x, copy)
+        if kind != "private":
+            reason = target.reason_to_copy(array, kind, copy)
+            if copy or reason:
+                from .with_numpy.exchange import aligned_copy, cannot_share
+
+                if copy is False:
+                    raise cannot_share(f"An array of shape {array.shape} and dtype {array.dtype}", reason)
+                array = aligned_copy(array)
+        y = target.share(array)
     if device is None:
         return y
     moved = to_device(y, device)
@@ -116,33 +114,43 @@ def from_numpy(x: "Array", engine: str | None = None, copy: bool | None = None) 
     return convert(x, current_engine() if engine is None else engine, copy)
 
 
-def empty_aligned(shape: int | tuple[int, ...], dtype: Any = "float32") -> "Array":
-    """Return a new NumPy array of zeros that starts at a multiple of 64 bytes, in C order.
-
-    Every engine can adopt it without a copy: `convert(x, "jax", copy=False)`. One in four of NumPy's own arrays is
-    aligned like this, by chance. The dtype may be the name of a type of ml_dtypes, such as "bfloat16".
+def size(x: Any, /) -> int:
+    """Return the number of elements of the array x: 1 for shape (). Works while a function is traced, too.
 
     Raises:
-        ValueError: a length is negative.
-        TypeError: not a dtype, or one of Python objects.
+        TypeError: x is not an array.
+        ValueError: the number is not known, because a `tf.function` that takes arrays of any length is traced.
 
-    >>> empty_aligned((2, 3), "int32")
-    array([[0, 0, 0],
-           [0, 0, 0]], dtype=int32)
+    >>> import numpy
+    >>> size(numpy.zeros((3, 4)))
+    12
     """
-    import numpy as np
+    engine_of(x)
+    if None in (shape := tuple(x.shape)):
+        raise ValueError(f"the size of an array of shape {shape} is not known yet; use tensorflow.size(x) there")
+    return math.prod(shape)
 
-    from .with_numpy.exchange import dtype_named
 
-    kind = dtype_named(dtype)
-    if kind.hasobject:
-        raise TypeError(f"dtype {kind} holds references to Python objects, which have no memory to share")
-    lengths = (shape,) if isinstance(shape, int) else tuple(shape)
-    if min(lengths, default=0) < 0:
-        raise ValueError(f"lengths must be at least 0, got shape {lengths}")
-    buffer = aligned_buffer(math.prod(lengths) * kind.itemsize)
-    array: Array = np.frombuffer(buffer, np.uint8).view(kind).reshape(lengths)
-    return array
+def item(x: Any, /) -> Any:
+    """Return the only element of the array x as a bool, int, float or complex number.
+
+    Blocks until it is computed, and copies from an accelerator. No gradient flows through the number.
+
+    Raises:
+        TypeError: x is not an array, or it is traced and has no value yet.
+        ValueError: x does not have exactly one element.
+
+    >>> import numpy
+    >>> item(numpy.asarray([3.5]))
+    3.5
+    """
+    if (count := size(x)) != 1:
+        raise ValueError(
+            f"item takes an array of one element, got one of shape {tuple(x.shape)}, which has {count}. Choose one: "
+            f"item(x[0]); for all of them to_numpy(x).tolist()"
+        )
+    value = to_numpy(stop_gradient(x)).item()
+    return value if isinstance(value, (bool, int, float, complex)) else float(value)  # bfloat16 and float8
 
 
 def same_memory(x: Any, y: Any) -> bool:
@@ -151,13 +159,16 @@ def same_memory(x: Any, y: Any) -> bool:
     Compares the first and the last address of each only.
 
     Raises:
-        TypeError: x or y is not an array, or has no memory (a value inside a traced function, sparse, quantized), or
-            its engine does not tell the address.
+        TypeError: x or y is not an array, or has no memory (a value inside a traced function, sparse, quantized).
+        ValueError: the memory is on an accelerator, or is not one piece.
 
     >>> import numpy
     >>> x = numpy.zeros(4)
     >>> same_memory(x, x[2:]), same_memory(x[:2], x[2:])
     (True, False)
     """
-    (start, end), (other_start, other_end) = (exchanges[engine_of(array)].addresses_of(array) for array in (x, y))
-    return max(start, other_start) < min(end, other_end)
+    from numpy.lib.array_utils import byte_bounds
+
+    arrays = [to_numpy(stop_gradient(array), copy=False) for array in (x, y)]
+    (start, end), (other_start, other_end) = map(byte_bounds, arrays)
+    return all(array.size for array in arrays) and max(start, other_start) < min(end, other_end)

@@ -11,7 +11,7 @@ Arguments may also be "gpu" or "cuda" for "cuda:0", and torch.device objects.
 import functools
 from typing import Any
 
-from .adapters import device_placements
+from .adapters import exchanges
 from .engines import check_engine, current_engine, engine_of
 
 
@@ -26,7 +26,7 @@ def device_of(x: object, /) -> str:
     >>> device_of(numpy.zeros(3))
     'cpu'
     """
-    return device_placements[engine_of(x)].device_of(x)
+    return str(exchanges[engine_of(x)].device_of(x))
 
 
 def devices(engine: str | None = None) -> list[str]:
@@ -38,7 +38,7 @@ def devices(engine: str | None = None) -> list[str]:
         ValueError: there is no such engine.
         NotInstalled: it is not installed.
     """
-    return device_placements[current_engine() if engine is None else check_engine(engine)].names()
+    return list(_known(current_engine() if engine is None else check_engine(engine)))
 
 
 def to_device(x: Any, device: object, /) -> Any:
@@ -53,7 +53,7 @@ def to_device(x: Any, device: object, /) -> Any:
         ValueError: its engine has no such device in this process; the message lists the devices.
     """
     engine = engine_of(x)
-    return device_placements[engine].move(x, find_device(engine, device))
+    return exchanges[engine].move(x, find_device(engine, device))
 
 
 def find_device(engine: str, device: object) -> str:
@@ -65,7 +65,6 @@ def find_device(engine: str, device: object) -> str:
 
 
 def has_device(engine: str, name: str) -> bool:
-    """Return True if the engine has the device with this full name. Initializes the engine's devices."""
     return name in _known(engine)
 
 
@@ -80,4 +79,4 @@ def canonical(name: str) -> str:
 # Devices do not change while a process runs.
 @functools.cache
 def _known(engine: str) -> tuple[str, ...]:
-    return tuple(device_placements[engine].names())
+    return tuple(exchanges[engine].devices())

@@ -42,7 +42,7 @@ class State:
 
     __slots__ = ("_variable", "_writer", "engine")
 
-    NO_ARRAY = "a State is a cell, not an array: give what it holds, s.value"  # part of the message of `engine_of`
+    NO_ARRAY = "a State is a cell, not an array: pass s.value"  # part of the message of `engine_of`
     __array_ufunc__ = None  # NumPy's operators refuse it
 
     def __init__(self, x: _Array, copy: bool = True) -> None:
@@ -54,21 +54,6 @@ class State:
     def value(self) -> _Array:
         """The array that the cell holds, of its engine."""
         return self._writer.value_of(self._variable)
-
-    @property
-    def in_place(self) -> bool:
-        """True on torch, NumPy and TensorFlow, where writing keeps the memory; JAX makes a new array each time."""
-        return self.engine != "jax"
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape, which never changes."""
-        return tuple(self._variable.shape)
-
-    @property
-    def dtype(self) -> Any:
-        """The engine's dtype of the array, which never changes."""
-        return self._variable.dtype
 
     def __getitem__(self, index: Any) -> _Array:
         return self._writer.read(self._variable, index)
@@ -96,8 +81,7 @@ class State:
         raise TypeError(self.NO_ARRAY)
 
     def _write(self, index: Any, value: Any, how: How) -> "State":
-        if type(value) is State:
-            value = value.value
+        value = value.value if type(value) is State else value
         check_value(self._variable, value, how)
         self._variable = self._writer.assign(self._variable, index, value, how)
         return self

@@ -48,28 +48,21 @@ def unflatten(structure: Structure, leaves: Iterable[Leaf]) -> Any:
     return next(leaves) if structure is None else build(structure, leaves)
 
 
-def flatten_like(structure: Structure, tree: Any, name: str) -> list[Any]:
-    """Return the parts of `tree` in the positions of the leaves of a structure.
-
-    Raises:
-        ValueError: the tree has other keys or another length; the message gives the path, which starts with `name`.
-    """
+def flatten_like(structure: Structure, tree: Any, path: str) -> list[tuple[str, Any]]:
+    """Return the parts of `tree` in the positions of the leaves of a structure, with their paths. Raise ValueError."""
     if structure is None:
-        return [tree]
+        return [(path, tree)]
     kind, keys, children = structure
     if keys is not None:
         if not isinstance(tree, dict) or tree.keys() != set(keys):
-            raise ValueError(f"{name} must be a dict with the keys {list(keys)}, got {tree!r:.100}")
+            raise ValueError(f"{path} must be a dict with the keys {list(keys)}, got {tree!r:.100}")
         parts = [tree[key] for key in keys]
     elif type(tree) is not kind or (kind is not NoneType and len(tree) != len(children)):
-        raise ValueError(f"{name} must be a {kind.__name__} of length {len(children)}, got {tree!r:.100}")
+        raise ValueError(f"{path} must be a {kind.__name__} of length {len(children)}, got {tree!r:.100}")
     else:
         parts = list(tree or ())
-    return [
-        part
-        for child, subtree, step in zip(children, parts, _steps(structure), strict=True)
-        for part in flatten_like(child, subtree, name + step)
-    ]
+    steps = zip(children, parts, _steps(structure), strict=True)
+    return [pair for child, subtree, step in steps for pair in flatten_like(child, subtree, path + step)]
 
 
 def with_leaves(leaves: Sequence[Leaf], places: Sequence[int], replacements: Sequence[Leaf]) -> list[Leaf]:
@@ -80,15 +73,12 @@ def with_leaves(leaves: Sequence[Leaf], places: Sequence[int], replacements: Seq
     return changed
 
 
-def leaf_paths(structure: Structure, name: str) -> list[str]:
-    """Return the path of each leaf, such as `name[0]['w']`."""
+def leaf_paths(structure: Structure, path: str) -> list[str]:
+    """Return the path of each leaf, such as `path[0]['w']`."""
     if structure is None:
-        return [name]
-    return [
-        path
-        for child, step in zip(structure[2], _steps(structure), strict=True)
-        for path in leaf_paths(child, name + step)
-    ]
+        return [path]
+    steps = zip(structure[2], _steps(structure), strict=True)
+    return [leaf for child, step in steps for leaf in leaf_paths(child, path + step)]
 
 
 def build(structure: Structure, leaves: Iterator[Leaf]) -> Any:

@@ -26,7 +26,7 @@ import torch
 from ...base.errors import FanwiseError, WireError
 from ...links.link import Link
 from ...tensor import from_wire, to_wire
-from ...tensor.with_torch.reducing import SPARSE, in_order_of_memory, rebuild_sparse, rebuild_strided
+from ...tensor.with_torch.wire import SPARSE, in_order_of_memory, rebuild_sparse, rebuild_strided
 from .ids import Created
 from .metadata import ADDRESS_BYTES, Address, creation_in, pack_address, unpack_address
 from .packing import PACKED_FROM, pack, size_of_rows, unpack

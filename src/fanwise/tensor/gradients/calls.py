@@ -1,28 +1,22 @@
 """Arguments and results of a differentiated function, as flat lists of arrays and a static rest. Knows no engine.
 
 args, kwargs --Arguments.of--> leaves, Arguments       the engine, the positions of each argument's leaves
-result --take_apart--> arrays, Static --put_together--> the same result
+result --partition--> arrays, Static --combine--> the same result
 """
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ..adapters import Differentiator, differentiators
+from ..adapters import differentiators
 from ..dtype_names import FLOAT, dtype_rank, is_inexact
 from ..engines import ENGINES, find_engine
 from ..namespaces import namespace
-from ..random.drawing import words_array
-from ..random.keys import Key, key_of_words, traced_arrays
 from ..trees import Leaf, Structure, build, flatten, flatten_into, leaf_paths, unflatten
 
 
-def load(engine: str) -> Differentiator:
-    """Return the differentiator of an engine.
-
-    Raises:
-        TypeError: the engine has no gradients; the message lists those that have.
-    """
+def load(engine: str) -> Any:
+    """Return the differentiator of an engine. Raise TypeError if the engine has no gradients."""
     if engine in differentiators:
         return differentiators[engine]
     able = [name for name, properties in ENGINES.items() if properties.autodiff]
@@ -62,18 +56,19 @@ class Arguments(NamedTuple):
 
     @classmethod
     def of(cls, args: tuple[Any, ...], kwargs: dict[str, Any]) -> "tuple[list[Leaf], Arguments]":
-        """Return the leaves and the rest of a call's arguments.
-
-        Raises:
-            TypeError: there are arrays of two engines.
-        """
+        """Return the leaves and the rest of a call's arguments. Raise TypeError if there are arrays of two engines."""
         leaves: list[Leaf] = []
         positional = flatten_into(leaves, args)[2]
         named = flatten_into(leaves, kwargs) if kwargs else _NO_KEYWORDS
         engines = {*map(_engine_of_type, {*map(type, leaves)})} - {""}
         arguments = cls(positional, named, min(engines, default=""))
         if len(engines) > 1:
-            raise arguments._mixed(leaves)
+            places = {engine: place for place, x in reversed([*enumerate(leaves)]) if (engine := array_engine(x))}
+            described = ", ".join(f"{arguments._path(places[engine])} is of {engine}" for engine in sorted(places))
+            raise TypeError(
+                f"arrays of several engines in one call: {described}. Convert them, for example with "
+                f'fanwise.tensor.convert(x, "torch").'
+            )
         return leaves, arguments
 
     def apply(self, f: Callable[..., Any], leaves: Iterable[Leaf]) -> Any:
@@ -83,19 +78,16 @@ class Arguments(NamedTuple):
         return f(*args, **build(self.named, remaining)) if self.named[1] else f(*args)
 
     def places(self, argnum: int) -> range:
-        """Return the positions of the leaves of one positional argument.
-
-        Raises:
-            ValueError: there is no such argument.
-        """
+        """Return the positions of the leaves of one positional argument. Raise ValueError if it does not exist."""
         count = len(self.positional)
         if not -count <= argnum < count:
             raise ValueError(
                 f"argnums names argument {argnum}, but f got {count} positional arguments. "
                 f"Pass arguments to differentiate by position."
             )
-        first, last = (_count(self.positional[:number]) for number in (argnum % count, argnum % count + 1))
-        return range(first, last)
+        counts = [len(leaf_paths(structure, "")) for structure in self.positional]
+        first = sum(counts[: argnum % count])
+        return range(first, first + counts[argnum])
 
     def check_differentiable(self, leaves: Sequence[Leaf], wanted: Iterable[int]) -> None:
         """Raise TypeError for a wanted leaf that is not a floating-point array."""
@@ -103,50 +95,32 @@ class Arguments(NamedTuple):
             leaf = leaves[place]
             if not array_engine(leaf):
                 raise TypeError(
-                    f"{self._name(place)} is a {type(leaf).__qualname__}, not an array, so it has no gradient. "
+                    f"{self._path(place)} is a {type(leaf).__qualname__}, not an array, so it has no gradient. "
                     f"Make an array of it with fanwise.tensor.asarray, or put it in another argument."
                 )
             if not is_inexact(leaf.dtype):
                 raise TypeError(
-                    f"{self._name(place)} has dtype {leaf.dtype}: only real and complex floating-point arrays have "
+                    f"{self._path(place)} has dtype {leaf.dtype}: only real and complex floating-point arrays have "
                     f"gradients. Convert it to one, or put it in an argument that argnums leaves out."
                 )
 
-    def _mixed(self, leaves: Sequence[Leaf]) -> TypeError:
-        """Return the error for arrays of several engines, with the path of the first of each."""
-        paths = {engine: place for place, leaf in reversed([*enumerate(leaves)]) if (engine := array_engine(leaf))}
-        named = ", ".join(f"{self._name(place)} is of {engine}" for engine, place in sorted(paths.items(), key=str))
-        return TypeError(
-            f"arrays of several engines in one call: {named}. Convert them, for example with "
-            f'fanwise.tensor.convert(x, "torch").'
-        )
-
-    def _name(self, place: int) -> str:
+    def _path(self, place: int) -> str:
         positional = (leaf_paths(structure, f"args[{n}]") for n, structure in enumerate(self.positional))
         return [*(path for paths in positional for path in paths), *leaf_paths(self.named, "kwargs")][place]
 
 
-def _count(structures: tuple[Structure, ...]) -> int:
-    return len(leaf_paths((tuple, None, structures), ""))
-
-
-def check_like(engine: str, x: Any, like: Leaf, role: str, name: str) -> Leaf | None:
-    """Return a tangent or cotangent of the array `like` as an array; None for zeros.
-
-    Args:
-        x: the user's: an array, a number for an array of it, or None.
-        role, name: "primal" or "value", and the path of x, for messages.
-    """
+def check_cotangent(engine: str, x: Any, value: Leaf, path: str) -> Leaf | None:
+    """Return the user's cotangent of one array of the value, which may be a number, as an array; None for zeros."""
     if x is None:
         return None
     if isinstance(x, (int, float, complex)):
-        return namespace(engine).full_like(like, x)
+        return namespace(engine).full_like(value, x)
     if array_engine(x) != engine:
-        raise TypeError(f"{name} must be an array of {engine}, as the {role} is, got {_describe(x)}.")
-    if tuple(x.shape) != tuple(like.shape):
-        raise ValueError(f"{name} must have the shape of the {role}, {tuple(like.shape)}, got {tuple(x.shape)}.")
-    if x.dtype != like.dtype:
-        raise TypeError(f"{name} must have the dtype of the {role}, {like.dtype}, got {x.dtype}.")
+        raise TypeError(f"{path} must be an array of {engine}, as the value is, got {_describe(x)}.")
+    if tuple(x.shape) != tuple(value.shape):
+        raise ValueError(f"{path} must have the shape of the value, {tuple(value.shape)}, got {tuple(x.shape)}.")
+    if x.dtype != value.dtype:
+        raise TypeError(f"{path} must have the dtype of the value, {value.dtype}, got {x.dtype}.")
     return x
 
 
@@ -170,9 +144,7 @@ def _describe(x: object) -> str:
     return f"{type(x).__module__}.{type(x).__qualname__}".removeprefix("builtins.")
 
 
-# -- results -----------------------------------------------------------------------------------------------------------
-
-_DIFFERENTIATED, _OTHER, _KEY = object(), object(), object()
+_DIFFERENTIATED, _OTHER = object(), object()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -189,16 +161,15 @@ class Static:
 
     @property
     def is_differentiated(self) -> list[bool]:
-        """For each leaf, whether it is a differentiated array."""
+        """Whether each leaf is a differentiated array."""
         return [leaf is _DIFFERENTIATED for leaf in self.leaves]
 
 
-def take_apart(result: Any, engine: str, *, differentiate: bool) -> tuple[list[Leaf], list[Leaf], Static]:
-    """Return the differentiated arrays of a tree, its other arrays, and the rest. Keys of compiled code become arrays.
+NOTHING: tuple[list[Leaf], list[Leaf], Static] = [], [], Static(None, [None])
 
-    Args:
-        differentiate: whether floating-point arrays are differentiated.
-    """
+
+def partition(result: Any, engine: str, *, differentiate: bool) -> tuple[list[Leaf], list[Leaf], Static]:
+    """Return the floating-point arrays of a tree if these are to be differentiated, its other arrays, and the rest."""
     leaves, structure = flatten(result)
     differentiated: list[Leaf] = []
     auxiliary: list[Leaf] = []
@@ -207,25 +178,11 @@ def take_apart(result: Any, engine: str, *, differentiate: bool) -> tuple[list[L
             is_differentiated = differentiate and is_inexact(leaf.dtype)
             (differentiated if is_differentiated else auxiliary).append(leaf)
             leaves[place] = _DIFFERENTIATED if is_differentiated else _OTHER
-        elif type(leaf) is Key and traced_arrays(leaf):
-            auxiliary.append(words_array(leaf, engine))
-            leaves[place] = _KEY
     return differentiated, auxiliary, Static(structure, leaves)
 
 
-NOTHING: tuple[list[Leaf], list[Leaf], Static] = [], [], Static(None, [None])
-
-
-def put_together(differentiated: Iterable[Leaf], auxiliary: Iterable[Leaf], static: Static) -> Any:
-    """Return the tree that `take_apart` took apart, with these arrays."""
-    first, second = iter(differentiated), iter(auxiliary)
-    leaves = []
-    for leaf in static.leaves:
-        if leaf is _DIFFERENTIATED:
-            leaf = next(first)
-        elif leaf is _OTHER:
-            leaf = next(second)
-        elif leaf is _KEY:
-            leaf = key_of_words(next(second))
-        leaves.append(leaf)
+def combine(differentiated: Iterable[Leaf], auxiliary: Iterable[Leaf], static: Static) -> Any:
+    """Return the tree that `partition` split, with these arrays."""
+    arrays = {id(_DIFFERENTIATED): iter(differentiated), id(_OTHER): iter(auxiliary)}
+    leaves = [next(arrays[id(leaf)]) if id(leaf) in arrays else leaf for leaf in static.leaves]
     return unflatten(static.structure, leaves)

@@ -1,41 +1,22 @@
-"""`value_and_grad`, `grad`, `vjp`, `jvp`, `stop_gradient` and `jit`, by the engine of the arrays in the arguments."""
+"""`value_and_grad`, `grad`, `vjp`, `stop_gradient` and `jit`, by the engine of the arrays in the arguments."""
 
+import functools
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..adapters import Pullback
+from ..adapters import Run
 from ..engines import ENGINES
-from ..namespaces import namespace
-from ..trees import Leaf, flatten, flatten_like, leaf_paths, unflatten
-from .calls import NOTHING, Arguments, Static, array_engine, check_like, check_value, load, put_together, take_apart
-from .compiling import Compiler
+from ..trees import Leaf, flatten, flatten_like, unflatten, with_leaves
+from .calls import NOTHING, Arguments, Static, array_engine, check_cotangent, check_value, combine, load, partition
 
-
-class _Derived:
-    """A function made of f. It is pickled as the call that made it, so without compiled code."""
-
-    def __init__(
-        self, call: Callable[..., Any], make: Callable[..., Any], f: Callable[..., Any], *options: Any
-    ) -> None:
-        self.__wrapped__ = f
-        self.__name__ = _name_of(f)
-        self.__doc__ = f.__doc__
-        self._call = call
-        self._make = make
-        self._options = options
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._call(*args, **kwargs)
-
-    def __repr__(self) -> str:
-        return f"<{self._make.__name__} of {self.__name__}>"
-
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        return self._make, (self.__wrapped__, *self._options)
+WARN_AT_VERSIONS = 64
+_ARRAY = object()
+_COPIED = ("__name__", "__doc__")
 
 
 def value_and_grad(
-    f: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_aux: bool = False, jit: bool = False
+    f: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_aux: bool = False
 ) -> Callable[..., Any]:
     """Return a function of the same arguments that returns (value of f, gradient).
 
@@ -45,16 +26,10 @@ def value_and_grad(
 
     Args:
         f: returns one real floating-point array without axes. It must not write into its arguments. Its control flow
-            may depend on values unless it is compiled.
+            may depend on values unless the result is compiled by `jit`.
         argnums: positions of the arguments to differentiate by, trees of floating-point arrays: dicts, lists, tuples,
             named tuples and None. The gradient has the same structure, with zeros for a leaf that f does not use.
         has_aux: f returns (value, aux) with any aux. The result is ((value, aux), gradient).
-        jit: compile f with its gradient by `jax.jit` or `tf.function` (without AutoGraph). torch runs f uncompiled.
-
-    Python runs a compiled f only while it is traced. Arrays and keys are arguments of the compiled code, which draws
-    the bits of an uncompiled f from each key. Other arguments (integers, strings, functions; floats on TensorFlow) are
-    built in, one version for each value and type; the 64th version warns. Pass a step as `asarray(step)`. The versions
-    live as long as the returned function. It can be pickled if f can.
 
     A torch Parameter or TensorFlow Variable is passed to f itself: its hooks run once, and indirect uses (`model(X)`)
     count. The gradient by a complex argument is dL/d(real part) + i dL/d(imaginary part) on every engine, so
@@ -70,37 +45,10 @@ def value_and_grad(
     >>> value_and_grad(lambda x: 2 * (x @ x))(x)
     (tensor(28.), tensor([ 0.,  4.,  8., 12.]))
     """
-    call = _differentiated(f, argnums, has_aux, jit)
-    return _Derived(call, value_and_grad, f, argnums, has_aux, jit)
-
-
-def grad(
-    f: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_aux: bool = False, jit: bool = False
-) -> Callable[..., Any]:
-    """Return a function that returns the gradient only, or (gradient, aux) with has_aux; otherwise like
-    `value_and_grad`.
-
-    >>> import torch
-    >>> grad(grad(torch.sin))(torch.tensor(0.5))  # the second derivative
-    tensor(-0.4794)
-    """
-    differentiated = _differentiated(f, argnums, has_aux, jit)
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        value, gradient = differentiated(*args, **kwargs)
-        return (gradient, value[1]) if has_aux else gradient
-
-    return _Derived(call, grad, f, argnums, has_aux, jit)
-
-
-def _differentiated(
-    f: Callable[..., Any], argnums: int | tuple[int, ...], has_aux: bool, jit: bool
-) -> Callable[..., tuple[Any, Any]]:
     _check_function(f)
     numbers = argnums if isinstance(argnums, tuple) else (argnums,)
     if not numbers or not all(type(number) is int for number in numbers):
         raise TypeError(f"argnums must be an integer or a tuple of integers, got {argnums!r}")
-    compiler = Compiler(_name_of(f))
     checked: tuple[Arguments | None, list[int], list[object]] = (None, [], [])
 
     def check(arguments: Arguments, leaves: list[Leaf]) -> list[int]:
@@ -129,23 +77,35 @@ def _differentiated(
                 raise TypeError(f"with has_aux=True f must return a pair (value, aux), got {type(result).__name__}.")
             value, aux = result if has_aux else (result, None)
             check_value(value, arguments.engine)
-            _, auxiliary, static = take_apart(aux, arguments.engine, differentiate=False) if has_aux else NOTHING
+            _, auxiliary, static = partition(aux, arguments.engine, differentiate=False) if has_aux else NOTHING
             return [value], auxiliary, static
 
-        def run(leaves: list[Leaf]) -> tuple[Any, Static]:
-            (value,), auxiliary, static, grads = engine.value_and_grad(apply, leaves, wanted)
-            return (value, auxiliary, grads), static
-
-        is_compiled = jit and ENGINES[arguments.engine].jit
-        (value, auxiliary, grads), static = compiler(arguments, leaves, run) if is_compiled else run(leaves)
+        (value,), auxiliary, static, grads = engine.value_and_grad(apply, leaves, wanted)
         if isinstance(argnums, tuple):
             remaining = iter(grads)
             gradient: Any = tuple([unflatten(arguments.positional[number], remaining) for number in numbers])
         else:
             gradient = unflatten(arguments.positional[argnums], grads)
-        return ((value, put_together((), auxiliary, static)) if has_aux else value), gradient
+        return ((value, combine((), auxiliary, static)) if has_aux else value), gradient
 
-    return call
+    return functools.wraps(f, _COPIED)(call)
+
+
+def grad(f: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_aux: bool = False) -> Callable[..., Any]:
+    """Return a function that returns the gradient only, or (gradient, aux) with has_aux; otherwise like
+    `value_and_grad`.
+
+    >>> import torch
+    >>> grad(grad(torch.sin))(torch.tensor(0.5))  # the second derivative
+    tensor(-0.4794)
+    """
+    differentiated = value_and_grad(f, argnums, has_aux)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        value, gradient = differentiated(*args, **kwargs)
+        return (gradient, value[1]) if has_aux else gradient
+
+    return functools.wraps(f, _COPIED)(call)
 
 
 def vjp(f: Callable[..., Any], *args: Any) -> tuple[Any, Callable[[Any], tuple[Any, ...]]]:
@@ -173,89 +133,26 @@ def vjp(f: Callable[..., Any], *args: Any) -> tuple[Any, Callable[[Any], tuple[A
     >>> pullback(torch.ones(4))
     (tensor([0., 2., 4., 6.]),)
     """
-    leaves, arguments, apply = _all_differentiated("vjp", f, args)
-    outputs, auxiliary, static, pullback = load(arguments.engine).vjp(apply, leaves, range(len(leaves)))
-    return put_together(outputs, auxiliary, static), _pullback(arguments, outputs, static, pullback)
-
-
-def _pullback(
-    arguments: Arguments, outputs: list[Leaf], static: Static, pullback: Pullback
-) -> Callable[[Any], tuple[Any, ...]]:
-    """Return the user's pullback, which takes and returns trees."""
-
-    def call(cotangent: Any) -> tuple[Any, ...]:
-        parts = flatten_like(static.structure, cotangent, "cotangent")
-        paths = leaf_paths(static.structure, "cotangent")
-        chosen = [(x, path) for x, path, is_in in zip(parts, paths, static.is_differentiated, strict=True) if is_in]
-        cotangents = [
-            check_like(arguments.engine, x, y, "value", path) for (x, path), y in zip(chosen, outputs, strict=True)
-        ]
-        grads = iter(pullback(cotangents))
-        return tuple([unflatten(structure, grads) for structure in arguments.positional])
-
-    return call
-
-
-def jvp(f: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-    """Return f(*primals), and its derivative along the tangents: d/ds f(primals + s * tangents) at s = 0, for real s.
-
-    For complex numbers it is the same derivative on every engine, without a conjugate: with the gradients of `vjp`,
-    sum(real(conj(cotangent) * jvp)) = sum(real(conj(pulled back) * tangent)). f runs once, and is not compiled (pass
-    `jit(f)`). Nests with `grad`, `vjp` and itself; `jvp(grad(f), ...)` is the product of the Hessian with a vector.
-
-    Args:
-        f: returns a tree; its floating-point arrays have derivatives.
-        primals: a tuple of arguments, trees of floating-point arrays. Pass anything else into f by `lambda`.
-        tangents: trees like primals; None stands for zeros, a number for an array of it.
-
-    Returns:
-        value: the result of f, without history as in `value_and_grad`.
-        tangent: a tree like value, with None in place of anything but floating-point arrays.
-
-    Raises:
-        TypeError, ValueError: as `vjp` for primals, as its pullback for tangents.
-
-    >>> import torch
-    >>> jvp(lambda x: x * x, (torch.arange(4.0),), (torch.ones(4),))
-    (tensor([0., 1., 4., 9.]), tensor([0., 2., 4., 6.]))
-    """
-    for name, trees in (("primals", primals), ("tangents", tangents)):
-        if not isinstance(trees, (tuple, list)):
-            kind = type(trees).__qualname__
-            raise TypeError(f"{name} must be a tuple, with one for each argument of f, got {kind}.")
-    if len(primals) != len(tangents):
-        raise ValueError(f"jvp takes a tangent for each primal, got {len(primals)} primals, {len(tangents)} tangents.")
-    leaves, arguments, apply = _all_differentiated("jvp", f, tuple(primals))
-    xp = namespace(arguments.engine)
-    parts: list[Any] = []
-    paths: list[str] = []
-    for number, (structure, tree) in enumerate(zip(arguments.positional, tangents, strict=True)):
-        parts += flatten_like(structure, tree, f"tangents[{number}]")
-        paths += leaf_paths(structure, f"tangents[{number}]")
-    along = [
-        xp.zeros_like(primal) if (x := check_like(arguments.engine, part, primal, "primal", path)) is None else x
-        for part, primal, path in zip(parts, leaves, paths, strict=True)
-    ]
-    outputs, auxiliary, static, derivatives = load(arguments.engine).jvp(apply, leaves, range(len(leaves)), along)
-    remaining = iter(derivatives)
-    by_leaf = [next(remaining) if is_in else None for is_in in static.is_differentiated]
-    return put_together(outputs, auxiliary, static), unflatten(static.structure, by_leaf)
-
-
-def _all_differentiated(
-    name: str, f: Callable[..., Any], args: tuple[Any, ...]
-) -> tuple[list[Leaf], Arguments, Callable[[list[Leaf]], tuple[list[Leaf], list[Leaf], Static]]]:
-    """Return leaves, arguments, and f on flat lists, for a call that differentiates by all arguments."""
     _check_function(f)
     leaves, arguments = Arguments.of(args, {})
     if not leaves:
-        raise ValueError(f"{name} needs an array to differentiate by, and there is none in its arguments.")
+        raise ValueError("vjp needs an array to differentiate by, and there is none in its arguments.")
     arguments.check_differentiable(leaves, range(len(leaves)))
+    engine = arguments.engine
 
     def apply(leaves: list[Leaf]) -> tuple[list[Leaf], list[Leaf], Static]:
-        return take_apart(arguments.apply(f, leaves), arguments.engine, differentiate=True)
+        return partition(arguments.apply(f, leaves), engine, differentiate=True)
 
-    return leaves, arguments, apply
+    outputs, auxiliary, static, pull = load(engine).vjp(apply, leaves, range(len(leaves)))
+
+    def pullback(cotangent: Any) -> tuple[Any, ...]:
+        parts = flatten_like(static.structure, cotangent, "cotangent")
+        chosen = [part for part, is_in in zip(parts, static.is_differentiated, strict=True) if is_in]
+        cotangents = [check_cotangent(engine, x, y, path) for (path, x), y in zip(chosen, outputs, strict=True)]
+        grads = iter(pull(cotangents))
+        return tuple([unflatten(structure, grads) for structure in arguments.positional])
+
+    return combine(outputs, auxiliary, static), pullback
 
 
 def stop_gradient(x: Any) -> Any:
@@ -274,31 +171,59 @@ def stop_gradient(x: Any) -> Any:
 
 
 def jit(f: Callable[..., Any]) -> Callable[..., Any]:
-    """Return f, compiled by the engine of its arguments as in `value_and_grad`. torch and NumPy run it uncompiled.
+    """Return f, compiled for arrays of JAX; other engines run it uncompiled.
+
+    JAX runs f in Python only while it traces it. Arrays and floats are arguments of the compiled code. Other arguments
+    (integers, strings, keys, functions) are built in, one version for each value and type; the 64th version warns. Pass
+    a step as `asarray(step)`, and random numbers as arrays. The versions live as long as the returned function.
+    Compile derivatives by `jit(value_and_grad(f))`.
 
     Args:
-        f: takes and returns trees of arrays, keys and anything else.
+        f: takes and returns trees of arrays and anything else.
+
+    Raises (when called):
+        TypeError: an argument to build in cannot be hashed; there are arrays of two engines.
 
     >>> import torch
     >>> jit(lambda tree, power: {name: x**power for name, x in tree.items()})({"x": torch.tensor(3.0)}, 2)
     {'x': tensor(9.)}
     """
     _check_function(f)
-    compiler = Compiler(_name_of(f))
+    versions: dict[object, Run] = {}
 
     def call(*args: Any, **kwargs: Any) -> Any:
         leaves, arguments = Arguments.of(args, kwargs)
         if not arguments.engine or not ENGINES[arguments.engine].jit:
             return f(*args, **kwargs)
+        engine = load(arguments.engine)
+        places = [place for place, leaf in enumerate(leaves) if engine.is_argument(leaf)]
+        constants = with_leaves(leaves, places, [_ARRAY] * len(places))
 
-        def run(leaves: list[Leaf]) -> tuple[list[Leaf], Static]:
-            _, auxiliary, static = take_apart(arguments.apply(f, leaves), arguments.engine, differentiate=False)
+        def run(arrays: list[Leaf]) -> tuple[list[Leaf], Static]:
+            result = arguments.apply(f, with_leaves(constants, places, arrays))
+            _, auxiliary, static = partition(result, arguments.engine, differentiate=False)
             return auxiliary, static
 
-        auxiliary, static = compiler(arguments, leaves, run)
-        return put_together((), auxiliary, static)
+        # The texts of floats tell 0.0 from -0.0, and find nan again.
+        key = (arguments, *[(type(x), repr(x) if isinstance(x, (float, complex)) else x) for x in constants])
+        try:
+            version = versions.get(key)
+        except TypeError as error:
+            error.add_note(f"{_name_of(f)} is compiled for each value of its arguments that are not arrays.")
+            raise
+        if version is None:
+            version = versions[key] = engine.compiled(run)
+            if len(versions) == WARN_AT_VERSIONS:
+                warnings.warn(
+                    f"{_name_of(f)} has been compiled for {WARN_AT_VERSIONS} different values of its arguments. Pass "
+                    f"numbers that change as arrays, fanwise.tensor.asarray(step), and random numbers instead of keys.",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
+        auxiliary, static = version([leaves[place] for place in places])
+        return combine((), auxiliary, static)
 
-    return _Derived(call, jit, f)
+    return functools.wraps(f, _COPIED)(call)
 
 
 def _kinds(leaves: Sequence[Leaf], places: Sequence[int]) -> list[object]:

@@ -1,6 +1,7 @@
-"""Checks and conversions of arguments that the functions of all engines share."""
+"""Checks and conversions of arguments, and corrections of derivatives, for the functions of all engines."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -25,14 +26,8 @@ def contains(obj: object, kinds: tuple[type, ...]) -> bool:
 def numbers_to_numpy(obj: Any, dtype: Any = None, integer: str = "int64") -> Any:
     """Convert a Python number, nested lists of them, or a NumPy array to a new NumPy array.
 
-    Args:
-        obj: the numbers.
-        dtype: the dtype of the result. By default floats become float32, complex numbers complex64.
-        integer: the dtype of integers if `dtype` is None.
-
-    Raises:
-        OverflowError: a Python integer does not fit the dtype.
-        TypeError: obj contains something else, such as None or text.
+    By default Python's floats become float32, complex numbers complex64, and integers the dtype `integer`. Raise
+    OverflowError for an integer that does not fit, and TypeError for anything but numbers.
     """
     array = np.array(obj)
     is_python = made_of_python_numbers(obj)
@@ -54,10 +49,7 @@ def _only_integers(obj: Any) -> bool:
 
 
 def check_fits(number: int, limits: tuple[int, int] | None) -> None:
-    """Raise OverflowError if a Python integer lies outside of the limits of an integer dtype.
-
-    Engines would reduce it modulo the size of the type without an error.
-    """
+    """Raise OverflowError for an integer outside of the limits of a dtype, which engines would wrap around."""
     if limits is not None and not limits[0] <= number <= limits[1]:
         raise OverflowError(
             f"the Python integer {number} does not fit into the array's type, which holds {limits[0]} to {limits[1]}; "
@@ -71,6 +63,22 @@ def check_number(x1: Any, x2: Any, limits_of: dict[Any, tuple[int, int]]) -> Non
         check_fits(x2, limits_of.get(getattr(x1, "dtype", None)))
     elif type(x1) is int:
         check_fits(x1, limits_of.get(getattr(x2, "dtype", None)))
+
+
+def check_numbers(*values: Any) -> None:
+    """Raise TypeError for an array among the arguments of `arange` or `linspace`: no gradient would flow through."""
+    if any(hasattr(value, "shape") and not isinstance(value, np.generic) for value in values):
+        raise TypeError("arange and linspace take numbers, not arrays, through which no gradient would flow")
+
+
+def check_bounds(x: Any, bounds: tuple[Any, Any], limits_of: dict[Any, tuple[int, int]]) -> None:
+    """Raise unless the bounds of `clip` are None, numbers that x's dtype holds, or arrays of that dtype."""
+    for bound in bounds:
+        if hasattr(bound, "shape") and bound.dtype != x.dtype:
+            raise TypeError(f"clip takes bounds of the array's dtype {x.dtype}, got an array of {bound.dtype}")
+        if type(bound) is float and x.dtype in limits_of:
+            raise TypeError(f"clip takes integers as the bounds of an array of {x.dtype}, got {bound!r}")
+        check_number(x, bound, limits_of)
 
 
 def check_indices(indices: Any, num_axes: int, axis: int | None) -> None:
@@ -96,3 +104,35 @@ def with_float32_defaults(info: Any, float32: Any, complex64: Any) -> Any:
         "complex floating": complex64,
     }
     return info
+
+
+# -- derivatives; `library` is torch, jax.numpy or tensorflow ----------------------------------------------------------
+
+
+def root(library: Any, squares: Any) -> Any:
+    """Return the square root of numbers that are not negative, with the derivative 0 at 0."""
+    is_zero = squares == 0
+    safe = library.where(is_zero, library.ones_like(squares), squares)
+    return library.where(is_zero, squares, library.sqrt(safe))
+
+
+def hypot(library: Any, x1: Any, x2: Any, scale: Any) -> Any:
+    """Return hypot with the derivatives 0 at 0; `scale` is the larger absolute value as a constant."""
+    is_infinite = (abs(x1) == math.inf) | (abs(x2) == math.inf)
+    safe = library.where((scale > 0) & (scale < math.inf), scale, library.ones_like(scale))
+    result = safe * root(library, (x1 / safe) ** 2 + (x2 / safe) ** 2)
+    return library.where(is_infinite, library.ones_like(result) * math.inf, result)
+
+
+def clip(library: Any, x: Any, low: Any, high: Any) -> Any:
+    """Return x within the bounds, with the derivative 1 at a bound, and NaN where a bound is NaN."""
+    if low is not None:
+        x = library.where((x < low) | (low != low), low, x)
+    return x if high is None else library.where((x > high) | (high != high), high, x)
+
+
+def pow(library: Any, x1: Any, x2: Any, power: Callable[[Any, Any], Any]) -> Any:
+    """Return the power, with the derivatives of x**0 and x**1 at 0, where the library has NaN."""
+    is_zero, is_one = x1 == 0, x2 == 1
+    result = power(library.where(is_zero & (is_one | (x2 == 0)), library.ones_like(x1), x1), x2)
+    return library.where(is_zero & is_one, x1, result)

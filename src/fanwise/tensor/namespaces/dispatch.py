@@ -13,13 +13,13 @@ Dtypes and `__array_namespace_info__` are those of the current engine, so they a
 import functools
 import inspect
 from collections.abc import Callable, Iterable
+from types import SimpleNamespace
 from typing import Any
 
 from ..adapters import standards
-from ..engines import _current, current_engine, engine_of, is_array_type, is_remembered
+from ..engines import _current, current_engine, engine_of, find_engine, is_remembered
 from ..placement import find_device
-from .namespace import part_of
-from .standard import ABOUT_DTYPES, CONSTANTS, CREATION, DTYPES, EXTRA_DTYPES, FUNCTIONS, PARTS, VERSION
+from .namespace import CONSTANTS, CREATION, DTYPES, EXTRA_DTYPES, FUNCTIONS, OF_DTYPES, PARTS, VERSION, part_of
 
 Function = Callable[..., Any]
 Parameter = inspect.Parameter
@@ -34,29 +34,20 @@ _ARRAY_PARAMETERS = frozenset(("x1", "x2", "indices", "repeats", "min", "max", "
 
 
 def attribute(name: str, module: dict[str, Any], other_names: Iterable[str]) -> Any:
-    """Return `fanwise.tensor.<name>` for a name of the standard, and store it in `module` if it never changes.
-
-    Raises:
-        AttributeError: the standard does not have the name. The closest name is suggested from these and `other_names`.
-    """
+    """Return `fanwise.tensor.<name>` for a name of the standard, and store it in `module` if it never changes."""
     if name in _DTYPES or name == "__array_namespace_info__":
-        return getattr(part_of(current_engine(), ""), name)
-    if name == "__array_api_version__":
-        return VERSION
-    if name in CONSTANTS:
-        return CONSTANTS[name]
+        return getattr(part_of(current_engine()), name)
+    constants = CONSTANTS | {"__array_api_version__": VERSION}
+    if name in constants:
+        return constants[name]
     if name not in NAMES:
-        raise AttributeError(f"module 'fanwise.tensor' has no attribute {name!r}{_suggestion(name, other_names)}")
+        from ...base.nearest import nearest
+
+        near = None if name.startswith("_") else nearest(name, sorted({*NAMES, *other_names}))
+        suggestion = f"; did you mean {near!r}?" if near else ""
+        raise AttributeError(f"module 'fanwise.tensor' has no attribute {name!r}{suggestion}")
     module[name] = extension(name) if name in _EXTENSIONS else dispatcher(name)
-    compiled: Function = module[name]
-    return compiled
-
-
-def _suggestion(name: str, other_names: Iterable[str]) -> str:
-    from ...base.nearest import nearest
-
-    near = None if name.startswith("_") else nearest(name, sorted({*NAMES, *other_names}))
-    return f"; did you mean {near!r}?" if near else ""
+    return module[name]
 
 
 def signature_of(name: str) -> inspect.Signature:
@@ -69,28 +60,22 @@ def signature_of(name: str) -> inspect.Signature:
 
 def dispatcher(name: str) -> Function:
     """Create the function with this name of the standard."""
-    if name == "asarray":
-        return _asarray
     signature = signature_of(name)
-    if name == "broadcast_shapes":
-        function: Function = _broadcast_shapes
-    elif name in ABOUT_DTYPES:
-        function = _about_dtypes(name)
+    if name in _OWN:
+        function: Function = _OWN[name]
     else:
-        function = _compiled(name, signature)
-    _describe(function, name, signature)
-    return function
+        function = _of_dtypes(name) if name in OF_DTYPES else _compiled(name, signature)
+    page = f"See https://data-apis.org/array-api/{VERSION}/"
+    function.__doc__ = function.__doc__ or f"`{name}` of the array API standard {VERSION}. {page}"
+    function.__signature__ = signature  # type: ignore[attr-defined]
+    return _renamed(function, name)
 
 
-def _describe(function: Any, name: str, signature: inspect.Signature | None = None) -> None:
+def _renamed(function: Any, name: str) -> Function:
     function.__module__ = "fanwise.tensor"
     function.__name__, function.__qualname__ = name.rpartition(".")[2], name
     function.autograph_info__ = {}  # AutoGraph of TensorFlow would look for the source of a compiled function
-    if signature is not None:
-        function.__signature__ = signature
-        function.__doc__ = (
-            f"`{name}` of the array API standard {VERSION}. See https://data-apis.org/array-api/{VERSION}/"
-        )
+    return function  # type: ignore[no-any-return]
 
 
 def _compiled(name: str, signature: inspect.Signature) -> Function:
@@ -134,7 +119,7 @@ def _compiled(name: str, signature: inspect.Signature) -> Function:
 
     def choose(key: Any, *arrays: Any) -> Function:
         engine = current_engine() if name in CREATION else engine_of_all(arrays, name)
-        function: Function = getattr(part_of(engine, ""), name)
+        function: Function = getattr(part_of(engine), name)
         kinds = set(map(type, arrays))
         if len(arrays) < 10 and all(kind in _NUMBERS or is_remembered(kind) for kind in kinds):
             known[key] = function
@@ -166,19 +151,19 @@ def _broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...]:
     return numpy.broadcast_shapes(*shapes)
 
 
-def _about_dtypes(name: str) -> Function:
+def _of_dtypes(name: str) -> Function:
     """Create a function of arrays and dtypes. Dtypes of NumPy are also JAX's and mean the current one of the two."""
 
     def function(*args: Any, **kwargs: Any) -> Any:
         values = args or tuple(kwargs.values())
-        if arrays := [value for value in values if is_array_type(type(value))]:
+        if arrays := [value for value in values if find_engine(type(value))]:
             engine = engine_of_all(arrays, name)
         else:
             libraries = {type(value).__module__.partition(".")[0] for value in values}
             current = current_engine()
             numpy_or_jax = current if current in ("numpy", "jax") else "numpy"
             engine = next((library for library in ("torch", "tensorflow") if library in libraries), numpy_or_jax)
-        return getattr(part_of(engine, ""), name)(*args, **kwargs)
+        return getattr(part_of(engine), name)(*args, **kwargs)
 
     return function
 
@@ -190,11 +175,7 @@ def _device(engine: str, device: Any) -> Any:
 
 
 def engine_of_all(arrays: Iterable[object], name: str) -> str:
-    """Return the one engine of all these arrays; numbers and None among them belong to any.
-
-    Raises:
-        TypeError: there is no array among them, or arrays of two engines; the message says how to convert.
-    """
+    """Return the one engine of these arrays; numbers and None among them belong to any. Raise TypeError otherwise."""
     engines = {engine_of(x): None for x in arrays if type(x) not in _NUMBERS}
     if len(engines) == 1:
         return next(iter(engines))
@@ -220,53 +201,32 @@ def _asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool |
     engine = current_engine()
     if device is not None:
         device = _device(engine, device)
-    if is_array_type(type(obj)) and engine_of(obj) != engine:
+    if find_engine(type(obj)) and engine_of(obj) != engine:
         from ..exchange import convert
 
         obj = convert(obj, engine, copy=copy, device=device)
         copy = None
-    return part_of(engine, "").asarray(obj, dtype=dtype, device=device, copy=copy)
+    return part_of(engine).asarray(obj, dtype=dtype, device=device, copy=copy)
 
 
-_describe(_asarray, "asarray")
+_OWN: dict[str, Function] = {"asarray": _asarray, "broadcast_shapes": _broadcast_shapes}
 
 
-class Part:
-    """`fanwise.tensor.linalg` and `fanwise.tensor.fft`: each function calls that of its arrays' engine.
+@functools.cache
+def extension(part: str) -> Any:
+    """Return `fanwise.tensor.linalg` or `fanwise.tensor.fft`: each function calls that of its arrays' engine.
 
     Functions without array arguments (`fft.fftfreq`) use the current engine.
     """
 
-    def __init__(self, part: str) -> None:
-        self._part = part
-
-    def __getattr__(self, name: str) -> Function:
-        part = self._part
-        if name not in PARTS[part]:
-            raise AttributeError(f"{self!r} has no {name!r}; it has {', '.join(PARTS[part])}")
-
+    def dispatching(name: str) -> Function:
         def function(*args: Any, **kwargs: Any) -> Any:
-            arrays = [value for value in (*args, *kwargs.values()) if is_array_type(type(value))]
+            arrays = [value for value in (*args, *kwargs.values()) if find_engine(type(value))]
             engine = engine_of_all(arrays, name) if arrays else current_engine()
             if "device" in kwargs:
                 kwargs["device"] = _device(engine, kwargs["device"])
             return getattr(part_of(engine, part), name)(*args, **kwargs)
 
-        _describe(function, f"{part}.{name}")
-        self.__dict__[name] = function
-        return function
+        return _renamed(function, f"{part}.{name}")
 
-    def __dir__(self) -> list[str]:
-        return sorted(PARTS[self._part])
-
-    def __reduce__(self) -> tuple[Callable[[str], "Part"], tuple[str]]:
-        return extension, (self._part,)
-
-    def __repr__(self) -> str:
-        return f"fanwise.tensor.{self._part}"
-
-
-@functools.cache
-def extension(part: str) -> Part:
-    """Return the one object for `linalg` or `fft`."""
-    return Part(part)
+    return SimpleNamespace(**{name: dispatching(name) for name in PARTS[part]})

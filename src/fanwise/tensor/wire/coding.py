@@ -59,7 +59,12 @@ def to_wire(x: object) -> tuple[bytes, list[memoryview]]:
     """
     engine = engine_of_type(type(x))
     if engine is None:
-        raise _refused(x)
+        raise NotSendableError(
+            f"to_wire takes a numpy.ndarray, torch.Tensor, torch.nn.Parameter, jax.Array or eager tf.Tensor, no "
+            f"subclass and no traced value, got {type(x).__module__}.{type(x).__qualname__}. Send plain arrays, such "
+            f"as x.as_subclass(torch.Tensor), x.view(numpy.ndarray), data and mask of a masked array, x.value() of a "
+            f"variable, jax.random.key_data(x); or pickle the object."
+        )
     header, buffer = (_coders.get(engine) or _load(engine)).encode(x, engine)
     return header, [buffer]
 
@@ -90,7 +95,13 @@ def from_wire(
     head = read_header(header)
     if len(buffers) != 1:
         raise WireError(f"An array has exactly one buffer, got {len(buffers)}.")
-    buffer = _as_bytes(buffers[0])
+    buffer = memoryview(buffers[0])  # a view of our own, which holds the memory if the caller releases the other one
+    if buffer.ndim != 1 or buffer.itemsize != 1 or not buffer.c_contiguous:
+        try:
+            buffer = buffer.cast("B")
+        except (TypeError, ValueError) as error:
+            layout = f"format {buffer.format!r}, shape {buffer.shape}"
+            raise TypeError(f"a buffer must be contiguous bytes, got {layout}") from error
     if buffer.nbytes != head.size_bytes:
         raise WireError(
             f"An array of shape {head.shape} and type {head.dtype.name} has {head.size_bytes} bytes, "
@@ -106,12 +117,9 @@ def from_wire(
 
 
 def check_loaded(header: bytes | bytearray | memoryview) -> None:
-    """Refuse the header of an array whose engine this process has not loaded.
+    """Raise WireError for the header of an array whose engine this process has not loaded.
 
     Used for untrusted senders, because loading an engine takes a second and 100 MB or more.
-
-    Raises:
-        WireError: the engine is not loaded, or the header is malformed.
     """
     engine = read_header(header).engine
     if sys.modules.get(engine) is None:
@@ -146,22 +154,9 @@ def engine_of_type(kind: type) -> str | None:
 
 def loaded_types(engine: str) -> list[type]:
     """Return the plain array types of an engine that are loaded."""
-    types = (
-        getattr(sys.modules.get(module), name, None)
-        for (module, name), owner in _ENGINE_BY_TYPE_NAME.items()
-        if owner == engine
-    )
+    names = [name for name, owner in _ENGINE_BY_TYPE_NAME.items() if owner == engine]
+    types = [getattr(sys.modules.get(module), name, None) for module, name in names]
     return [kind for kind in types if kind is not None and engine_of_type(kind) == engine]
-
-
-def _as_bytes(buffer: memoryview | bytearray | bytes) -> memoryview:
-    view = memoryview(buffer)  # a view of our own, which holds the memory if the caller releases the other one
-    if view.ndim == 1 and view.itemsize == 1 and view.c_contiguous:
-        return view
-    try:
-        return view.cast("B")
-    except (TypeError, ValueError) as error:
-        raise TypeError(f"a buffer must be contiguous bytes, got format {view.format!r}, shape {view.shape}") from error
 
 
 def _load(engine: str) -> Any:
@@ -176,12 +171,3 @@ def _load(engine: str) -> Any:
             f"fanwise.tensor.to_numpy(x), or read it with from_wire(header, buffers, engine='numpy')"
         ) from error
     return _coders.setdefault(engine, coder)
-
-
-def _refused(x: object) -> NotSendableError:
-    return NotSendableError(
-        f"to_wire takes a numpy.ndarray, torch.Tensor, torch.nn.Parameter, jax.Array or eager tf.Tensor, no subclass "
-        f"and no traced value, got {type(x).__module__}.{type(x).__qualname__}. Send plain arrays, such as "
-        f"x.as_subclass(torch.Tensor), x.view(numpy.ndarray), data and mask of a masked array, x.value() of a "
-        f"variable, jax.random.key_data(x); or pickle the object."
-    )

@@ -46,11 +46,6 @@ class WireDtype:
     in_numpy: bool = True
     engines: frozenset[str] = frozenset(ENGINE_CODES)
 
-    @property
-    def is_differentiable(self) -> bool:
-        """torch can compute gradients of it."""
-        return self.code >= 16 and "torch" in self.engines
-
 
 DTYPES = {
     code: WireDtype(code, name, size_bytes)
@@ -125,8 +120,7 @@ def _parsed(raw: bytes) -> WireHeader:
             f"An array's header has version {version}, this fanwise reads version {VERSION}. "
             f"Run the same fanwise version on both sides."
         )
-    engine = _ENGINE_NAMES.get(engine_code)
-    dtype = DTYPES.get(dtype_code)
+    engine, dtype = _ENGINE_NAMES.get(engine_code), DTYPES.get(dtype_code)
     if engine is None or dtype is None or ndim > MAX_NDIM:
         raise WireError(
             f"An array's header has engine {engine_code}, dtype {dtype_code} and {ndim} dimensions; known are "
@@ -144,19 +138,15 @@ def _parsed(raw: bytes) -> WireHeader:
     if math.prod(length or 1 for length in shape) * dtype.size_bytes > MAX_SIZE_BYTES:
         raise WireError(f"An array's header of shape {shape} and type {dtype.name} is too large for any memory.")
     device = raw[device_at:].decode("latin-1") if device_length else ("cpu" if engine == "torch" else "")
-    _check_features(engine, dtype, flags=flags, device=device)
-    size_bytes = math.prod(shape) * dtype.size_bytes
-    return WireHeader(engine, dtype, shape, size_bytes, bool(flags & REQUIRES_GRAD), bool(flags & PARAMETER), device)
-
-
-def _check_features(engine: str, dtype: WireDtype, *, flags: int, device: str) -> None:
-    """Raise WireError for a flag, type or device that the engine does not have."""
     known_flags = REQUIRES_GRAD | PARAMETER if engine == "torch" else 0
     if flags & ~known_flags:
         raise WireError(f"An array's header for {engine} has flags {flags:#04x}; known are {known_flags:#04x}.")
-    if flags & REQUIRES_GRAD and not dtype.is_differentiable:
+    # Types of floats that torch has are differentiable.
+    if flags & REQUIRES_GRAD and (dtype.code < 16 or "torch" not in dtype.engines):
         raise WireError(f"An array's header requires a gradient of type {dtype.name}, which has none.")
     if engine not in dtype.engines:
         raise WireError(f"An array's header gives {engine} the type {dtype.name}, which {engine} does not have.")
     if device and (engine != "torch" or not device.isascii() or not device.isprintable()):
         raise WireError(f"An array's header for {engine} names the device {device!r}.")
+    size_bytes = math.prod(shape) * dtype.size_bytes
+    return WireHeader(engine, dtype, shape, size_bytes, bool(flags & REQUIRES_GRAD), bool(flags & PARAMETER), device)

@@ -2,7 +2,7 @@
 
 Arrays and dense tensors become a header and a buffer, so the memory travels beside the pickle and is adopted. The
 pickles of JAX and TensorFlow copy it into the pickle, and those of NumPy name modules that another version lacks. The
-forms of torch's tensors are in `with_torch.reducing`.
+forms of torch's tensors are in `with_torch.wire`.
 """
 
 import importlib
@@ -36,32 +36,25 @@ def array_reducers() -> tuple[dict[type, Reducer], bool]:
 def class_reducer(kind: type) -> Reducer | None:
     """Return the reducer of a class that no table can list: a subclass of torch.Tensor, or the class of one module."""
     torch: Any = sys.modules.get("torch")
-    if torch is None or torch.__dict__.get("Tensor") is None:
-        return None
-    tensor = torch.Tensor
+    tensor = None if torch is None else torch.__dict__.get("Tensor")
     if tensor in kind.__mro__:
         subclass: Any = kind
-        pickles_as_tensor = (
-            subclass.__reduce_ex__ is tensor.__reduce_ex__ and subclass.__torch_dispatch__ is tensor.__torch_dispatch__
-        )
-        return _reduce_subclass if pickles_as_tensor else None
+        is_like_tensor = subclass.__reduce_ex__ is tensor.__reduce_ex__
+        return _reduce_subclass if is_like_tensor and subclass.__torch_dispatch__ is tensor.__torch_dispatch__ else None
     if kind.__module__ == "torch.nn.utils.parametrize" and "__getstate__" in vars(kind):
         return _reduce_parametrized  # a class that register_parametrization made
     return None
 
 
-def _by_torch(name: str) -> Reducer:
-    def reduce(x: Any) -> Any:
-        # Imported with the first tensor: a job without tensors does not pay for it.
-        return getattr(importlib.import_module("..with_torch.reducing", __package__), name)(x)
-
-    return reduce
+def _of_torch(name: str) -> Reducer:
+    # Imported with the first tensor: a job without tensors does not pay for it.
+    return lambda x: getattr(importlib.import_module("..with_torch.wire", __package__), name)(x)
 
 
-reduce_tensor = _by_torch("reduce_tensor")
-_reduce_subclass = _by_torch("reduce_subclass")
-_reduce_parametrized = _by_torch("reduce_parametrized")
-_reduce_hook = _by_torch("reduce_hook")
+reduce_tensor = _of_torch("reduce_tensor")
+_reduce_subclass = _of_torch("reduce_subclass")
+_reduce_parametrized = _of_torch("reduce_parametrized")
+_reduce_hook = _of_torch("reduce_hook")
 
 
 def numpy_reducers() -> dict[type, Reducer]:

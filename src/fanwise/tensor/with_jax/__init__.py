@@ -1,1 +1,1 @@
-"""The parts of JAX; `adapters.py` has their protocols."""
+"""The parts of JAX; `adapters.py` lists their functions."""

@@ -10,25 +10,14 @@ Without 64-bit mode (`jax_enable_x64`) JAX silently makes float32 of float64; he
 
 import functools
 import importlib
-from collections.abc import Callable
 from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import SingleDeviceSharding
 
-from ..adapters import Exported
-from ..with_numpy.exchange import (
-    Array,
-    Dtype,
-    aligned_copy,
-    cannot_share,
-    is_aligned,
-    locked,
-    no_such_type,
-    why_not_aligned,
-)
-from .devices import device_of
+from ..adapters import Exported, Kind
+from ..placement import canonical, find_device
+from ..with_numpy.exchange import Array, Dtype, aligned_copy, cannot_share, locked, no_such_type, reason_unaligned
 
 _config: Any = jax.config
 with jax.ensure_compile_time_eval():  # this file may be imported while JAX traces a function
@@ -42,34 +31,46 @@ _WITH_ML_DTYPES = (
 ).split()
 _DTYPES = {np.dtype(code) for code in "?efbBhHiIF"} | set(_NARROW)
 _DTYPES |= {np.dtype(getattr(jax.numpy, name)) for name in _WITH_ML_DTYPES if hasattr(jax.numpy, name)}
+_PACKED = {dtype for dtype in _DTYPES if dtype.name.startswith(("float4", "int4", "uint4", "int2", "uint2"))}
 
 
 def export_memory(x: Any, copy: bool | None) -> Exported:
     """Return a read-only view of the memory, or of a copy if it is not one piece on a CPU."""
-    if type(x) is not _PlainArray:
-        raise _refused(x)
-    array = _view(x)
+    _check_plain(x)
+    try:
+        array = np.asarray(x)
+    except RuntimeError as error:
+        raise ValueError(f"This JAX array of shape {x.shape} cannot be fetched to this process: {error}") from error
+    # An array gathered from several devices owns its memory, and its read-only flag could be lifted.
+    array = array if array.base is not None else locked(array)
     if copy is False and array.size and array.ctypes.data != _address_of(x):
         raise cannot_share(f"This JAX array of type {array.dtype}", "its elements are not one piece of memory on a CPU")
     return array, "immutable"
 
 
-def import_memory(exported: Exported, copy: bool | None) -> jax.Array:
-    array, kind = exported
-    if kind != "private":
-        if copy is False:
-            return _shared(array)
-        if copy or kind == "mutable":
-            array = aligned_copy(array)
-    return adopt(array)
+def reason_to_copy(array: Array, kind: Kind, copy: bool | None) -> str:
+    if copy is not False or not array.size:
+        return "it may be written to" if kind == "mutable" and copy is None else ""
+    device = _default_device()
+    if device.platform != "cpu":
+        return f"JAX's default device is {device}, not the CPU"
+    return "JAX keeps arrays of this type in another form" if array.dtype in _PACKED else reason_unaligned(array)
 
 
-def adopt(array: Array) -> jax.Array:
+def share(array: Array) -> jax.Array:
     """Return an array over memory that never changes. It is copied if it is not aligned."""
     check_type(array.dtype)
-    array = array if is_aligned(array) else aligned_copy(array)
+    array = aligned_copy(array) if reason_unaligned(array) else array
     device = _default_device()
-    return _put(array, device) if device.platform == "cpu" else jax.device_put(array)
+    if device.platform != "cpu":
+        return jax.device_put(array)  # type: ignore[no-any-return]
+    # JAX shares memory that is aligned. Without a named device the result is free to move to others.
+    with jax.ensure_compile_time_eval(), jax.default_device(device):
+        x: jax.Array = jax.device_put(array, may_alias=True)
+        return x
+
+
+adopt = share
 
 
 def has_int64() -> bool:
@@ -90,7 +91,6 @@ def to_dlpack(x: jax.Array, copy: bool | None) -> jax.Array:
 
 
 def from_dlpack(source: Any, copy: bool | None) -> jax.Array | None:
-    """Return an array over that memory, or a copy, on its device; None if JAX or DLPack lacks the type."""
     try:
         # In 64-bit mode, so that nothing is narrowed before the type is checked.
         with _enable_x64(True), jax.ensure_compile_time_eval():
@@ -108,19 +108,10 @@ def from_dlpack(source: Any, copy: bool | None) -> jax.Array | None:
 
 
 def copied(x: Any) -> Any:
-    if type(x) is not _PlainArray:
+    if type(x) is _PlainArray:
+        _check_plain(x)
+    with _enable_x64(_config.jax_enable_x64 or type(x) is _PlainArray):  # x may have been made in 64-bit mode
         return jax.numpy.array(x, copy=True)
-    if x.is_deleted():
-        raise _deleted(x)
-    with _enable_x64(True):  # x may have been made in 64-bit mode
-        return jax.numpy.array(x, copy=True)
-
-
-def addresses_of(x: Any) -> tuple[int, int]:
-    if type(x) is not _PlainArray:
-        raise _refused(x)
-    address = _address_of(x)
-    return address, address + (x.nbytes if address else 0)
 
 
 def check_type(dtype: Dtype) -> None:
@@ -134,43 +125,8 @@ def check_type(dtype: Dtype) -> None:
         )
 
 
-def _shared(array: Array) -> jax.Array:
-    check_type(array.dtype)  # JAX would read past the end of an array that it had narrowed
-    if not array.size:
-        return adopt(array)
-    source, device = f"An array of shape {array.shape} and dtype {array.dtype}", _default_device()
-    if device.platform != "cpu":
-        raise cannot_share(source, f"JAX's default device is {device}, not the CPU")
-    if not is_aligned(array):
-        raise cannot_share(source, f"{why_not_aligned(array)}, and JAX takes no other (see empty_aligned)")
-    x = _put(array, device)
-    if _address_of(x) != array.ctypes.data:
-        raise cannot_share(source, "JAX keeps arrays of this type in another form")
-    return x
-
-
-def _view(x: jax.Array) -> Array:
-    try:
-        array = np.asarray(x)
-    except RuntimeError as error:
-        if x.is_deleted():
-            raise _deleted(x) from error
-        raise ValueError(f"This JAX array of shape {x.shape} cannot be fetched to this process: {error}") from error
-    # An array gathered from several devices owns its memory, and its read-only flag could be lifted.
-    return array if array.base is not None else locked(array)
-
-
-def _deleted(x: jax.Array) -> ValueError:
-    return ValueError(
-        f"This JAX array of shape {x.shape} was deleted, or donated to a jitted function (donate_argnums). "
-        f"Convert it before, or use the result of the function."
-    )
-
-
-def _address_of(x: jax.Array) -> int:
+def _address_of(x: Any) -> int:
     """Return the address of the memory; 0 if it is not one piece."""
-    if x.is_deleted():
-        raise _deleted(x)
     try:
         return int(x.unsafe_buffer_pointer())
     except RuntimeError:  # spread over several devices
@@ -182,44 +138,62 @@ def _default_device() -> jax.Device:
     return jax.local_devices(backend=device)[0] if isinstance(device, str) else device
 
 
-def _refused(x: Any) -> TypeError:
+def _check_plain(x: Any) -> None:
     if isinstance(x, jax.core.Tracer):
-        return TypeError(
+        raise TypeError(
             f"This array of shape {x.shape} has no values yet, because JAX traces a function (jit, grad). Convert "
             f"outside of the function, or inside of jax.pure_callback"
         )
-    return TypeError(
-        f"{type(x).__module__}.{type(x).__qualname__} is no plain JAX array. Convert jax.numpy.asarray(x), or "
-        f"jax.random.key_data(x) of random keys"
-    )
+    if type(x) is not _PlainArray:
+        raise TypeError(
+            f"{type(x).__module__}.{type(x).__qualname__} is no plain JAX array. Convert jax.numpy.asarray(x), or "
+            f"jax.random.key_data(x) of random keys"
+        )
+    if x.is_deleted():
+        raise ValueError(
+            f"This JAX array of shape {x.shape} was deleted, or donated to a jitted function (donate_argnums). "
+            f"Convert it before, or use the result of the function."
+        )
 
 
-def _put_publicly(array: Array, device: jax.Device) -> jax.Array:
-    # JAX shares memory that is aligned. Without a named device the result is free to move to others.
-    with jax.ensure_compile_time_eval(), jax.default_device(device):
-        x: jax.Array = jax.device_put(array, may_alias=True)
+def devices() -> list[str]:
+    """Return the devices of JAX's default back end, and the CPU if that is another one."""
+    return list(_by_name())
+
+
+def device_named(name: str) -> jax.Device:
+    return _by_name()[find_device("jax", name)]
+
+
+def device_of(x: jax.Array) -> str:
+    if isinstance(x, jax.core.Tracer):
+        raise TypeError("an array that JAX is tracing has no device yet; ask outside of jit, grad and vmap")
+    devices = x.devices()
+    if len(devices) > 1:
+        names = ", ".join(sorted(map(str, devices)))
+        raise ValueError(f"the array is spread over {len(devices)} devices, not on one: {names}")
+    return next(name for name, device in _by_name().items() if device in devices)
+
+
+def move(x: jax.Array, device: str) -> jax.Array:
+    target = _by_name()[device]
+    if not isinstance(x, jax.core.Tracer) and x.devices() == {target}:
         return x
+    return jax.device_put(x, target)  # type: ignore[no-any-return]
 
 
-def _find_put() -> Callable[[Array, jax.Device], jax.Array]:
-    """Return the last step of JAX's `device_put`, without 50 us before it; the public function if that has changed."""
-    try:
-        from jax._src.core import ShapedArray
-        from jax._src.lib import xla_client  # type: ignore[attr-defined]
-
-        shaped, sharding = functools.lru_cache(4096)(ShapedArray), functools.lru_cache(SingleDeviceSharding)
-
-        def put(array: Array, device: jax.Device) -> jax.Array:
-            x: jax.Array = xla_client.batched_device_put(
-                shaped(array.shape, array.dtype), sharding(device), [array], [device], False
-            )
-            return x
-
-        if put(np.arange(2, dtype=np.int8), _default_device()).tolist() == [0, 1]:
-            return put
-    except Exception:  # any error of private code
-        pass
-    return _put_publicly
-
-
-_put = _find_put()
+@functools.cache
+def _by_name() -> dict[str, jax.Device]:
+    devices = list(jax.local_devices())
+    if devices[0].platform != "cpu":
+        try:
+            devices = [*jax.local_devices(backend="cpu"), *devices]
+        except RuntimeError:  # the user allows JAX this back end only
+            pass
+    # The number is the place among this process's devices; JAX's `id` counts those of all processes.
+    numbers: dict[str, int] = {}
+    by_name = {}
+    for device in devices:
+        number = numbers[device.platform] = numbers.get(device.platform, -1) + 1
+        by_name[canonical(f"{device.platform}:{number}")] = device
+    return by_name

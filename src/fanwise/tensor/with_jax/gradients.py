@@ -4,7 +4,7 @@ JAX's cotangents of complex numbers are the conjugates of torch's and TensorFlow
 "Complex numbers and differentiation" in JAX's autodiff cookbook), so they are conjugated on the way in and out.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -39,8 +39,11 @@ def value_and_grad(
 
 
 def vjp(call: Call, leaves: list[Leaf], wanted: Sequence[int]) -> tuple[list[Leaf], list[Leaf], Any, Pullback]:
-    inputs = [leaves[place] for place in wanted]
-    outputs, pull_back, (auxiliary, node) = jax.vjp(_of_inputs(call, leaves, wanted), inputs, has_aux=True)
+    def of_inputs(inputs: list[Leaf]) -> tuple[list[Leaf], tuple[list[Leaf], _Static]]:
+        outputs, auxiliary, static = call(with_leaves(leaves, wanted, inputs))
+        return outputs, (auxiliary, _Static(static))
+
+    outputs, pull_back, (auxiliary, node) = jax.vjp(of_inputs, [leaves[place] for place in wanted], has_aux=True)
     likes = [(y.shape, y.dtype) for y in outputs]  # the outputs themselves are not kept alive
 
     def pull(cotangents: Sequence[Leaf | None]) -> list[Leaf]:
@@ -50,29 +53,12 @@ def vjp(call: Call, leaves: list[Leaf], wanted: Sequence[int]) -> tuple[list[Lea
     return outputs, auxiliary, node.static, pull
 
 
-def jvp(
-    call: Call, leaves: list[Leaf], wanted: Sequence[int], tangents: list[Leaf]
-) -> tuple[list[Leaf], list[Leaf], Any, list[Leaf]]:
-    # Not conjugated: the derivative along a tangent is that of a real step.
-    inputs = [leaves[place] for place in wanted]
-    outputs, along, (auxiliary, node) = jax.jvp(_of_inputs(call, leaves, wanted), (inputs,), (tangents,), has_aux=True)
-    return outputs, auxiliary, node.static, along
-
-
-def _of_inputs(call: Call, leaves: list[Leaf], wanted: Sequence[int]) -> Callable[..., Any]:
-    def of(inputs: list[Leaf]) -> tuple[list[Leaf], tuple[list[Leaf], _Static]]:
-        outputs, auxiliary, static = call(with_leaves(leaves, wanted, inputs))
-        return outputs, (auxiliary, _Static(static))
-
-    return of
-
-
 def _conjugates(arrays: Sequence[Leaf]) -> list[Leaf]:
     """Return the conjugates; real arrays unchanged, because a call of JAX takes microseconds."""
     return [jnp.conj(x) if x.dtype.kind == "c" else x for x in arrays]
 
 
-def is_traced(x: Leaf) -> bool:
+def is_argument(x: Leaf) -> bool:
     return isinstance(x, (jax.Array, float, complex))  # floats too: a learning rate may change every step
 
 
@@ -88,9 +74,3 @@ def compiled(run: Run) -> Run:
         return result, node.static
 
     return call
-
-
-def computed_on_host(make: Callable[..., Any], arrays: Sequence[Leaf], shape: tuple[int, ...], dtype: str) -> jax.Array:
-    like = jax.ShapeDtypeStruct(shape, jnp.dtype(dtype))  # type: ignore[no-untyped-call]
-    result: jax.Array = jax.pure_callback(make, like, *arrays, vmap_method="sequential")
-    return result

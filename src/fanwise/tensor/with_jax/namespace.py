@@ -16,18 +16,20 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..dtype_names import limits
+from ..namespaces import arguments
 from ..namespaces.arguments import (
+    check_bounds,
     check_fits,
     check_indices,
     check_number,
+    check_numbers,
     contains,
-    made_of_python_numbers,
     num_reduced,
     numbers_to_numpy,
+    root,
     with_float32_defaults,
 )
-from ..namespaces.standard import CONSTANTS, DTYPES, EXTRA_DTYPES, PARTS, of_two_arrays
-from .devices import device_named
+from ..namespaces.namespace import CONSTANTS, DTYPES, EXTRA_DTYPES, PARTS, of_two_arrays
 
 _Function = Callable[..., Any]
 _Axis = int | tuple[int, ...] | None
@@ -36,7 +38,7 @@ _WIDE = {np.dtype(name) for name in ("float64", "int64", "uint64", "complex128")
 _LIMITS: dict[Any, tuple[int, int]] = {
     np.dtype(name): limits(name) for name in DTYPES if name.startswith(("int", "uint"))
 }
-# Functions of JAX with a dtype or a device, which are checked; True if the default dtype is float32.
+# Functions of JAX with a dtype or a device; True if the default dtype is float32.
 _CHECKED = {
     **dict.fromkeys(("cumulative_sum", "empty_like", "ones_like", "prod", "sum", "zeros_like"), False),
     **dict.fromkeys(("empty", "eye", "ones", "zeros"), True),
@@ -71,19 +73,19 @@ def _check_dtype(dtype: Any) -> Any:
     return dtype
 
 
-def _device(device: Any) -> Any:
-    return device_named(device) if type(device) is str else device
+def _checked(function: _Function, is_float32: bool = False) -> _Function:
+    """Check the keyword `dtype`, and let `device` be a name."""
 
-
-def _checked(function: _Function, is_float32: bool) -> _Function:
     @functools.wraps(function)
-    def checked(*arguments: Any, **keywords: Any) -> Any:
+    def checked(*args: Any, **keywords: Any) -> Any:
         if is_float32 and keywords.get("dtype") is None:
             keywords["dtype"] = jnp.float32
         _check_dtype(keywords.get("dtype"))
-        if "device" in keywords:
-            keywords["device"] = _device(keywords["device"])
-        return function(*arguments, **keywords)
+        if type(device := keywords.get("device")) is str:
+            from .exchange import device_named  # initializes JAX's devices
+
+            keywords["device"] = device_named(device)
+        return function(*args, **keywords)
 
     return checked
 
@@ -109,55 +111,60 @@ def _default_int() -> Any:
 # -- creation ----------------------------------------------------------------------------------------------------------
 
 
+@_checked
 def asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | None = None) -> jax.Array:
     if not contains(obj, (jax.Array,)) and not hasattr(obj, "__dlpack__"):
-        obj = numbers_to_numpy(obj, _check_dtype(dtype), _default_int().name)
+        obj = numbers_to_numpy(obj, dtype, _default_int().name)
     for leaf in jax.tree.leaves(obj) if dtype is None else ():
         _check_dtype(getattr(leaf, "dtype", None))
-    return jnp.asarray(obj, dtype=_check_dtype(dtype), copy=copy, device=_device(device))
+    return jnp.asarray(obj, dtype=dtype, copy=copy, device=device)
 
 
+@_checked
 def arange(start: Any, /, stop: Any = None, step: Any = 1, *, dtype: Any = None, device: Any = None) -> jax.Array:
-    if contains([start, stop, step], (jax.core.Tracer,)):
-        raise TypeError("arange takes numbers, not arrays that JAX traces: no gradient flows through arange")
+    check_numbers(start, stop, step)
     if dtype is None and float in (type(start), type(stop), type(step)):
         dtype = jnp.float32
-    return jnp.arange(start, stop, step, dtype=_check_dtype(dtype), device=_device(device))
+    return jnp.arange(start, stop, step, dtype=dtype, device=device)
 
 
 # JAX makes 1 of 1.9999 in an array of integers.
+@_checked
 def linspace(
     start: Any, stop: Any, /, num: int, *, dtype: Any = None, device: Any = None, endpoint: bool = True
 ) -> jax.Array:
+    check_numbers(start, stop)
     if dtype is None:
         dtype = jnp.complex64 if isinstance(start, complex) or isinstance(stop, complex) else jnp.float32
-    if jnp.issubdtype(dtype, jnp.integer) and made_of_python_numbers((start, stop)):
-        return jnp.asarray(np.linspace(start, stop, num, endpoint, dtype=_check_dtype(dtype)), device=_device(device))
-    return jnp.linspace(start, stop, num, dtype=_check_dtype(dtype), device=_device(device), endpoint=endpoint)
+    if jnp.issubdtype(dtype, jnp.integer):
+        return jnp.asarray(np.linspace(start, stop, num, endpoint, dtype=dtype), device=device)
+    return jnp.linspace(start, stop, num, dtype=dtype, device=device, endpoint=endpoint)
 
 
+@_checked
 def full(shape: Any, fill_value: Any, *, dtype: Any = None, device: Any = None) -> jax.Array:
     if dtype is None:
-        dtype = {int: _default_int(), float: jnp.float32, complex: jnp.complex64}.get(
-            type(fill_value), getattr(fill_value, "dtype", None)
-        )
+        defaults = {int: _default_int(), float: jnp.float32, complex: jnp.complex64}
+        dtype = defaults.get(type(fill_value), getattr(fill_value, "dtype", None))
     if type(fill_value) is int:
         check_fits(fill_value, _LIMITS.get(np.dtype(dtype)))
-    return jnp.full(shape, fill_value, dtype=_check_dtype(dtype), device=_device(device))
+    return jnp.full(shape, fill_value, dtype=dtype, device=device)
 
 
 def full_like(x: jax.Array, /, fill_value: Any, *, dtype: Any = None, device: Any = None) -> jax.Array:
-    return full(x.shape, fill_value, dtype=x.dtype if dtype is None else dtype, device=device)
+    return full(x.shape, fill_value, dtype=x.dtype if dtype is None else dtype, device=device)  # type: ignore[no-any-return]
 
 
+@_checked
 def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> jax.Array:
     name = str(getattr(x, "dtype", "")).rpartition(".")[2]  # torch.float64 is "torch.float64"
     _check_dtype(np.dtype(name) if name in DTYPES else None)
-    return jnp.from_dlpack(x, device=_device(device), copy=copy)
+    return jnp.from_dlpack(x, device=device, copy=copy)
 
 
+@_checked
 def astype(x: Any, dtype: Any, /, *, copy: bool = True, device: Any = None) -> jax.Array:
-    return jnp.astype(x, _check_dtype(dtype), copy=copy, device=_device(device))
+    return jnp.astype(x, _check_dtype(dtype), copy=copy, device=device)
 
 
 # The defaults of JAX depend on whether 64 bits are on.
@@ -168,114 +175,78 @@ def __array_namespace_info__() -> Any:
 # -- element by element ------------------------------------------------------------------------------------------------
 
 
-def _with_derivative(kind: Any, derivative: _Function) -> Callable[[_Function], _Function]:
-    """Give a function another derivative for arrays of that kind: derivative(*arguments, *tangents)."""
-
-    def decorate(values: _Function) -> _Function:
-        differentiable = jax.custom_jvp(values)
-        differentiable.defjvp(lambda primals, tangents: (differentiable(*primals), derivative(*primals, *tangents)))
-        raw = getattr(jnp, values.__name__)
-
-        @jax.jit
-        @functools.wraps(values)
-        def function(*arguments: Any) -> Any:
-            dtype = jnp.result_type(*arguments)
-            if not jnp.issubdtype(dtype, kind):
-                return raw(*arguments)
-            return differentiable(*(jnp.asarray(x, dtype=dtype) for x in arguments))
-
-        return function
-
-    return decorate
-
-
 # The gradient of jnp.abs at 0 is 1.
-@_with_derivative(jnp.floating, lambda x, dx: dx * jnp.sign(x))
 def abs(x: jax.Array, /) -> jax.Array:
-    return jnp.abs(x)
+    return x * jnp.sign(x) if jnp.issubdtype(x.dtype, jnp.floating) else jnp.abs(x)
 
 
-# The gradient of jnp.hypot at 0 is NaN.
-@_with_derivative(jnp.floating, lambda x1, x2, d1, d2: (x1 * d1 + x2 * d2) / _nonzero(jnp.hypot(x1, x2)))
-def hypot(x1: jax.Array, x2: jax.Array, /) -> jax.Array:
-    return jnp.hypot(x1, x2)
-
-
-def _nonzero(x: jax.Array) -> jax.Array:
-    return jnp.where(x == 0, jnp.ones_like(x), x)
-
-
-def _derivative_of_sign(z: jax.Array, dz: jax.Array) -> jax.Array:
-    if not jnp.iscomplexobj(z):
-        return jnp.zeros_like(z)
-    length = _nonzero(jnp.abs(z))
-    direction = z / length
-    return jnp.where(z == 0, 0, dz - direction * (jnp.conj(direction) * dz).real) / length
+def hypot(x1: Any, x2: Any, /) -> Any:
+    x1, x2 = _promoted(x1, x2)
+    return arguments.hypot(jnp, x1, x2, jax.lax.stop_gradient(jnp.maximum(jnp.abs(x1), jnp.abs(x2))))
 
 
 # The derivative of jnp.sign of a complex number is 0. jnp.sign of -0 is -0.
-@_with_derivative(jnp.inexact, _derivative_of_sign)
 def sign(x: jax.Array, /) -> jax.Array:
-    return jnp.where(x == 0, jnp.zeros_like(x), jnp.sign(x))
+    signs = jnp.sign(x)
+    if jnp.iscomplexobj(x):
+        length = jnp.abs(x)
+        signs = jnp.where(jnp.isfinite(length), x / jnp.where(length == 0, 1, length), signs)
+    return jnp.where(x == 0, jnp.zeros_like(x), signs)
 
 
 # The derivative of jnp.acosh of a complex number has the wrong sign left of 0.
-@_with_derivative(jnp.complexfloating, lambda z, dz: dz / (jnp.sqrt(z - 1) * jnp.sqrt(z + 1)))
 def acosh(x: jax.Array, /) -> jax.Array:
-    return jnp.acosh(x)
+    return 2 * jnp.log(jnp.sqrt((x + 1) / 2) + jnp.sqrt((x - 1) / 2)) if jnp.iscomplexobj(x) else jnp.acosh(x)
+
+
+def _promoted(x1: Any, x2: Any) -> tuple[jax.Array, jax.Array]:
+    dtype = jnp.result_type(x1, x2)
+    return jnp.asarray(x1, dtype=dtype), jnp.asarray(x2, dtype=dtype)
 
 
 # JAX has NaN where x1 is infinite or x2 zero, because it computes by the remainder, and loses the sign of zeros.
-@_with_derivative(jnp.floating, lambda x1, x2, d1, d2: 0 * (d1 + d2))
-def floor_divide(x1: jax.Array, x2: jax.Array, /) -> jax.Array:
-    result, plain = jnp.floor_divide(x1, x2), jnp.floor(jnp.divide(x1, x2))
+def floor_divide(x1: Any, x2: Any, /) -> jax.Array:
+    x1, x2 = jax.lax.stop_gradient(_promoted(x1, x2))
+    result = jnp.floor_divide(x1, x2)
+    if not jnp.issubdtype(result.dtype, jnp.floating):
+        return result
+    plain = jnp.floor(jnp.divide(x1, x2))
     is_usual = jnp.isfinite(plain) & jnp.isfinite(x2) & (result != 0)
-    result = jnp.where(
-        is_usual, result, jnp.where(jnp.isfinite(x2) & (result == 0), jnp.copysign(result, plain), plain)
-    )
+    is_zero = jnp.isfinite(x2) & (result == 0)
+    result = jnp.where(is_usual, result, jnp.where(is_zero, jnp.copysign(result, plain), plain))
     # The standard leaves these open; as on NumPy and torch.
     is_below = jnp.isinf(x2) & jnp.isfinite(x1) & (x1 != 0) & (jnp.signbit(x1) != jnp.signbit(x2))
     return jnp.where(is_below, -1, jnp.where(jnp.isinf(x1) & (x2 != 0), jnp.nan, result)).astype(result.dtype)
 
 
 # A zero of jnp.remainder has another sign than the divisor.
-@_with_derivative(jnp.floating, lambda *args: jax.jvp(jnp.remainder, args[:2], args[2:])[1])
-def remainder(x1: jax.Array, x2: jax.Array, /) -> jax.Array:
+def remainder(x1: Any, x2: Any, /) -> Any:
+    x1, x2 = _promoted(x1, x2)
+    return _remainder(x1, x2) if jnp.issubdtype(x1.dtype, jnp.floating) else jnp.remainder(x1, x2)
+
+
+@jax.custom_jvp
+def _remainder(x1: jax.Array, x2: jax.Array) -> jax.Array:
     result = jnp.remainder(x1, x2)
     return jnp.where(result == 0, jnp.copysign(result, x2), result)
 
 
+_remainder.defjvp(lambda xs, dxs: (_remainder(*xs), jax.jvp(jnp.remainder, xs, dxs)[1]))
+
+
 # jnp.clip halves the gradient at a bound, promotes, and wraps bounds around that an integer dtype does not hold.
-def clip(x: jax.Array, /, min: Any = None, max: Any = None) -> jax.Array:
+def clip(x: jax.Array, /, min: Any = None, max: Any = None) -> Any:
     if jnp.issubdtype(x.dtype, jnp.complexfloating):
         raise TypeError(f"clip takes real numbers, got an array of {x.dtype}")
-    low, high = _bound(min, x.dtype), _bound(max, x.dtype)
-    x = x if low is None else jnp.where((x < low) | (low != low), low, x).astype(x.dtype)
-    return x if high is None else jnp.where((x > high) | (high != high), high, x).astype(x.dtype)
+    check_bounds(x, (min, max), _LIMITS)
+    return arguments.clip(jnp, x, min, max)
 
 
-def _bound(bound: Any, dtype: Any) -> Any:
-    """Return the bound in that dtype; of an integer dtype the nearest number that it holds."""
-    is_array = isinstance(bound, jax.Array)
-    if bound is None or dtype not in _LIMITS:
-        return bound.astype(dtype) if is_array else bound
-    least, most = _LIMITS[dtype]
-    if not is_array:
-        return np.asarray(sorted((least, bound, most))[1], dtype)
-    if bound.dtype in _LIMITS:
-        least, most = sorted((least, most, *_LIMITS[bound.dtype]))[1:3]
-    return jnp.clip(bound, np.asarray(least, bound.dtype), np.asarray(most, bound.dtype)).astype(dtype)
-
-
-# JAX has NaN as the derivative of x**0 at 0 (jax#12409) and as the second derivative of x**1, and takes its default
-# dtype for a number as the base.
-def pow(x1: Any, x2: Any, /) -> jax.Array:
-    if not hasattr(x1, "dtype"):
-        x1 = jnp.asarray(x1, dtype=jnp.result_type(x1, x2))
-    is_zero, exponents = x1 == 0, jnp.asarray(x2)
-    is_one = is_zero & (exponents == 1)
-    power = jnp.pow(jnp.where(is_one | is_zero & (exponents == 0), jnp.ones_like(x1), x1), x2)
-    return jnp.where(is_one, x1, power).astype(power.dtype)
+# JAX takes its default dtype for a number as the base.
+def pow(x1: Any, x2: Any, /) -> Any:
+    dtype = jnp.result_type(x1, x2)
+    x1 = x1 if hasattr(x1, "dtype") else jnp.asarray(x1, dtype=dtype)
+    return arguments.pow(jnp, x1, jnp.asarray(x2), lambda base, _: jnp.pow(base, x2)).astype(dtype)
 
 
 # -- reductions, order and indices -------------------------------------------------------------------------------------
@@ -291,12 +262,13 @@ def any(x: jax.Array, /, *, axis: _Axis = None, keepdims: bool = False) -> jax.A
 
 
 # Small integers overflow in JAX.
+@_checked
 def cumulative_prod(
     x: jax.Array, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False
 ) -> jax.Array:
     if dtype is None and not jnp.issubdtype(x.dtype, jnp.inexact):
         dtype = jax.eval_shape(jnp.prod, x).dtype
-    return jnp.cumulative_prod(x, axis=axis, dtype=_check_dtype(dtype), include_initial=include_initial)
+    return jnp.cumulative_prod(x, axis=axis, dtype=dtype, include_initial=include_initial)
 
 
 # JAX divides by N - correction <= 0.
@@ -306,24 +278,17 @@ def var(x: jax.Array, /, *, axis: _Axis = None, correction: float = 0.0, keepdim
 
 
 # The gradients of jnp.std and jnp.linalg.vector_norm at 0 are NaN.
-def std(x: jax.Array, /, *, axis: _Axis = None, correction: float = 0.0, keepdims: bool = False) -> jax.Array:
-    return _root(var(x, axis=axis, correction=correction, keepdims=keepdims))
+def std(x: jax.Array, /, *, axis: _Axis = None, correction: float = 0.0, keepdims: bool = False) -> Any:
+    return root(jnp, var(x, axis=axis, correction=correction, keepdims=keepdims))
 
 
-def vector_norm(x: jax.Array, /, *, axis: _Axis = None, keepdims: bool = False, ord: Any = 2) -> jax.Array:
+def vector_norm(x: jax.Array, /, *, axis: _Axis = None, keepdims: bool = False, ord: Any = 2) -> Any:
     if ord == 2:
-        return _root(jnp.sum(jnp.real(x * jnp.conj(x)), axis=axis, keepdims=keepdims))
+        return root(jnp, jnp.sum(jnp.real(x * jnp.conj(x)), axis=axis, keepdims=keepdims))
     x = abs(x)
-    if ord <= 0:
-        return jnp.linalg.vector_norm(x, axis=axis, keepdims=keepdims, ord=ord)
-    is_zero = jnp.all(x == 0, axis=axis, keepdims=True)
+    is_zero = jnp.all(x == 0, axis=axis, keepdims=True) & (ord > 0)
     result = jnp.linalg.vector_norm(jnp.where(is_zero, 1, x), axis=axis, keepdims=keepdims, ord=ord)
     return jnp.where(is_zero.reshape(result.shape), 0, result)
-
-
-def _root(squares: jax.Array) -> jax.Array:
-    is_zero = squares == 0
-    return jnp.where(is_zero, squares, jnp.sqrt(_nonzero(squares)))
 
 
 # jnp.sort reverses the ascending order, which assigns the gradients of equal elements in the wrong order.

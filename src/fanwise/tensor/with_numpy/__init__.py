@@ -1,1 +1,1 @@
-"""The parts of NumPy; `adapters.py` has their protocols."""
+"""The parts of NumPy; `adapters.py` lists their functions."""

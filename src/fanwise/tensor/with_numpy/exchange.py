@@ -6,10 +6,9 @@ Invariant: the result of `aligned_copy` is C-contiguous, native, writable, align
 
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
-from ..adapters import Exported
+from ..adapters import Exported, Kind
 from ..buffers import aligned_buffer
 
 Array = np.ndarray[Any, Any]
@@ -51,13 +50,15 @@ def export_memory(x: Any, copy: bool | None) -> Exported:
     return aligned_copy(array), "private"
 
 
-def import_memory(exported: Exported, copy: bool | None) -> Array:
-    array, kind = exported
-    return aligned_copy(array) if copy and kind != "private" else array
+def reason_to_copy(array: Array, kind: Kind, copy: bool | None) -> str:
+    return ""
 
 
-def adopt(array: Array) -> Array:
+def share(array: Array) -> Array:
     return array
+
+
+adopt = share
 
 
 def copied(x: Any) -> Any:
@@ -65,9 +66,16 @@ def copied(x: Any) -> Any:
     return x.copy() if type(x) is not np.ndarray or x.dtype.hasobject else aligned_copy(x, native=False)
 
 
-def addresses_of(x: Any) -> tuple[int, int]:
-    start, end = np.lib.array_utils.byte_bounds(np.asarray(x))
-    return (start, end) if x.size else (0, 0)
+def devices() -> list[str]:
+    return ["cpu"]
+
+
+def device_of(x: object) -> str:
+    return "cpu"
+
+
+def move(x: Any, device: str) -> Any:
+    return x
 
 
 def aligned_copy(array: Array, native: bool = True) -> Array:
@@ -78,16 +86,12 @@ def aligned_copy(array: Array, native: bool = True) -> Array:
     return copy
 
 
-def is_aligned(array: Array) -> bool:
-    """Return whether every engine can adopt the memory: in C order from a multiple of 64 bytes on."""
-    return array.flags.c_contiguous and array.__array_interface__["data"][0] % ALIGNMENT == 0
-
-
-def why_not_aligned(array: Array) -> str:
-    """Return the reason why `is_aligned` is false."""
+def reason_unaligned(array: Array) -> str:
+    """Return why other engines cannot adopt the memory, in C order from a multiple of 64 bytes on; "" if they can."""
     if not array.flags.c_contiguous:
         return f"it is not C-contiguous (strides {array.strides} bytes for shape {array.shape})"
-    return f"its memory begins {array.ctypes.data % ALIGNMENT} bytes past a multiple of {ALIGNMENT}"
+    offset = array.__array_interface__["data"][0] % ALIGNMENT
+    return f"its memory begins {offset} bytes past a multiple of {ALIGNMENT} (see aligned_buffer)" if offset else ""
 
 
 def locked(array: Array) -> Array:
@@ -95,31 +99,18 @@ def locked(array: Array) -> Array:
     return np.asarray(in_words(array).data.toreadonly()).view(array.dtype)
 
 
-def dtype_named(name: Any) -> Dtype:
-    """Return NumPy's dtype for anything that NumPy accepts, or for the name of a type of ml_dtypes."""
-    return np.dtype(getattr(ml_dtypes, name, name) if isinstance(name, str) else name)
-
-
 class _Alias:
     __slots__ = ("__array_interface__", "owner")
 
-    def __init__(self, array: Array, interface: dict[str, Any]) -> None:
+    def __init__(self, array: Array) -> None:
         self.owner = array  # keeps the memory alive
-        interface["data"] = (interface["data"][0], False)  # NumPy makes a new dict each time
-        self.__array_interface__ = interface
+        interface = array.__array_interface__  # NumPy makes a new dict each time
+        self.__array_interface__ = interface | {"data": (interface["data"][0], False)}
 
 
 def writable_alias(array: Array) -> Array:
     """Return the same memory as a writable array, for engines without read-only arrays. Not for types of ml_dtypes."""
-    return array if array.flags.writeable else np.asarray(_Alias(array, array.__array_interface__))
-
-
-def aligned_alias(array: Array) -> Array | None:
-    """Return `writable_alias` if `is_aligned`, else None; quicker than calling both."""
-    flags, interface = array.flags, array.__array_interface__
-    if not flags.c_contiguous or interface["data"][0] % ALIGNMENT:
-        return None
-    return array if flags.writeable else np.asarray(_Alias(array, interface))
+    return array if array.flags.writeable else np.asarray(_Alias(array))
 
 
 def in_words(array: Array) -> Array:

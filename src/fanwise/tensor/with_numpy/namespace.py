@@ -12,12 +12,14 @@ import ml_dtypes
 import numpy as np
 from array_api_compat.numpy._info import __array_namespace_info__ as compat_info
 
-from ..namespaces.arguments import check_indices, num_reduced, numbers_to_numpy, with_float32_defaults
-from ..namespaces.standard import CONSTANTS, DTYPES, PARTS
+from ..dtype_names import limits
+from ..namespaces.arguments import check_bounds, check_indices, num_reduced, numbers_to_numpy, with_float32_defaults
+from ..namespaces.namespace import CONSTANTS, DTYPES, PARTS
 
 _Function = Callable[..., Any]
 _Array = np.ndarray[Any, Any]
 _ARRAYS = (np.ndarray, np.generic)
+_LIMITS = {np.dtype(name): limits(name) for name in DTYPES if name.startswith(("int", "uint"))}
 _NARROW = {np.dtype(np.float64): np.dtype(np.float32), np.dtype(np.complex128): np.dtype(np.complex64)}
 
 
@@ -83,22 +85,8 @@ def full(shape: Any, fill_value: Any, *, dtype: Any = None, device: Any = None) 
 
 # compat writes into bounds that are arrays, and takes 5 us more than NumPy.
 def clip(x: Any, /, min: Any = None, max: Any = None) -> Any:
-    if min is None and max is None:
-        return np.positive(x)
-    return np.clip(x, _bound(min, x.dtype), _bound(max, x.dtype))
-
-
-def _bound(bound: Any, dtype: Any) -> Any:
-    """Return the bound in that dtype; of an integer dtype the nearest number that it holds."""
-    is_array = isinstance(bound, _ARRAYS)
-    if bound is None or dtype.kind not in "iu":
-        return bound.astype(dtype, copy=False) if is_array else bound
-    limits = [int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)]
-    if not is_array:
-        return int(sorted((*limits, bound))[1])
-    if bound.dtype.kind in "iu":
-        limits = sorted((*limits, int(np.iinfo(bound.dtype).min), int(np.iinfo(bound.dtype).max)))[1:3]
-    return np.clip(bound, limits[0], limits[1]).astype(dtype, copy=False)
+    check_bounds(x, (min, max), _LIMITS)
+    return np.positive(x) if min is None and max is None else np.clip(x, min, max)
 
 
 # np.take ravels the array without an axis, and allows indices of any shape.

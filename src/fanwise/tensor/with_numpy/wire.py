@@ -24,13 +24,12 @@ _DTYPE_BY_CODE: dict[int, np.dtype[Any]] = {
     if "numpy" in dtype.engines
 }
 _CODE_BY_DTYPE = {dtype: code for code, dtype in _DTYPE_BY_CODE.items()}
-_INTEGERS: dict[int, np.dtype[Any]] = {1: np.dtype(np.uint8), 2: np.dtype(np.int16), 4: np.dtype(np.int32)}
 # The type of the words in memory: integers of the same size where NumPy lacks the type.
 _STORED_AS = {
-    dtype.code: np.dtype(dtype.name) if dtype.in_numpy else _INTEGERS[dtype.size_bytes] for dtype in DTYPES.values()
+    dtype.code: np.dtype(dtype.name if dtype.in_numpy else {1: "u1", 2: "i2", 4: "i4"}[dtype.size_bytes])
+    for dtype in DTYPES.values()
 }
 SCALARS = tuple(dtype.type for dtype in _CODE_BY_DTYPE)
-_BYTE = np.dtype(np.uint8)
 
 
 def encode(x: Any, engine: str) -> tuple[bytes, memoryview]:
@@ -42,24 +41,30 @@ def encode(x: Any, engine: str) -> tuple[bytes, memoryview]:
             raise NotSendableError(str(error)) from error
     code = _CODE_BY_DTYPE.get(x.dtype)
     if code is None:
-        x = _native(x)
-        code = _CODE_BY_DTYPE[x.dtype]
+        native = x.dtype.newbyteorder("=") if x.dtype.kind in "biufc" else None
+        if native not in _CODE_BY_DTYPE:
+            raise NotSendableError(
+                f"An array of dtype {x.dtype} and shape {x.shape} has no form on the wire. Send x.view('int64') of "
+                f"dates, x.tolist() of strings and objects, each field x['name'] of records, x.astype('float64') of "
+                f"long doubles, x.astype('int8') of narrower types, x.view('uint8') of raw words; or pickle the array."
+            )
+        x, code = x.astype(native), _CODE_BY_DTYPE[native]
     return pack_header(ENGINE_CODES[engine], code, x.shape), bytes_of(x)
 
 
 def decode(header: WireHeader, buffer: memoryview, device: Any) -> Any:
     """Return the array over `buffer`, on `device` if it is not None."""
-    if header.engine == "numpy":
-        if device is not None and str(device) != "cpu":
-            raise ValueError(f"a numpy array cannot be on device {str(device)!r}; leave device out or pass 'cpu'")
-        array = array_over(header, buffer)
-        return array if header.dtype.in_numpy else array.view(_DTYPE_BY_CODE[header.dtype.code])
-    array = np.frombuffer(buffer, _STORED_AS[header.dtype.code]).reshape(header.shape)
+    is_numpy = header.engine == "numpy"
+    if is_numpy and device is not None and str(device) != "cpu":
+        raise ValueError(f"a numpy array cannot be on device {str(device)!r}; leave device out or pass 'cpu'")
+    array = array_over(header, buffer) if is_numpy else np.frombuffer(buffer, _STORED_AS[header.dtype.code])
     if not array.flags.writeable:  # someone else may change it
         array = aligned_copy(array)
-    x = exchanges[header.engine].adopt(
-        array if header.dtype.in_numpy else array.view(_DTYPE_BY_CODE[header.dtype.code])
-    )
+    array = array.reshape(header.shape)
+    array = array if header.dtype.in_numpy else array.view(_DTYPE_BY_CODE[header.dtype.code])
+    if is_numpy:
+        return array
+    x = exchanges[header.engine].adopt(array)
     return x if device is None else to_device(x, device)
 
 
@@ -68,7 +73,7 @@ def bytes_of(x: _Array) -> memoryview:
     if not x.flags.c_contiguous:
         x = x.copy(order="C")
     # np.asarray: a memmap's own methods are slow, and its views would be memmaps.
-    return np.asarray(x).reshape(-1).view(_BYTE).data
+    return np.asarray(x).reshape(-1).view(np.uint8).data
 
 
 def array_over(header: WireHeader, buffer: memoryview) -> _Array:
@@ -77,14 +82,3 @@ def array_over(header: WireHeader, buffer: memoryview) -> _Array:
     array: _Array = np.frombuffer(buffer, _STORED_AS[header.dtype.code]).reshape(header.shape)
     flags = array.flags
     return array if flags.aligned and flags.writeable else array.copy()
-
-
-def _native(x: _Array) -> _Array:
-    """Return a big-endian array in native order. Raises NotSendableError for types without a code."""
-    if x.dtype.kind in "biufc" and (native := x.dtype.newbyteorder("=")) in _CODE_BY_DTYPE:
-        return x.astype(native)
-    raise NotSendableError(
-        f"An array of dtype {x.dtype} and shape {x.shape} has no form on the wire. Send x.view('int64') of dates, "
-        f"x.tolist() of strings and objects, each field x['name'] of records, x.astype('float64') of long doubles, "
-        f"x.astype('int8') of narrower types, x.view('uint8') of raw words; or pickle the array."
-    )

@@ -5,36 +5,13 @@ from typing import Any
 import numpy as np
 
 from ..adapters import How
-from ..indexing import Index, check_broadcast, is_basic
+from ..indexing import Index, is_basic, operation, positions_to_write
 
 _Array = np.ndarray[Any, Any]
-_UFUNCS: dict[str, np.ufunc] = {
-    "add": np.add,
-    "subtract": np.subtract,
-    "multiply": np.multiply,
-    "divide": np.divide,
-    "min": np.minimum,
-    "max": np.maximum,
-}
 
 
 def changed(x: _Array, index: Index, value: Any, how: How) -> _Array:
-    y = x.copy()
-    write(y, index, value, how)
-    return y
-
-
-def write(x: _Array, index: Index, value: Any, how: How) -> None:
-    if np.ndim(value):
-        check_broadcast(np.shape(value), np.shape(x[index]))
-    if how == "set":
-        x[index] = value
-        return
-    value = np.asarray(value, dtype=x.dtype)
-    if is_basic(index):
-        x[index] = _UFUNCS[how](x[index], value)
-    else:
-        _UFUNCS[how].at(x, index, value)
+    return assign(x.copy(), index, value, how)
 
 
 def read(x: _Array, index: Index) -> Any:
@@ -50,5 +27,14 @@ def value_of(variable: _Array) -> _Array:
 
 
 def assign(variable: _Array, index: Index, value: Any, how: How) -> _Array:
-    write(variable, index, value, how)
+    if np.ndim(value) or not is_basic(index):
+        positions_to_write(variable.shape, index, np.shape(value), how)
+    if how == "set":
+        variable[index] = value
+        return variable
+    value = np.asarray(value, dtype=variable.dtype)
+    if how in ("add", "subtract") and not is_basic(index):
+        getattr(np, how).at(variable, index, value)
+    else:
+        variable[index] = operation(np, how)(variable[index], value)
     return variable

@@ -9,21 +9,20 @@ from typing import Any
 
 import numpy as np
 
-from ..adapters import Exported
-from ..with_numpy import exchange as of_numpy
+from ..adapters import Exported, Kind
+from ..placement import canonical
 from ..with_numpy.exchange import (
     Array,
     Dtype,
-    aligned_alias,
     aligned_copy,
     cannot_share,
     in_words,
-    is_aligned,
     locked,
     no_such_type,
-    why_not_aligned,
+    reason_unaligned,
+    writable_alias,
 )
-from . import tf
+from . import placed_on, tf
 
 with tf.init_scope():  # this file may be imported while TensorFlow traces a function
     _EagerTensor = type(tf.constant(0))
@@ -37,66 +36,17 @@ _from_dlpack = tf.experimental.dlpack.from_dlpack
 
 def export_memory(x: Any, copy: bool | None) -> Exported:
     """Return a read-only view of the memory, or of a copy if it is not on a CPU."""
-    if type(x) is not _EagerTensor:
-        x = _value_of(x)
-    if copy is False and "CPU" not in x.device:
-        raise cannot_share("This TensorFlow tensor", f"its memory is on {x.device}")
-    return _view(x), "immutable"
-
-
-def import_memory(exported: Exported, copy: bool | None) -> Any:
-    array, kind = exported
-    if kind != "private":
-        if copy is False:
-            return _shared(array)
-        if copy or kind == "mutable":
-            array = aligned_copy(array)
-    return adopt(array)
-
-
-def adopt(array: Array) -> Any:
-    """Return a tensor over memory that never changes. It is copied if it is not aligned."""
-    dtype = array.dtype
-    if dtype in _BY_DLPACK:
-        alias = aligned_alias(array) if array.size else None
-        return _from_dlpack((aligned_copy(array) if alias is None else alias).__dlpack__())
-    if dtype == _BFLOAT16:
-        return tf.raw_ops.Bitcast(input=adopt(in_words(array)), type=tf.bfloat16)
-    try:
-        tf.as_dtype(dtype)
-    except TypeError:
-        raise no_such_type("TensorFlow", dtype.name, "x.astype('float32')") from None
-    return tf.constant(array)
-
-
-def copied(x: Any) -> Any:
-    """Return a copy on the same device; of a variable's value."""
     x = x.value() if isinstance(x, tf.Variable) else x
     if type(x) is not _EagerTensor:
-        return tf.identity(x)  # a traced value has no memory
-    if "CPU" not in x.device or x.dtype == tf.string:
-        return tf.raw_ops.DeepCopy(x=x)  # which lacks the float8 types on a CPU
-    return adopt(aligned_copy(_view(x)))
-
-
-def addresses_of(x: Any) -> tuple[int, int]:
-    if type(x) is not _EagerTensor:
-        x = _value_of(x)
-    if "CPU" not in x.device:
-        raise TypeError(f"TensorFlow does not tell the address of a tensor on {x.device}")
-    return of_numpy.addresses_of(_view(x))
-
-
-def _shared(array: Array) -> Any:
-    source = f"An array of shape {array.shape} and dtype {array.dtype}"
-    if array.size and array.dtype not in _BY_DLPACK and array.dtype != _BFLOAT16:
-        raise cannot_share(source, "TensorFlow copies arrays of this type")
-    if array.size and not is_aligned(array):
-        raise cannot_share(source, f"{why_not_aligned(array)}, and TensorFlow takes no other (see empty_aligned)")
-    return adopt(array)
-
-
-def _view(x: Any) -> Array:
+        if isinstance(x, tf.Tensor):
+            raise TypeError(
+                f"This tensor of shape {x.shape} has no values yet, because TensorFlow traces a function "
+                f"(tf.function). Convert outside of the function, or inside of tf.py_function"
+            )
+        kind = f"{type(x).__module__}.{type(x).__qualname__}"
+        raise TypeError(f"{kind} is no plain tensor. Convert tf.convert_to_tensor(x)")
+    if copy is False and "CPU" not in x.device:
+        raise cannot_share("This TensorFlow tensor", f"its memory is on {x.device}")
     try:
         array = np.asarray(x)
     except ValueError:  # a 0-d tensor of a type that NumPy lacks is not converted to an array
@@ -107,18 +57,57 @@ def _view(x: Any) -> Array:
             raise TypeError(f"{x.dtype.name} has no form in other engines. Convert tf.quantization.dequantize(x, ...)")
         if array.dtype.hasobject:
             raise TypeError(f"{x.dtype.name} has no form in other engines. Convert numbers that stand for its values")
-    return locked(array) if array.flags.writeable else array  # types that NumPy lacks come writable
+    return locked(array) if array.flags.writeable else array, "immutable"  # types that NumPy lacks come writable
 
 
-def _value_of(x: Any) -> Any:
-    """Return the eager tensor of a variable. Raises TypeError for anything else."""
-    if isinstance(x, tf.Variable):
-        x = x.value()
-    if type(x) is _EagerTensor:
+def reason_to_copy(array: Array, kind: Kind, copy: bool | None) -> str:
+    if copy is not False or not array.size:
+        return "it may be written to" if kind == "mutable" and copy is None else ""
+    if array.dtype not in _BY_DLPACK and array.dtype != _BFLOAT16:
+        return "TensorFlow copies arrays of this type"
+    return reason_unaligned(array)
+
+
+def share(array: Array) -> Any:
+    """Return a tensor over memory that never changes. It is copied if it is not aligned."""
+    dtype = array.dtype
+    if dtype in _BY_DLPACK:
+        is_adopted = array.size and not reason_unaligned(array)
+        return _from_dlpack((writable_alias(array) if is_adopted else aligned_copy(array)).__dlpack__())
+    if dtype == _BFLOAT16:
+        return tf.raw_ops.Bitcast(input=share(in_words(array)), type=tf.bfloat16)
+    try:
+        tf.as_dtype(dtype)
+    except TypeError:
+        raise no_such_type("TensorFlow", dtype.name, "x.astype('float32')") from None
+    return tf.constant(array)
+
+
+adopt = share
+
+
+def copied(x: Any) -> Any:
+    """Return a copy on the same device; of a variable's value."""
+    x = x.value() if isinstance(x, tf.Variable) else x
+    if type(x) is not _EagerTensor:
+        return tf.identity(x)  # a traced value has no memory
+    if "CPU" not in x.device or x.dtype == tf.string:
+        return tf.raw_ops.DeepCopy(x=x)  # which lacks the float8 types on a CPU
+    return share(aligned_copy(export_memory(x, None)[0]))
+
+
+def devices() -> list[str]:
+    return sorted(canonical(device.name) for kind in ("CPU", "GPU") for device in tf.config.list_logical_devices(kind))
+
+
+def device_of(x: Any) -> str:
+    if not tf.executing_eagerly() and isinstance(x, tf.Tensor):
+        raise TypeError("a tensor that TensorFlow is tracing has no device yet; ask outside of tf.function")
+    return canonical(x.device)  # TensorFlow's names are paths: /job:localhost/replica:0/task:0/device:GPU:0
+
+
+def move(x: Any, device: str) -> Any:
+    if tf.executing_eagerly() and isinstance(x, tf.Tensor) and canonical(x.device) == device:
         return x
-    if isinstance(x, tf.Tensor):
-        raise TypeError(
-            f"This tensor of shape {x.shape} has no values yet, because TensorFlow traces a function (tf.function). "
-            f"Convert outside of the function, or inside of tf.py_function"
-        )
-    raise TypeError(f"{type(x).__module__}.{type(x).__qualname__} is no plain tensor. Convert tf.convert_to_tensor(x)")
+    with placed_on(device):
+        return tf.identity(x)

@@ -1,14 +1,14 @@
-"""Gradients by TensorFlow's tapes, and compilation of functions of flat lists of tensors without AutoGraph.
+"""Gradients by TensorFlow's tapes, of functions of flat lists of tensors.
 
 Every input of f is a tensor of its own (`tf.identity`), so the same tensor twice is two arguments, and an inner tape
 does not see an outer function's use of its argument. A Variable is its own input.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from ..adapters import Call, Pullback, Run
-from ..trees import Leaf, with_leaves
+from ..adapters import Call, Pullback
+from ..trees import Leaf
 from . import tf
 
 _ZERO = tf.UnconnectedGradients.ZERO
@@ -45,45 +45,6 @@ def vjp(
     return outputs, auxiliary, static, pull
 
 
-def jvp(
-    call: Call, leaves: list[Leaf], wanted: Sequence[int], tangents: list[Leaf]
-) -> tuple[list[Leaf], list[Leaf], Any, list[Leaf]]:
-    inputs = [tf.identity(leaves[place]) for place in wanted]
-    with tf.autodiff.ForwardAccumulator(inputs, tangents) as forward:
-        outputs, auxiliary, static = call(with_leaves(leaves, wanted, inputs))
-        outputs = [tf.convert_to_tensor(y) for y in outputs]
-    return outputs, auxiliary, static, [_dense(forward.jvp(y, unconnected_gradients=_ZERO)) for y in outputs]
-
-
 def _dense(grad: Leaf) -> Leaf:
     """Return a gradient as a tensor; tf.gather makes one of rows."""
     return tf.convert_to_tensor(grad) if isinstance(grad, tf.IndexedSlices) else grad
-
-
-def is_traced(x: Leaf) -> bool:
-    return isinstance(x, (tf.Tensor, tf.Variable))  # not floats: a tensor of one would have a fixed dtype
-
-
-def compiled(run: Run) -> Run:
-    statics: list[Any] = []  # one for each trace
-
-    def traced(*arrays: Leaf) -> tuple[Any, Leaf]:
-        result, static = run(list(arrays))
-        statics.append(static)
-        return result, tf.constant(len(statics) - 1)
-
-    fast = tf.function(traced, autograph=False)
-    # TensorFlow counts traces by code object, and all functions share that of `traced`.
-    fast._omit_frequent_tracing_warning = True
-
-    def call(arrays: list[Leaf]) -> tuple[Any, Any]:
-        if tf.inside_function():
-            return run(arrays)
-        result, trace = fast(*arrays)
-        return result, statics[0 if len(statics) == 1 else int(trace)]
-
-    return call
-
-
-def computed_on_host(make: Callable[..., Any], arrays: Sequence[Leaf], shape: tuple[int, ...], dtype: str) -> Leaf:
-    return tf.ensure_shape(tf.numpy_function(make, arrays, dtype, stateful=False), shape)

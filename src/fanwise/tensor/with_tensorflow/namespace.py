@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from ..dtype_names import BOOL, COMPLEX, FLOAT, INTEGER, dtype_rank
-from ..namespaces.arguments import check_indices, contains, numbers_to_numpy
-from ..namespaces.standard import CONSTANTS, DTYPES, EXTRA_DTYPES
+from ..namespaces import arguments
+from ..namespaces.arguments import check_indices, check_numbers, contains, numbers_to_numpy, pow, root
+from ..namespaces.namespace import CONSTANTS, DTYPES, EXTRA_DTYPES
 from ..placement import find_device
-from . import tf
-from .devices import placed_on
+from . import placed_on, tf
 
 Array = Any
 Axis = int | tuple[int, ...] | None
@@ -30,21 +30,21 @@ def names(part: str) -> dict[str, Any]:
     """Return the functions, constants and dtypes of one part of the standard by name."""
     if part:
         return {"vector_norm": vector_norm, "matmul": matmul} if part == "linalg" else {}
-    return _FUNCTIONS | CONSTANTS | {name: getattr(tf, name) for name in (*DTYPES, *EXTRA_DTYPES)}
+    created = {name: _on_device(_FUNCTIONS[name]) for name in _CREATION}
+    return _FUNCTIONS | created | CONSTANTS | {name: getattr(tf, name) for name in (*DTYPES, *EXTRA_DTYPES)}
 
 
 def _on_device(function: _Function) -> _Function:
     @functools.wraps(function)
-    def created(*arguments: Any, device: str | None = None, **keywords: Any) -> Array:
+    def created(*args: Any, device: str | None = None, **keywords: Any) -> Array:
         if device is None:
-            return function(*arguments, **keywords)
+            return function(*args, **keywords)
         with placed_on(find_device("tensorflow", device)):
-            return tf.identity(function(*arguments, **keywords))
+            return tf.identity(function(*args, **keywords))
 
     return created
 
 
-@_on_device
 def asarray(obj: Any, /, *, dtype: Any = None, copy: bool | None = None) -> Array:
     if copy is False and not (isinstance(obj, _ARRAYS) and dtype in (None, obj.dtype)):
         raise ValueError(f"asarray(copy=False) has to copy or convert {type(obj).__name__}")
@@ -58,46 +58,38 @@ def asarray(obj: Any, /, *, dtype: Any = None, copy: bool | None = None) -> Arra
     return tf.stack([part if isinstance(part, tf.Tensor) else asarray(part, dtype=like.dtype) for part in parts])
 
 
-@_on_device
 def arange(start: Any, /, stop: Any = None, step: Any = 1, *, dtype: Any = None) -> Array:
     start, stop = (0, start) if stop is None else (start, stop)
-    if contains([start, stop, step], _ARRAYS):
-        raise TypeError("arange takes Python numbers on TensorFlow: no gradient would flow through an array")
+    check_numbers(start, stop, step)
     default = np.int64 if isinstance(start + stop + step, int) else np.float32
     kind: Any = np.dtype(default if dtype is None else dtype.as_numpy_dtype)
     return tf.constant(np.arange(start, stop, step, dtype=kind))
 
 
-@_on_device
 def linspace(start: Any, stop: Any, /, num: int, *, dtype: Any = None, endpoint: bool = True) -> Array:
-    if contains([start, stop], _ARRAYS):
-        raise TypeError("linspace takes Python numbers on TensorFlow: no gradient would flow through an array")
+    check_numbers(start, stop)
     kind: Any = np.dtype(np.float32 if dtype is None else dtype.as_numpy_dtype)
     return tf.constant(np.linspace(start, stop, num, endpoint, dtype=kind))
 
 
-@_on_device
 def full(shape: Any, fill_value: Any, *, dtype: Any = None) -> Array:
     sizes = shape if isinstance(shape, tf.Tensor) else tf.constant(np.asarray(shape, np.int64).reshape(-1))
     return tf.fill(sizes, asarray(fill_value, dtype=dtype))
 
 
-def full_like(x: Array, /, fill_value: Any, *, dtype: Any = None, device: str | None = None) -> Array:
-    return full(tf.shape(x), fill_value, dtype=dtype or x.dtype, device=device)
+def full_like(x: Array, fill_value: Any, *, dtype: Any = None) -> Array:
+    return full(tf.shape(x), fill_value, dtype=dtype or x.dtype)
 
 
-def _filled(value: int) -> dict[str, _Function]:
-    name = ("zeros", "ones")[value]
-    return {
-        name: lambda shape, *, dtype=tf.float32, device=None: full(
-            shape, value, dtype=dtype or tf.float32, device=device
-        ),
-        f"{name}_like": lambda x, /, *, dtype=None, device=None: full_like(x, value, dtype=dtype, device=device),
-    }
+def zeros(shape: Any, *, dtype: Any = None) -> Array:
+    return full(shape, 0, dtype=dtype or tf.float32)
+
+
+def ones(shape: Any, *, dtype: Any = None) -> Array:
+    return full(shape, 1, dtype=dtype or tf.float32)
 
 
 # tf.cast drops the imaginary part.
-@_on_device
 def astype(x: Array, dtype: Any, /, *, copy: bool = True) -> Array:
     if dtype_rank(x.dtype) == COMPLEX and dtype_rank(dtype) in (INTEGER, FLOAT):
         raise TypeError(f"{x.dtype.name} does not become {dtype.name}: take fanwise.tensor.real(x), imag(x) or abs(x)")
@@ -116,10 +108,6 @@ def _pair(x1: Any, x2: Any) -> tuple[Array, Array]:
     return x1, x2 if isinstance(x2, _ARRAYS) else _number(x2, x1.dtype)
 
 
-def _with_numbers(function: _Function) -> _Function:
-    return lambda x1, x2, /: function(*_pair(x1, x2))
-
-
 def _number(number: Any, dtype: Any) -> Array:
     if _RANK_OF_NUMBER.get(type(number), COMPLEX + 1) > dtype_rank(dtype):
         raise TypeError(f"{number!r} does not fit beside an array of {dtype.name}; convert one of them")
@@ -131,12 +119,6 @@ def _number(number: Any, dtype: Any) -> Array:
 @tf.custom_gradient  # type: ignore[untyped-decorator]
 def _sqrt(x: Array) -> Any:
     return tf.sqrt(x), lambda upstream: upstream * 0.5 / tf.math.conj(_sqrt(x))
-
-
-def _root(squares: Array) -> Array:
-    """Return the square root, with the gradient 0 at 0."""
-    is_zero = tf.equal(squares, 0)
-    return tf.where(is_zero, tf.zeros_like(squares), tf.sqrt(tf.where(is_zero, tf.ones_like(squares), squares)))
 
 
 # TensorFlow assigns the gradient of equal elements to the first array; on torch and JAX they share it.
@@ -151,29 +133,18 @@ def _minimum(x1: Array, x2: Array) -> Array:
     return tf.minimum(x1, x2) if dtype_rank(x1.dtype) == INTEGER else -_maximum(-x1, -x2)
 
 
-# At 0, tf.pow has NaN as the gradient of the power 0, and as the second derivative of the power 1.
 def _pow(x1: Array, x2: Array) -> Array:
-    if dtype_rank(x1.dtype) != FLOAT:
-        return tf.pow(x1, x2)
-    is_zero, is_one = tf.equal(x1, 0), tf.equal(x2, 1)
-    power = tf.pow(tf.where(is_zero & (is_one | tf.equal(x2, 0)), tf.ones_like(x1), x1), x2)
-    return tf.where(is_zero & is_one, x1, power)
+    return pow(tf, x1, x2, tf.pow) if dtype_rank(x1.dtype) == FLOAT else tf.pow(x1, x2)
 
 
 def _hypot(x1: Array, x2: Array) -> Array:
-    scale = tf.stop_gradient(tf.maximum(tf.abs(x1), tf.abs(x2)))
-    safe = tf.where((scale > 0) & tf.math.is_finite(scale), scale, tf.ones_like(scale))
-    result = safe * _root(tf.square(x1 / safe) + tf.square(x2 / safe))
-    return tf.where(tf.math.is_inf(x1) | tf.math.is_inf(x2), tf.constant(math.inf, result.dtype), result)
+    return arguments.hypot(tf, x1, x2, tf.stop_gradient(tf.maximum(tf.abs(x1), tf.abs(x2))))
 
 
 # tf.clip_by_value ignores a bound of NaN.
 def clip(x: Array, /, min: Any = None, max: Any = None) -> Array:
-    for bound, is_outside in ((min, tf.less), (max, tf.greater)):
-        if bound is not None:
-            bound = _pair(x, bound)[1]
-            x = tf.where(is_outside(x, bound) | (bound != bound), bound, x)
-    return tf.convert_to_tensor(x)
+    x = tf.convert_to_tensor(x)
+    return arguments.clip(tf, x, *(bound if bound is None else _pair(x, bound)[1] for bound in (min, max)))
 
 
 def _axes(x: Array, axis: Axis) -> list[int]:
@@ -220,11 +191,9 @@ def sum(x: Array, /, *, axis: Axis = None, dtype: Any = None, keepdims: bool = F
 
 
 # The gradient of tf.math.cumprod divides by the elements and is wrong at zeros (tensorflow#3862).
-def cumulative_prod(x: Array, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False) -> Array:
+def cumulative_prod(x: Array, /, *, axis: int | None = None, dtype: Any = None) -> Array:
     x = _summed(x, dtype)
     (place,) = _axes(x, axis)  # without an axis an array has one
-    if include_initial:
-        x = tf.concat([tf.ones([*x.shape[:place], 1, *x.shape[place + 1 :]], x.dtype), x], place)
     before, shift = (slice(None),) * place, 1
     while shift < x.shape[place]:
         products = x[(*before, slice(shift, None))] * x[(*before, slice(None, -shift))]
@@ -250,13 +219,13 @@ def var(x: Array, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bo
 
 
 def std(x: Array, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Array:
-    return _root(var(x, axis=axis, correction=correction, keepdims=keepdims))
+    return root(tf, var(x, axis=axis, correction=correction, keepdims=keepdims))
 
 
 def vector_norm(x: Array, /, *, axis: Axis = None, keepdims: bool = False, ord: float = 2) -> Array:
     if ord != 2:
         raise ValueError(f"vector_norm has ord=2 only on TensorFlow, got {ord!r}; use tf.norm")
-    return _root(tf.reduce_sum(tf.square(tf.abs(x)), _axes(x, axis), keepdims))
+    return root(tf, tf.reduce_sum(tf.square(tf.abs(x)), _axes(x, axis), keepdims))
 
 
 # Beside NaN, TensorFlow loses the order of the other elements.
@@ -298,25 +267,10 @@ def matmul(x1: Array, x2: Array, /) -> Array:
 
 
 _OWN: tuple[_Function, ...] = (
-    *(
-        arange,
-        asarray,
-        astype,
-        clip,
-        concat,
-        cumulative_prod,
-        full,
-        full_like,
-        isdtype,
-        linspace,
-        matmul,
-        mean,
-        sort,
-        std,
-        sum,
-    ),
-    *(take, var),
+    *(arange, asarray, astype, clip, concat, cumulative_prod, full, full_like, isdtype, linspace, matmul, mean, sort),
+    *(ones, std, sum, take, var, zeros),
 )
+_CREATION = "arange asarray astype full full_like linspace ones ones_like zeros zeros_like".split()
 _OF_TWO: dict[str, _Function] = {
     **{name: getattr(tf, name) for name in ("greater", "greater_equal", "less", "less_equal")},
     **{name: getattr(tf, name) for name in ("add", "divide", "multiply", "subtract", "logical_and", "logical_or")},
@@ -333,10 +287,10 @@ _FUNCTIONS: dict[str, Any] = {
     "where": lambda condition, x1, x2, /: tf.where(condition, *_pair(x1, x2)),
     "reshape": lambda x, /, shape, *, copy=None: tf.reshape(x, shape),
     "permute_dims": lambda x, /, axes: tf.transpose(x, _axes(x, tuple(axes))),
-    **{name: _with_numbers(function) for name, function in _OF_TWO.items()},
+    **{name: lambda x1, x2, /, f=function: f(*_pair(x1, x2)) for name, function in _OF_TWO.items()},
     **{name: _reduction(name) for name in ("all", "any", "max", "min")},
     **{name: _arg_reduction(name) for name in ("argmax", "argmin")},
-    **_filled(0),
-    **_filled(1),
+    "zeros_like": functools.partial(full_like, fill_value=0),
+    "ones_like": functools.partial(full_like, fill_value=1),
     **{function.__name__: function for function in _OWN},
 }

@@ -1,1 +1,1 @@
-"""The parts of torch; `adapters.py` has their protocols."""
+"""The parts of torch; `adapters.py` lists their functions."""

@@ -12,18 +12,17 @@ import numpy as np
 import torch
 import torch.utils.dlpack
 
-from ..adapters import Exported
+from ..adapters import Exported, Kind
+from ..placement import canonical
 from ..with_numpy.exchange import (
     ALIGNMENT,
     Array,
     Dtype,
-    aligned_copy,
     cannot_share,
     in_words,
     no_such_type,
     writable_alias,
 )
-from .devices import device_of
 
 _PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
 _COMMON = "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 complex128".split()
@@ -39,6 +38,7 @@ _IS_A_VIEW = "it is a view that conjugates or negates its memory"
 # torch has no annotations of these.
 _cuda: Any = torch.cuda
 _dlpack: Any = torch.utils.dlpack
+_active_transform = torch._C._functorch.peek_interpreter_stack  # of torch.func, where tensors have no memory
 
 
 def export_memory(x: torch.Tensor, copy: bool | None) -> Exported:
@@ -63,23 +63,48 @@ def export_memory(x: torch.Tensor, copy: bool | None) -> Exported:
     return array, "mutable" if plain is bare else "private"
 
 
-def import_memory(exported: Exported, copy: bool | None) -> torch.Tensor:
-    array, kind = exported
-    if array.dtype not in _NATIVE and array.dtype not in _TORCH_BY_NUMPY:
-        narrow = {"f": "float64", "c": "complex128"}.get(array.dtype.kind, "float32")
-        raise no_such_type("torch", array.dtype.name, f"x.astype({narrow!r})")
-    if kind != "private":
-        if copy is False:
-            array = _shareable(array, kind)
-        elif copy or not array.flags.writeable or _why_not_torch(array):  # immutable memory is not writable
-            array = aligned_copy(array)
-    return _over(array)
+def reason_to_copy(array: Array, kind: Kind, copy: bool | None) -> str:
+    if not array.flags.writeable and (copy is None or kind == "mutable"):
+        return "it is read-only, and torch has no read-only tensors"
+    if not array.flags.aligned:
+        return f"its memory does not begin at a multiple of the {array.itemsize} bytes of an element"
+    if array.ndim and min(array.strides) < 0:
+        return f"torch has no negative strides (they are {array.strides} bytes)"
+    if any(step % array.itemsize for step in array.strides):
+        return f"torch has no strides of broken elements (they are {array.strides} bytes)"
+    return ""
+
+
+def share(array: Array) -> torch.Tensor:
+    dtype = array.dtype
+    if dtype not in _NATIVE:
+        if dtype not in _TORCH_BY_NUMPY:
+            narrow = {"f": "float64", "c": "complex128"}.get(dtype.kind, "float32")
+            raise no_such_type("torch", dtype.name, f"x.astype({narrow!r})")
+        return torch.from_numpy(writable_alias(in_words(array))).view(_TORCH_BY_NUMPY[dtype])
+    # torch knows one of two equal types of 64 bits: C's long, not its long long.
+    return torch.from_numpy(writable_alias(array if dtype.char not in "qQ" else array.view(dtype.name)))
 
 
 def adopt(array: Array) -> torch.Tensor:
     """Return a tensor over private memory, on torch's default device."""
     device = torch.empty(()).device  # ten times faster than torch.get_default_device
-    return _over(array) if device.type == "cpu" else _over(array).to(device)
+    return share(array) if device.type == "cpu" else share(array).to(device)
+
+
+def devices() -> list[str]:
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    if accelerator is None:
+        return ["cpu"]
+    return ["cpu", *(f"{accelerator.type}:{number}" for number in range(torch.accelerator.device_count()))]
+
+
+def device_of(x: torch.Tensor) -> str:
+    return "cpu" if x.is_cpu else canonical(str(x.device))
+
+
+def move(x: torch.Tensor, device: str) -> torch.Tensor:
+    return x.to(device)
 
 
 def accelerator_of(x: torch.Tensor) -> str | None:
@@ -88,8 +113,13 @@ def accelerator_of(x: torch.Tensor) -> str | None:
 
 def to_dlpack(x: torch.Tensor, copy: bool | None) -> "_Source":
     """Return the memory if it is in C order and aligned; otherwise that of a copy."""
-    bare = _numbers_of(x)
-    reason = _why_not_dlpack(bare)
+    bare, reason = _numbers_of(x), ""
+    if bare.is_conj() or bare.is_neg():
+        reason = _IS_A_VIEW
+    elif not bare.is_contiguous():
+        reason = f"it is not C-contiguous (strides {bare.stride()} for shape {tuple(bare.shape)})"
+    elif _active_transform() is None and (offset := bare.data_ptr() % ALIGNMENT):
+        reason = f"its memory begins {offset} bytes past a multiple of {ALIGNMENT}"
     if copy is False and reason:
         raise cannot_share("This torch tensor", reason)
     return _Source(bare.clone(memory_format=torch.contiguous_format) if reason else bare)
@@ -116,18 +146,6 @@ def copied(x: torch.Tensor) -> torch.Tensor:
     return x.clone()
 
 
-def addresses_of(x: torch.Tensor) -> tuple[int, int]:
-    bare = _checked(x).detach()
-    if bare.is_meta or not bare.numel():
-        return 0, 0
-    try:
-        address = bare.data_ptr()
-    except RuntimeError as error:
-        raise TypeError(f"A torch tensor of shape {tuple(x.shape)} has no memory of its own: {error}") from error
-    span = 1 + sum(stride * (length - 1) for stride, length in zip(bare.stride(), bare.shape, strict=True))
-    return address, address + span * bare.itemsize
-
-
 class _Source:
     """A tensor for another engine, behind the work queued on the current stream of its device."""
 
@@ -142,77 +160,26 @@ class _Source:
             return self._x.__dlpack__(**arguments)
 
 
-def _over(array: Array) -> torch.Tensor:
-    kind = _TORCH_BY_NUMPY.get(array.dtype)
-    if kind is not None:
-        return torch.from_numpy(in_words(array)).view(kind)
-    # torch knows one of two equal types of 64 bits: C's long, not its long long.
-    return torch.from_numpy(array if array.dtype.char not in "qQ" else array.view(array.dtype.name))
-
-
-def _shareable(array: Array, kind: str) -> Array:
-    reason = _why_not_torch(array)
-    if not array.flags.writeable and kind == "mutable":
-        reason = "it is read-only, and torch has no read-only tensors"
-    if reason:
-        raise cannot_share(f"An array of shape {array.shape} and dtype {array.dtype}", reason)
-    return writable_alias(in_words(array)).view(array.dtype)
-
-
-def _why_not_torch(array: Array) -> str:
-    """Return the reason why torch cannot describe the layout; empty if it can."""
-    if not array.flags.aligned:
-        return f"its memory does not begin at a multiple of the {array.itemsize} bytes of an element"
-    if array.ndim and min(array.strides) < 0:
-        return f"torch has no negative strides (they are {array.strides} bytes)"
-    if any(step % array.itemsize for step in array.strides):
-        return f"torch has no strides of broken elements (they are {array.strides} bytes)"
-    return ""
-
-
-def _why_not_dlpack(x: torch.Tensor) -> str:
-    """Return the reason why other engines cannot use the memory on an accelerator; empty if they can."""
-    if x.is_conj() or x.is_neg():
-        return _IS_A_VIEW
-    if not x.is_contiguous():
-        return f"it is not C-contiguous (strides {x.stride()} for shape {tuple(x.shape)})"
-    try:
-        past = x.data_ptr() % ALIGNMENT
-    except RuntimeError:  # inside of torch.func it has no memory, which DLPack finds out
-        past = 0
-    return f"its memory begins {past} bytes past a multiple of {ALIGNMENT}" if past else ""
-
-
 def _numbers_of(x: torch.Tensor) -> torch.Tensor:
-    """Return a plain tensor on the same memory. Raises TypeError like `_checked`, and for types that only torch has."""
-    if x.requires_grad and not torch.nn.parameter.is_lazy(x):
+    """Return a plain tensor on the same memory. Raise TypeError if there is none that other engines understand."""
+    kind = type(x)
+    if torch.nn.parameter.is_lazy(x):
+        raise TypeError(f"{kind.__name__} has no data yet: run the module once on an input")
+    if x.requires_grad:
         raise TypeError(
             f"{described(x)} requires grad, and its history cannot follow it into another engine. "
             f"Convert x.detach() (or fanwise.tensor.stop_gradient(x)) if you do not need it there"
         )
-    bare = _checked(x)
-    if x.is_meta:
-        raise TypeError(f"{described(x)} has no data")
-    if x.dtype not in _KNOWN:
-        raise no_such_type("numpy", str(x.dtype), "x.to(torch.complex64), x.to(torch.float32) or x.view(torch.uint8)")
-    return bare
-
-
-def _checked(x: torch.Tensor) -> torch.Tensor:
-    """Return a plain tensor on the same memory. Raises TypeError if there is none."""
-    if torch.nn.parameter.is_lazy(x):
-        raise TypeError(f"{type(x).__name__} has no data yet: run the module once on an input")
-    if reason := why_not_plain(x):
-        raise TypeError(f"{described(x)} {reason}")
-    kind = type(x)
-    if kind in _PLAIN_TYPES:
-        return x
-    if kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+    if x.is_meta or (reason := why_not_plain(x)):
+        raise TypeError(f"{described(x)} {'has no data' if x.is_meta else reason}")
+    if kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__ and kind not in _PLAIN_TYPES:
         raise TypeError(
             f"The memory of a {kind.__module__}.{kind.__qualname__} does not hold its meaning, because it changes "
             f"operations. Convert the plain tensor it is made of"
         )
-    return x.as_subclass(torch.Tensor)
+    if x.dtype not in _KNOWN:
+        raise no_such_type("numpy", str(x.dtype), "x.to(torch.complex64), x.to(torch.float32) or x.view(torch.uint8)")
+    return x if kind in _PLAIN_TYPES else x.as_subclass(torch.Tensor)
 
 
 def described(x: torch.Tensor) -> str:

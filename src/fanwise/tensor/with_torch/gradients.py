@@ -2,7 +2,7 @@
 
 A leaf tensor that requires gradients (a Parameter) is its own input: its hooks run once, and indirect uses count. Other
 inputs are detached. Inside another differentiation (a depth per thread) inputs stay connected to the outer one and
-gradients get a history. Inside a transform of torch.func, which forbids requires_grad, `torch.func.vjp` is used.
+gradients get a history.
 """
 
 import threading
@@ -12,10 +12,9 @@ from typing import Any
 import torch
 
 from ..adapters import Call, Pullback
-from ..trees import Leaf, with_leaves
+from ..trees import Leaf
 
 _Tensor = torch.Tensor
-_Result = tuple[list[Leaf], list[Leaf], Any, Pullback]
 
 
 class _Nesting(threading.local):
@@ -23,7 +22,7 @@ class _Nesting(threading.local):
 
 
 _nesting = _Nesting()
-_PROBE = torch.empty(0, requires_grad=True)
+_active_transform = torch._C._functorch.peek_interpreter_stack
 
 
 def stop_gradient(x: _Tensor) -> _Tensor:
@@ -31,20 +30,10 @@ def stop_gradient(x: _Tensor) -> _Tensor:
 
 
 def value_and_grad(
-    call: Call, leaves: list[Leaf], wanted: Sequence[int], connected: bool | None = None
+    call: Call, leaves: list[Leaf], wanted: Sequence[int]
 ) -> tuple[list[Leaf], list[Leaf], Any, Sequence[Leaf]]:
-    """connected: to an outer differentiation; None to find out."""
     # Not by `vjp`, whose lists and pullback take as long as the multiplication of small matrices.
-    if connected is None:
-        if not torch.is_grad_enabled():
-            with torch.inference_mode(False), torch.enable_grad():
-                return value_and_grad(call, leaves, wanted, False)
-        connected = _nesting.depth > 0
-    inputs = _inputs(leaves, wanted, connected)
-    if inputs is None:
-        outputs, auxiliary, static, pull = _vjp_in_func(call, leaves, wanted)
-        return outputs, auxiliary, static, pull([torch.ones_like(outputs[0])])
-    (value,), auxiliary, static = _nested(call, leaves)
+    inputs, connected, ((value,), auxiliary, static) = _called(call, leaves, wanted)
     grads: Sequence[Leaf | None] = (None,) * len(inputs)
     if value.requires_grad:
         grads = torch.autograd.grad(value, inputs, create_graph=connected, allow_unused=True)
@@ -57,16 +46,8 @@ def value_and_grad(
     return [value.detach()], [y.detach() for y in auxiliary] if auxiliary else auxiliary, static, grads
 
 
-def vjp(call: Call, leaves: list[Leaf], wanted: Sequence[int], connected: bool | None = None) -> _Result:
-    if connected is None:
-        if not torch.is_grad_enabled():
-            with torch.inference_mode(False), torch.enable_grad():
-                return vjp(call, leaves, wanted, False)
-        connected = _nesting.depth > 0
-    inputs = _inputs(leaves, wanted, connected)
-    if inputs is None:
-        return _vjp_in_func(call, leaves, wanted)
-    outputs, auxiliary, static = _nested(call, leaves)
+def vjp(call: Call, leaves: list[Leaf], wanted: Sequence[int]) -> tuple[list[Leaf], list[Leaf], Any, Pullback]:
+    inputs, connected, (outputs, auxiliary, static) = _called(call, leaves, wanted)
 
     def pull(cotangents: Sequence[Leaf | None]) -> list[Leaf]:
         pairs = [(y, ct) for y, ct in zip(outputs, cotangents, strict=True) if ct is not None and y.requires_grad]
@@ -83,87 +64,41 @@ def vjp(call: Call, leaves: list[Leaf], wanted: Sequence[int], connected: bool |
     return [y.detach() for y in outputs], [y.detach() for y in auxiliary], static, pull
 
 
+def _called(
+    call: Call, leaves: list[Leaf], wanted: Sequence[int], connected: bool | None = None
+) -> tuple[list[_Tensor], bool, tuple[list[Leaf], list[Leaf], Any]]:
+    """Return the inputs, whether they are connected to an outer differentiation, and the result of the call."""
+    if connected is None:
+        if _active_transform() is not None:  # torch.func.vmap would sum the gradients of all elements
+            raise TypeError("fanwise.tensor does not differentiate inside torch.func; use torch.func.grad or vjp there")
+        if not torch.is_grad_enabled():
+            with torch.inference_mode(False), torch.enable_grad():
+                return _called(call, leaves, wanted, False)
+        connected = _nesting.depth > 0
+    inputs: list[_Tensor] = []
+    parameters: set[int] = set()
+    for place in wanted:
+        x: _Tensor = leaves[place]
+        if connected and x.requires_grad:
+            x = x.view_as(x)
+        elif (
+            not x.requires_grad or not x.is_leaf or id(x) in parameters
+        ):  # the same Parameter again is another argument
+            x = (x.clone() if x.is_inference() else x.detach()).requires_grad_()
+        else:
+            parameters.add(id(x))
+        leaves[place] = x
+        inputs.append(x)
+    _nesting.depth += 1
+    try:
+        return inputs, connected, call(leaves)
+    finally:
+        _nesting.depth -= 1
+
+
 def _with_zeros(inputs: Sequence[_Tensor], grads: Sequence[Leaf | None]) -> list[_Tensor]:
     """Replace None and torch's ZeroTensor, which has no memory and which few functions accept, by plain zeros."""
     return [
         torch.zeros_like(x) if grad is None or grad._is_zerotensor() else grad
         for x, grad in zip(inputs, grads, strict=True)
     ]
-
-
-def _inputs(leaves: list[Leaf], wanted: Sequence[int], connected: bool) -> list[_Tensor] | None:
-    """Put what f gets into the wanted places and return it; None inside a transform of torch.func."""
-    # If nothing is connected, torch.func itself refuses requires_grad. Its vmap would sum over the elements.
-    if connected and _is_inside_func():
-        return None
-    inputs: list[_Tensor] = []
-    own_inputs: set[int] = set()
-    for place in wanted:
-        x: _Tensor = leaves[place]
-        try:
-            if connected and x.requires_grad:
-                x = x.view_as(x)
-            elif x.requires_grad and x.is_leaf and id(x) not in own_inputs:
-                own_inputs.add(id(x))
-                x.requires_grad_()  # a no-op that torch.func refuses
-            else:  # also for the same Parameter again, which is another argument
-                x = x.detach().requires_grad_()
-        except RuntimeError:
-            if not x.is_inference():
-                return None
-            x = x.clone().requires_grad_()
-        leaves[place] = x
-        inputs.append(x)
-    return inputs
-
-
-def _nested(call: Call, leaves: list[Leaf]) -> tuple[list[Leaf], list[Leaf], Any]:
-    _nesting.depth += 1
-    try:
-        return call(leaves)
-    finally:
-        _nesting.depth -= 1
-
-
-def _vjp_in_func(call: Call, leaves: list[Leaf], wanted: Sequence[int]) -> _Result:
-    def of(*inputs: _Tensor) -> tuple[tuple[_Tensor, ...], list[_Tensor]]:
-        outputs, auxiliary, static = _nested(call, with_leaves(leaves, wanted, inputs))
-        statics.append(static)
-        return tuple(outputs), auxiliary
-
-    statics: list[Any] = []
-    outputs, pull_back, *aux = torch.func.vjp(of, *[leaves[place] for place in wanted], has_aux=True)
-
-    def pull(cotangents: Sequence[Leaf | None]) -> list[Leaf]:
-        cts = [torch.zeros_like(y) if ct is None else ct for y, ct in zip(outputs, cotangents, strict=True)]
-        return list(pull_back(tuple(cts)))
-
-    return list(outputs), aux[0], statics[-1], pull
-
-
-def jvp(
-    call: Call, leaves: list[Leaf], wanted: Sequence[int], tangents: list[Leaf]
-) -> tuple[list[Leaf], list[Leaf], Any, list[Leaf]]:
-    def of(*inputs: _Tensor) -> tuple[tuple[_Tensor, ...], list[_Tensor]]:
-        outputs, auxiliary, static = _nested(call, with_leaves(leaves, wanted, inputs))
-        statics.append(static)
-        return (*outputs, inputs[0]), auxiliary  # one more, because torch.func refuses a function without outputs
-
-    statics: list[Any] = []
-    primals = [leaves[place] for place in wanted]
-    connected = _nesting.depth > 0 or _is_inside_func()
-    if not connected:
-        primals, tangents = [x.detach() for x in primals], [t.detach() for t in tangents]
-    values, derivatives, *aux = torch.func.jvp(of, tuple(primals), tuple(tangents), has_aux=True)
-    outputs, along, auxiliary = list(values[:-1]), _with_zeros(values, derivatives)[:-1], list(aux[0])
-    if not connected:
-        outputs, along, auxiliary = ([y.detach() for y in arrays] for arrays in (outputs, along, auxiliary))
-    return outputs, auxiliary, statics[-1], along
-
-
-def _is_inside_func() -> bool:
-    try:
-        _PROBE.requires_grad_()  # a no-op that torch.func refuses
-    except RuntimeError:
-        return True
-    return False

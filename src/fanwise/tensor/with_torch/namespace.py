@@ -15,8 +15,19 @@ import torch
 from array_api_compat.torch._info import __array_namespace_info__ as compat_info
 
 from ..dtype_names import limits
-from ..namespaces.arguments import check_fits, check_indices, check_number, contains, num_reduced, numbers_to_numpy
-from ..namespaces.standard import CONSTANTS, DTYPES, EXTRA_DTYPES, PARTS, of_two_arrays
+from ..namespaces import arguments
+from ..namespaces.arguments import (
+    check_bounds,
+    check_fits,
+    check_indices,
+    check_number,
+    check_numbers,
+    contains,
+    num_reduced,
+    numbers_to_numpy,
+    root,
+)
+from ..namespaces.namespace import CONSTANTS, DTYPES, EXTRA_DTYPES, PARTS, of_two_arrays
 
 _Function = Callable[..., Any]
 _TENSOR = torch.Tensor
@@ -36,9 +47,8 @@ def names(part: str) -> dict[str, Any]:
     return functions | dtypes | CONSTANTS | pairs | info | {function.__name__: function for function in _CORRECTED}
 
 
-def _raw(name: str) -> _Function:
-    function: _Function = getattr(torch, _RENAMED.get(name, name))
-    return function
+def _raw(name: str) -> Any:
+    return getattr(torch, _RENAMED.get(name, name))
 
 
 def _pair(name: str) -> _Function:
@@ -65,7 +75,7 @@ def _has_floats(x: torch.Tensor) -> bool:
 
 
 def _is_differentiated(x: torch.Tensor) -> bool:
-    return (x.requires_grad and torch.is_grad_enabled()) or torch._C._functorch.is_functorch_wrapped_tensor(x)
+    return x.requires_grad and torch.is_grad_enabled()
 
 
 # -- creation ----------------------------------------------------------------------------------------------------------
@@ -93,9 +103,8 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | 
 
 
 # torch ends the process if the strides are negative.
-def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> torch.Tensor:
-    result: torch.Tensor = torch.utils.dlpack.from_dlpack(_forward(x, copy), device=device, copy=copy)
-    return result
+def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> Any:
+    return torch.utils.dlpack.from_dlpack(_forward(x, copy), device=device, copy=copy)
 
 
 def _forward(x: Any, copy: bool | None) -> Any:
@@ -109,21 +118,16 @@ def _forward(x: Any, copy: bool | None) -> Any:
 
 
 # torch.arange and torch.linspace take the value of a tensor and lose its gradient, as does torch.full.
-def arange(start: Any, /, stop: Any = None, step: Any = 1, *, dtype: Any = None, device: Any = None) -> torch.Tensor:
-    if any(isinstance(value, _TENSOR) and _has_floats(value) for value in (start, stop, step)):
-        raise TypeError("arange takes numbers, not arrays of floats: no gradient flows through arange")
-    result: torch.Tensor = compat.arange(start, stop, step, dtype=dtype, device=device)
-    return result
+def arange(start: Any, /, stop: Any = None, step: Any = 1, *, dtype: Any = None, device: Any = None) -> Any:
+    check_numbers(start, stop, step)
+    return compat.arange(start, stop, step, dtype=dtype, device=device)
 
 
 def linspace(
     start: Any, stop: Any, /, num: int, *, dtype: Any = None, device: Any = None, endpoint: bool = True
-) -> torch.Tensor:
-    if not contains([start, stop], (_TENSOR,)):
-        return compat.linspace(start, stop, num, dtype=dtype, device=device, endpoint=endpoint)
-    like = start if isinstance(start, _TENSOR) else stop
-    steps = torch.arange(num, dtype=like.dtype, device=like.device) / max(num - 1 if endpoint else num, 1)
-    return asarray(start * (1 - steps) + stop * steps, dtype=dtype, device=device)
+) -> Any:
+    check_numbers(start, stop)
+    return compat.linspace(start, stop, num, dtype=dtype, device=device, endpoint=endpoint)
 
 
 def full(shape: Any, fill_value: Any, *, dtype: Any = None, device: Any = None) -> torch.Tensor:
@@ -142,26 +146,13 @@ def full_like(x: torch.Tensor, /, fill_value: Any, *, dtype: Any = None, device:
 # -- element by element ------------------------------------------------------------------------------------------------
 
 
-# The result of torch.clamp has the promoted dtype, and bounds outside of an integer dtype wrap around.
+# The result of torch.clamp has the promoted dtype; it wraps bounds around, and ignores a number NaN.
 def clip(x: torch.Tensor, /, min: Any = None, max: Any = None) -> torch.Tensor:
-    bounds = [bound for bound in (min, max) if bound is not None]
-    if bounds and x.is_floating_point() and all(type(b) in (float, int) and b == b for b in bounds):
+    if type(min) is type(max) is float and x.is_floating_point() and min == min and max == max:
         return torch.clamp(x, min, max)
-    low, high = _bound(min, x), _bound(max, x)
+    check_bounds(x, (min, max), _LIMITS)
+    low, high = (b if b is None else torch.as_tensor(b, dtype=x.dtype, device=x.device) for b in (min, max))
     return x.clone() if low is None and high is None else torch.clamp(x, low, high)
-
-
-def _bound(bound: Any, x: torch.Tensor) -> torch.Tensor | None:
-    """Return the bound as a tensor of x's dtype; of an integer dtype the nearest number that it holds."""
-    if bound is None:
-        return None
-    if x.dtype in _LIMITS:
-        least, most = _LIMITS[x.dtype]
-        if not isinstance(bound, _TENSOR):
-            bound = int(sorted((least, bound, most))[1])
-        elif bound.dtype in _LIMITS:
-            bound = torch.clamp(bound, *sorted((least, most, *_LIMITS[bound.dtype]))[1:3])
-    return torch.as_tensor(bound, dtype=x.dtype, device=x.device)
 
 
 # torch.sign makes NaN 0; compat writes into the result, which vmap refuses.
@@ -186,11 +177,9 @@ def remainder(x1: Any, x2: Any, /) -> torch.Tensor:
     return torch.where(result == 0, torch.copysign(torch.zeros_like(result), x2), result)
 
 
-# The gradient of torch.hypot at 0 is NaN.
-def hypot(x1: Any, x2: Any, /) -> torch.Tensor:
+def hypot(x1: Any, x2: Any, /) -> Any:
     x1, x2 = _promoted(x1, x2)
-    is_zero = (x1 == 0) & (x2 == 0)
-    return torch.where(is_zero, 0, torch.hypot(torch.where(is_zero, 1, x1), x2))
+    return arguments.hypot(torch, x1, x2, torch.maximum(x1.abs(), x2.abs()).detach())
 
 
 # torch has NaN as the second derivative of 0**x2, and drops second derivatives by an exponent of 0.
@@ -212,15 +201,13 @@ _pow = _pair("pow")
 
 
 # torch.mean refuses integers.
-def mean(x: torch.Tensor, /, *, axis: Any = None, keepdims: bool = False) -> torch.Tensor:
-    x = x if _has_floats(x) else x.to(torch.get_default_dtype())
-    result: torch.Tensor = compat.mean(x, axis=axis, keepdims=keepdims)
-    return result
+def mean(x: torch.Tensor, /, *, axis: Any = None, keepdims: bool = False) -> Any:
+    return compat.mean(x if _has_floats(x) else x.to(torch.float32), axis=axis, keepdims=keepdims)
 
 
 # torch.var refuses integers, divides by N - correction <= 0, and takes axis=() for all axes.
 def var(x: torch.Tensor, /, *, axis: Any = None, correction: float = 0.0, keepdims: bool = False) -> torch.Tensor:
-    x = x if _has_floats(x) else x.to(torch.get_default_dtype())
+    x = x if _has_floats(x) else x.to(torch.float32)
     if num_reduced(tuple(x.shape), axis) <= correction:
         return compat.sum(x.abs(), axis=axis, keepdims=keepdims) * math.nan
     if axis == ():
@@ -229,10 +216,8 @@ def var(x: torch.Tensor, /, *, axis: Any = None, correction: float = 0.0, keepdi
 
 
 # The gradient of torch.std is infinite at 0.
-def std(x: torch.Tensor, /, *, axis: Any = None, correction: float = 0.0, keepdims: bool = False) -> torch.Tensor:
-    variance = var(x, axis=axis, correction=correction, keepdims=keepdims)
-    is_zero = variance == 0
-    return torch.where(is_zero, variance, torch.sqrt(torch.where(is_zero, 1, variance)))
+def std(x: torch.Tensor, /, *, axis: Any = None, correction: float = 0.0, keepdims: bool = False) -> Any:
+    return root(torch, var(x, axis=axis, correction=correction, keepdims=keepdims))
 
 
 # torch.index_select refuses negative indices.
@@ -264,35 +249,21 @@ def can_cast(from_: Any, to: Any, /) -> bool:
 
 # compat has no unique_all.
 def unique_all(x: torch.Tensor, /) -> Any:
-    elements = x.reshape(-1)
-    order = torch.argsort(elements, stable=True)
-    values = elements[order]
-    is_first = torch.cat([torch.ones_like(values[:1], dtype=torch.bool), values[1:] != values[:-1]])
-    starts = torch.nonzero(is_first)[:, 0]
-    counts = torch.diff(starts, append=starts.new_tensor([len(order)]))
-    inverse_indices = (torch.cumsum(is_first, 0) - 1)[torch.argsort(order)].reshape(x.shape)
-    return compat.UniqueAllResult(values[starts], order[starts], inverse_indices, counts)
+    values, inverse, counts = torch.unique(x, return_inverse=True, return_counts=True)
+    places = torch.arange(x.numel(), device=x.device)
+    indices = torch.full_like(counts, x.numel()).scatter_reduce(0, inverse.reshape(-1), places, "amin")
+    return compat.UniqueAllResult(values, indices, inverse, counts)
 
 
 # torch returns 0 as the gradient where the determinant is 0 or underflows, and NaN as the second derivative.
 def det(x: torch.Tensor, /) -> torch.Tensor:
     result: torch.Tensor = torch.linalg.det(x)
-    # Functions inside torch.func.vmap cannot depend on values, so there the derivatives are those of torch.
-    if _is_differentiated(x) and not _is_mapped(x) and bool((result == 0).any()):
+    if _is_differentiated(x) and bool((result == 0).any()):
         raise ValueError(
             "torch has wrong derivatives of det where the determinant is 0 or underflows; "
             "use slogdet, or scale the matrix"
         )
     return result
-
-
-def _is_mapped(x: torch.Tensor) -> bool:
-    """Return True inside torch.func.vmap, also below derivatives."""
-    while torch._C._functorch.is_functorch_wrapped_tensor(x):
-        if torch._C._functorch.is_batchedtensor(x):
-            return True
-        x = torch._C._functorch.get_unwrapped(x)
-    return False
 
 
 _CORRECTED: tuple[_Function, ...] = (

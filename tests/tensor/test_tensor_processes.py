@@ -120,9 +120,11 @@ converted(np.ones(2, 'float32'))
 assert (went, moved) == ([], [])  # numpy has nothing there
 
 x = convert(aligned(8), 'torch')
-assert same_memory(converted(x, copy=False), x) and went == []
+y = converted(x, copy=False)
+assert went == [] and same_memory(y, x)
 for asked in ({}, {'copy': True}):
-    assert not same_memory(converted(x, **asked), x) and went == []
+    y = converted(x, **asked)
+    assert went == [] and not same_memory(y, x)
 try:
     converted(x, copy=False, device='cuda:1')
 except ValueError as error:

@@ -160,7 +160,7 @@ def same_memory(x: Any, y: Any) -> bool:
 
     Raises:
         TypeError: x or y is not an array, or has no memory (a value inside a traced function, sparse, quantized).
-        ValueError: the memory is on an accelerator, or is not one piece.
+        ValueError: the memory is on an accelerator, is not one piece, or does not hold the values (a conjugate view).
 
     >>> import numpy
     >>> x = numpy.zeros(4)

@@ -161,7 +161,6 @@ class Static:
 
     @property
     def is_differentiated(self) -> list[bool]:
-        """Whether each leaf is a differentiated array."""
         return [leaf is _DIFFERENTIATED for leaf in self.leaves]
 
 

@@ -118,6 +118,8 @@ def root(library: Any, squares: Any) -> Any:
 
 def hypot(library: Any, x1: Any, x2: Any, scale: Any) -> Any:
     """Return hypot with the derivatives 0 at 0; `scale` is the larger absolute value as a constant."""
+    if "complex" in str(x1.dtype):
+        raise TypeError(f"hypot takes real numbers, got an array of {x1.dtype}")
     is_infinite = (abs(x1) == math.inf) | (abs(x2) == math.inf)
     safe = library.where((scale > 0) & (scale < math.inf), scale, library.ones_like(scale))
     result = safe * root(library, (x1 / safe) ** 2 + (x2 / safe) ** 2)

@@ -46,7 +46,6 @@ _CHECKED = {
 
 
 def names(part: str) -> dict[str, Any]:
-    """Return the functions, constants and dtypes of one part of the standard by name."""
     source = getattr(jnp, part) if part else jnp
     functions = {name: getattr(source, name) for name in PARTS[part] if hasattr(source, name)}
     if part:
@@ -246,6 +245,8 @@ def clip(x: jax.Array, /, min: Any = None, max: Any = None) -> Any:
 def pow(x1: Any, x2: Any, /) -> Any:
     dtype = jnp.result_type(x1, x2)
     x1 = x1 if hasattr(x1, "dtype") else jnp.asarray(x1, dtype=dtype)
+    if not jnp.issubdtype(dtype, jnp.inexact):
+        return jnp.pow(x1, x2)
     return arguments.pow(jnp, x1, jnp.asarray(x2), lambda base, _: jnp.pow(base, x2)).astype(dtype)
 
 

@@ -79,7 +79,6 @@ def move(x: Any, device: str) -> Any:
 
 
 def aligned_copy(array: Array, native: bool = True) -> Array:
-    """Return a copy, as the head of this file promises."""
     dtype = array.dtype if array.dtype.isnative or not native else array.dtype.newbyteorder("=")
     copy: Array = np.ndarray(array.shape, dtype, aligned_buffer(array.size * dtype.itemsize))
     np.copyto(copy, array)

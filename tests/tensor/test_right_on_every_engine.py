@@ -48,6 +48,8 @@ KINKS: dict[str, tuple[Callable[[Array], Array], list[float], list[float]]] = {
 
 @pytest.mark.parametrize("name", list(KINKS))
 def test_gradients_at_kinks_ties_and_zeros_are_the_same(engine: str, name: str) -> None:
+    if engine == "tensorflow" and ("cumulative_prod" in name or "sort" in name):
+        pytest.skip("TensorFlow has a part of the functions")
     f, start, expected = KINKS[name]
     assert np.allclose(plain(ft.grad(lambda x: ft.sum(f(x)))(ft.asarray(start))), expected, atol=1e-6)
 

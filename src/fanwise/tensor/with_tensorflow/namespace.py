@@ -190,18 +190,6 @@ def sum(x: Array, /, *, axis: Axis = None, dtype: Any = None, keepdims: bool = F
     return tf.reduce_sum(_summed(x, dtype), _axes(x, axis), keepdims)
 
 
-# The gradient of tf.math.cumprod divides by the elements and is wrong at zeros (tensorflow#3862).
-def cumulative_prod(x: Array, /, *, axis: int | None = None, dtype: Any = None) -> Array:
-    x = _summed(x, dtype)
-    (place,) = _axes(x, axis)  # without an axis an array has one
-    before, shift = (slice(None),) * place, 1
-    while shift < x.shape[place]:
-        products = x[(*before, slice(shift, None))] * x[(*before, slice(None, -shift))]
-        x = tf.concat([x[(*before, slice(None, shift))], products], place)
-        shift *= 2
-    return x
-
-
 # TensorFlow rounds the mean of integers.
 def _floats(x: Array) -> Array:
     return tf.cast(x, tf.float32 if dtype_rank(x.dtype) <= INTEGER else x.dtype)
@@ -226,20 +214,6 @@ def vector_norm(x: Array, /, *, axis: Axis = None, keepdims: bool = False, ord: 
     if ord != 2:
         raise ValueError(f"vector_norm has ord=2 only on TensorFlow, got {ord!r}; use tf.norm")
     return root(tf, tf.reduce_sum(tf.square(tf.abs(x)), _axes(x, axis), keepdims))
-
-
-# Beside NaN, TensorFlow loses the order of the other elements.
-def sort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Array:
-    (place,) = _axes(x, axis)
-    last = x.shape.rank - 1
-    swapped = [*range(place), last, *range(place + 1, last), place][: last + 1]  # gathering is along the last axis
-    direction = "DESCENDING" if descending else "ASCENDING"
-    x = tf.transpose(x, swapped)
-    is_nan = tf.not_equal(x, x)
-    order = tf.argsort(tf.where(is_nan, tf.zeros_like(x), x), -1, direction, stable=True)
-    x, is_nan = (tf.gather(values, order, batch_dims=last) for values in (x, is_nan))
-    order = tf.argsort(tf.cast(is_nan, tf.int32), -1, direction, stable=True)
-    return tf.transpose(tf.gather(x, order, batch_dims=last), swapped)
 
 
 def concat(arrays: Sequence[Array], /, *, axis: int | None = 0) -> Array:
@@ -267,7 +241,7 @@ def matmul(x1: Array, x2: Array, /) -> Array:
 
 
 _OWN: tuple[_Function, ...] = (
-    *(arange, asarray, astype, clip, concat, cumulative_prod, full, full_like, isdtype, linspace, matmul, mean, sort),
+    *(arange, asarray, astype, clip, concat, full, full_like, isdtype, linspace, matmul, mean),
     *(ones, std, sum, take, var, zeros),
 )
 _CREATION = "arange asarray astype full full_like linspace ones ones_like zeros zeros_like".split()

@@ -94,7 +94,7 @@ def resume_search(
     meta = read_meta(folder)
     overview = overview_of(folder)
     if overview.state == "running":
-        raise RecordError(f"the search {overview.name!r} is running already; watch it: fanwise tune watch {name}.")
+        raise RecordError(f"the search {overview.name!r} is running already (to watch it: fanwise tune watch {name})")
     _, stop = last_settings(folder, meta)
     if seconds is not None:
         stop = replace(stop, max_wallclock_time=seconds)

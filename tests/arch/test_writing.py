@@ -187,7 +187,7 @@ def test_headings_become_anchors() -> None:
 
 # A file as documents name it: `engines.py`, `base/errors.py`; not `with_<engine>.py`.
 FILE_NAME = re.compile(r"(?<![\w/.<>*-])((?:[\w-]+/)*[\w-]+\.pyi?)\b(?!\.)")
-OF_USERS = ("train.py", "package/train.py")  # programs that docstrings speak of
+OF_USERS = ("train.py",)  # programs that docstrings speak of
 # Layers that a design note is about, where its name does not say so.
 NOTES = {
     "rpc": ("rpc", "links"),

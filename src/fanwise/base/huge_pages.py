@@ -1,6 +1,6 @@
 """Mapped files on pages of 2 MiB, by madvise(MADV_COLLAPSE) of Linux 6.1.
 
-By default, Linux gives shared memory in pages of 4 KiB. The first access to each page is a fault, which is most of the
+Linux gives shared memory in pages of 4 KiB by default. The first access to each page is a fault, which is most of the
 cost of new memory, and copies through small pages are slower. For 48 MB: 65 to 80 ms with faults, 9 to 14 ms with
 MADV_COLLAPSE, and 0.05 instead of 30 ms for a second process. Older kernels use small pages.
 """
@@ -51,8 +51,8 @@ class FileMap:
         skipped = -begin % HUGE_PAGE_BYTES if spare else 0
         self.address = begin + skipped
         flags = (mmap.MAP_PRIVATE if private else mmap.MAP_SHARED) | _MAP_FIXED
-        found = _libc.mmap(self.address, size_bytes, mmap.PROT_READ | mmap.PROT_WRITE, flags, fd, offset)
-        if found == _MAP_FAILED:
+        result = _libc.mmap(self.address, size_bytes, mmap.PROT_READ | mmap.PROT_WRITE, flags, fd, offset)
+        if result == _MAP_FAILED:
             code = ctypes.get_errno()
             raise OSError(code, f"{size_bytes} bytes of a file could not be mapped: {errno.errorcode.get(code, code)}")
         self.view = memoryview(room)[skipped : skipped + size_bytes]

@@ -22,8 +22,8 @@ def nearest(name: object, known: Iterable[str]) -> str | None:
     'seed'
     """
     names, text = list(known), str(name)
-    whole = [other for other in names if len(text) >= _LEAST_PART and text in other]
-    parts = [other for other in names if len(other) >= _LEAST_PART and other in text]
+    whole = [candidate for candidate in names if len(text) >= _LEAST_PART and text in candidate]
+    parts = [candidate for candidate in names if len(candidate) >= _LEAST_PART and candidate in text]
     near = difflib.get_close_matches(text, names, n=1) or whole or sorted(parts, key=len, reverse=True)
     return near[0] if near else None
 

@@ -69,7 +69,7 @@ def tune_run(
         str,
         typer.Argument(
             metavar="FILE:FUNCTION",
-            help="The objective: train.py:train, package/train.py:train or package.train:train.",
+            help="The objective: train.py:train, or package.train:train in a package.",
         ),
     ],
     space: Annotated[Path, typer.Option(metavar="FILE", help="YAML file with the domains of the hyperparameters.")],
@@ -218,7 +218,7 @@ def tune_ls(json: AsJson = False) -> None:
     Example:
         fanwise tune ls --json
     """
-    from .listing import list_json, list_lines
+    from .showing import list_json, list_lines
 
     with at_work("reading"):
         lines = [list_json()] if json else list(list_lines())
@@ -417,7 +417,7 @@ def tune_importance(
     Example:
         fanwise tune importance lenet
     """
-    from .importance import importance_json, importance_lines
+    from .showing import importance_json, importance_lines
 
     with at_work("fitting a model"):
         lines = [importance_json(name, metric)] if json else list(importance_lines(name, metric))

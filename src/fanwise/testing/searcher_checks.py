@@ -287,8 +287,8 @@ def arguments_are_not_modified(make: Make, space: Space) -> None:
     for _ in range(_NUM_STEPS):
         configs = copy.deepcopy({trial_id: trial.config for trial_id, trial in search.trials.items()})
         search.step()
-        now = {trial_id: trial.config for trial_id, trial in search.trials.items() if trial_id in configs}
-        assert now == {trial_id: configs[trial_id] for trial_id in now}, "a running configuration was modified"
+        current = {trial_id: trial.config for trial_id, trial in search.trials.items() if trial_id in configs}
+        assert current == {trial_id: configs[trial_id] for trial_id in current}, "a running configuration was modified"
     assert space_to_json(space) == before
 
 
@@ -330,7 +330,7 @@ def one_result_is_enough_to_continue(make: Make, space: Space) -> None:
 
 
 def configurations_can_come_from_elsewhere(make: Make, space: Space) -> None:
-    """From points to evaluate, and from a user who adds trials."""
+    """Add trials by points to evaluate, and by a user."""
     points: list[dict[str, object]] = [{}, space.sample(random.Random("0/point")), {}]
     search = SearcherSimulation(lambda: FirstPoints(points, make()), space)
     for _ in range(4):

@@ -56,7 +56,7 @@ def fashion_mnist(folder: str | os.PathLike[str] | None = None, download: bool =
         DataFileError: a file is missing, invalid, or cannot be downloaded.
         NotInstalled: torch is not installed: `fanwise[demo]`.
 
-    With a folder that has the files:
+    Example:
 
         data = fashion_mnist("data/fashion-mnist", download=False)
         data.train_images.shape                       # (60000, 1, 28, 28)
@@ -154,17 +154,17 @@ def _read(file: Path, *, magic: int, shape: tuple[int, ...]) -> "NDArray[np.uint
     header = struct.Struct(f">{2 + len(shape)}I")
     if len(content) < header.size:
         raise _invalid(file, f"an idx header of {header.size} bytes", f"{len(content)} bytes")
-    found, count, *sides = header.unpack_from(content)
-    if (found, *sides) != (magic, *shape):
-        raise _invalid(file, f"magic number and shape {(magic, *shape)}", str((found, *sides)))
+    file_magic, count, *sides = header.unpack_from(content)
+    if (file_magic, *sides) != (magic, *shape):
+        raise _invalid(file, f"magic number and shape {(magic, *shape)}", str((file_magic, *sides)))
     values = np.frombuffer(content, np.uint8, offset=header.size)
     if values.size != count * int(np.prod(shape)):
         raise _invalid(file, f"{count * int(np.prod(shape))} bytes after the header", str(values.size))
     return values.reshape(count, *shape)
 
 
-def _invalid(file: Path, expected: str, found: str) -> DataFileError:
+def _invalid(file: Path, expected: str, content: str) -> DataFileError:
     return DataFileError(
-        f"{file.name} in {file.parent} cannot be used: expected {expected}, found {found}. "
+        f"{file.name} in {file.parent} cannot be used: expected {expected}, found {content}. "
         f"Delete the file so that it is downloaded again, or replace it by the original."
     )

@@ -166,7 +166,7 @@ def write_data(path: Path) -> None:
     """The digits, as arrays that need nothing but numpy."""
     from fanwise.zoo import digits
 
-    data = digits().standardised()
+    data = digits().standardized()
     np.savez(
         path,
         train_x=data.train_images.numpy(),

@@ -167,7 +167,7 @@ def measure(folder: Path, name: str, idle_s: float) -> Run:
 def demo_s(folder: Path) -> tuple[float, float]:
     """Seconds that the demo's imports take in a fresh interpreter, and seconds until its first trial has begun."""
     folder.mkdir(exist_ok=True)
-    import_s = fresh_import_s(folder, "fanwise.cli.app, fanwise.cli.demo_objective, sklearn.datasets")
+    import_s = fresh_import_s(folder, "fanwise.cli.app, fanwise.cli.demo, torch, sklearn.datasets")
     command = [sys.executable, "-m", "fanwise", "demo", "--seconds", "60", "--out", str(folder / "pictures")]
     began_s = time.perf_counter()
     demo = subprocess.Popen(command, env=environment(folder), cwd=folder, stdout=subprocess.DEVNULL)

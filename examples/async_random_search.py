@@ -33,7 +33,7 @@ OUT = Path("async-random-search")
 
 def train_lenet(learning_rate: float, batch_size: int, max_epochs: int) -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    data = digits().standardised()  # with momentum, what the sigmoids need to leave chance on 1,438 images
+    data = digits().standardized()  # with momentum, what the sigmoids need to leave chance on 1,438 images
     images, labels = data.train_images.to(device), data.train_labels.to(device)
     test_images, test_labels = data.test_images.to(device), data.test_labels.to(device)
     model = LeNet().to(device)

@@ -14,7 +14,7 @@ DEVICES = (1, 2, 4)  # each a process with one thread, on this machine; 4 share 
 SHARDS = 4  # as many as the most devices that shall train it
 BATCH_SIZE, LR = 32, 0.5
 EPOCHS = 12
-data = digits().standardised()  # or zoo.fashion_mnist(folder), with BATCH_SIZE = 256 and LR = 0.1
+data = digits().standardized()  # or zoo.fashion_mnist(folder), with BATCH_SIZE = 256 and LR = 0.1
 
 
 def losses(model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:

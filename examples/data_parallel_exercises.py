@@ -19,7 +19,7 @@ COUNTS = (1, 2, 4)  # of devices: k
 RATES = (0.1, 0.2, 0.4, 0.8)
 EPOCHS, SEED = 10, 0
 USE = "cuda" if torch.cuda.device_count() >= max(COUNTS) else "cpu"
-data = digits().standardised()
+data = digits().standardized()
 
 
 def lenet() -> nn.Sequential:

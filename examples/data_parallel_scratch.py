@@ -21,7 +21,7 @@ params = [torch.randn(shape, generator=chance) * 0.01 if len(shape) > 1 else tor
 try:
     data, batch_size = fashion_mnist(download=False), 256
 except DataFileError as missing:
-    data, batch_size = digits().standardised(), 16  # 1,438 images: smaller batches than of 60,000, for as many steps
+    data, batch_size = digits().standardized(), 16  # 1,438 images: smaller batches than of 60,000, for as many steps
     print("Trained on digits.", missing)
 
 

@@ -48,7 +48,7 @@ class ParameterServer:
 
 
 def train(ps: rpc.RRef[ParameterServer], number: int) -> None:
-    data = digits().standardised()
+    data = digits().standardized()
     model, chance = ps.rpc_sync().get_model(), torch.Generator().manual_seed(SEED)
     for _ in range(STEPS):
         mine = torch.randint(len(data.train_labels), (BATCH,), generator=chance)[number::TRAINERS]
@@ -59,7 +59,7 @@ def train(ps: rpc.RRef[ParameterServer], number: int) -> None:
 
 
 def serve() -> None:
-    server, data, begun = ParameterServer(), digits().standardised(), time.perf_counter()
+    server, data, begun = ParameterServer(), digits().standardized(), time.perf_counter()
     ps = rpc.RRef(server)
     torch.futures.wait_all([rpc.rpc_async(f"trainer{i + 1}", train, args=(ps, i), timeout=0) for i in range(TRAINERS)])
     seconds, wrong = time.perf_counter() - begun, error_rate(server.model, data.test_images, data.test_labels)

@@ -33,7 +33,7 @@ PICTURE = "pause-and-resume.png"
 
 
 def train_lenet(learning_rate: float, batch_size: int, max_epochs: int) -> None:
-    data, model = digits().standardised(), LeNet()
+    data, model = digits().standardized(), LeNet()
     optimizer = torch.optim.AdamW(model.parameters(), learning_rate)
     folder = load_checkpoint()
     if folder is not None:

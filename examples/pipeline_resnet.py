@@ -51,7 +51,7 @@ class Pipeline:
 
 
 def train() -> None:
-    data, pipeline = digits().standardised(), Pipeline()
+    data, pipeline = digits().standardized(), Pipeline()
     parameters = [rref for half in (pipeline.front, pipeline.back) for rref in half.rpc_sync().parameter_rrefs()]
     optimizer, begun = DistributedOptimizer(torch.optim.SGD, parameters, lr=LR), time.perf_counter()
     for epoch in range(1, EPOCHS + 1):

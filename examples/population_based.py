@@ -30,7 +30,7 @@ PICTURE = "population-based.png"
 
 
 def train_lenet(learning_rate: float, weight_decay: float, max_epochs: int) -> None:
-    data, model = digits().standardised(), LeNet()
+    data, model = digits().standardized(), LeNet()
     optimizer = torch.optim.AdamW(model.parameters(), learning_rate, weight_decay=weight_decay)
     folder = load_checkpoint()
     if folder is not None:

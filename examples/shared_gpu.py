@@ -18,7 +18,7 @@ TRIALS_PER_GPU = 4
 
 def train(learning_rate: float, batch_size: int) -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"  # a trial sees its own GPU only
-    data, model = digits().standardised(), LeNet().to(device)
+    data, model = digits().standardized(), LeNet().to(device)
     train_images, train_labels = data.train_images.to(device), data.train_labels.to(device)
     test_images, test_labels = data.test_images.to(device), data.test_labels.to(device)
     optimizer = torch.optim.AdamW(model.parameters(), learning_rate)

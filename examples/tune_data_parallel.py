@@ -20,7 +20,7 @@ DEVICES = 2  # of each trial
 TRIALS = 6
 EPOCHS = 8
 SEED = 20
-data = digits().standardised()
+data = digits().standardized()
 
 
 def losses(model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:

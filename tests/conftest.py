@@ -15,7 +15,7 @@ from program_runs import LoadedInterpreter
 
 from fanwise.tensor import namespace
 
-pytest_plugins = ["fanwise.testing.hygiene"]
+pytest_plugins = ["leak_plugin"]
 
 ROOT = Path(__file__).resolve().parent.parent
 

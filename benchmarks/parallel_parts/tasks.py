@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from fanwise.zoo import TwoConvNet
-from fanwise.zoo.resnet import Residual
+from fanwise.zoo import Residual
 
 BATCH_SIZE = 256
 
@@ -95,4 +94,27 @@ def resnet18() -> nn.Module:
 
 
 # What a section of the book trains, and its learning rate.
+class TwoConvNet(nn.Module):
+    """The network of section 13.5. Weights are normal with deviation 0.01, biases zero."""
+
+    def __init__(self, num_classes: int = 10) -> None:
+        super().__init__()
+        self.net = nn.Sequential(
+            *(nn.Conv2d(1, 20, kernel_size=3), nn.ReLU(), nn.AvgPool2d(2)),
+            *(nn.Conv2d(20, 50, kernel_size=5), nn.ReLU(), nn.AvgPool2d(2)),
+            nn.Flatten(),
+            *(nn.Linear(800, 128), nn.ReLU()),
+            nn.Linear(128, num_classes),
+        )
+        for layer in self.net:
+            if isinstance(layer, nn.Linear | nn.Conv2d):
+                nn.init.normal_(layer.weight, std=0.01)
+                assert layer.bias is not None
+                nn.init.zeros_(layer.bias)
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.net(images)
+        return logits
+
+
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], float]] = {"13.5": (TwoConvNet, 0.2), "13.6": (resnet18, 0.1)}

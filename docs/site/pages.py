@@ -33,7 +33,7 @@ LAYERS = {
     "fanwise.pool": "Warm workers.",
     "fanwise.plot": "Figures.",
     "fanwise.zoo": "Data sets and models of the examples.",
-    "fanwise.testing": "What tests of such programs need.",
+    "fanwise.testing": "Tools for tests of your own searchers and schedulers.",
 }
 
 FENCED = re.compile(r"^([ ]*)```.*?^\1```[ ]*$", re.MULTILINE | re.DOTALL)

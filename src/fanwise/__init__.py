@@ -1,25 +1,26 @@
-"""fanwise runs deep-learning work on all your CPUs and GPUs. This file holds only the public names.
+"""fanwise runs deep-learning work on all your CPUs and GPUs.
 
+    fanwise.tune     hyperparameter search: search, Tuner, report, load_experiment, ...
+    fanwise.parallel data-parallel training with the same result as on one device: run, here
     fanwise.rpc      remote calls, remote references, distributed autograd: a drop-in for torch.distributed.rpc
-    fanwise.tune     search hyperparameters: Tuner, FIFO, report, load_experiment ...
-    fanwise.board    experiments as live web pages
     fanwise.pool     warm workers: Pool, current
-    fanwise.parallel train one model on many devices with the same result as on one: run, here
-    fanwise.tensor   arrays of any engine
-    fanwise.plot     figures from plain data
+    fanwise.tensor   functions for the arrays of several libraries
+    fanwise.plot     figures
+    fanwise.board    experiments as live web pages
     fanwise.zoo      data sets and models of the examples
-    fanwise.testing  what tests of such programs need
-    fanwise.base     clocks, the version
-    fanwise.errors   every error fanwise raises on its own account
+    fanwise.testing  tools for tests of searchers and schedulers
+    fanwise.errors   all errors
 
-Names load on first use (PEP 562): `import fanwise` loads no layer, no torch and no numpy, so that a worker or a command
-line tool pays only for what it uses. Files inside the package never import this one.
+Names are imported on first use (PEP 562), so `import fanwise` imports neither torch nor numpy. Files in the package
+never import this one.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
-from .base.version import VERSION
+from .base import version as _version
+from .base.lazy_names import lazy_names
+
+__version__ = _version.VERSION
 
 if TYPE_CHECKING:
     from . import base as base
@@ -38,20 +39,5 @@ if TYPE_CHECKING:
     from .pool import Pool as Pool
     from .pool import current as current
     from .tune import search as search
-
-__version__ = VERSION
-
-_MODULES = ("base", "board", "errors", "parallel", "plot", "pool", "rpc", "tensor", "testing", "tune", "zoo")
-_HOME_OF = {"Pool": ".pool", "current": ".pool", "here": ".parallel", "run": ".parallel", "search": ".tune"}
-
-
-def __getattr__(name: str) -> object:
-    if name in _MODULES:
-        return import_module(f".{name}", __name__)
-    if name in _HOME_OF:
-        return getattr(import_module(_HOME_OF[name], __name__), name)
-    raise AttributeError(f"module 'fanwise' has no attribute {name!r}; it has {', '.join(__dir__())}")
-
-
-def __dir__() -> list[str]:
-    return sorted(["__version__", *_MODULES, *_HOME_OF])
+else:
+    __getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

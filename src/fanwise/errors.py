@@ -1,7 +1,4 @@
-"""Every error fanwise raises on its own account: `from fanwise.errors import WorkerLostError`.
-
-The tree itself, with what each means, is in base/errors.py; what to do about each in docs/errors.md.
-"""
+"""All errors of fanwise: `from fanwise.errors import WorkerLostError`. docs/errors.md explains each."""
 
 from .base.errors import AuthenticationError as AuthenticationError
 from .base.errors import CallCancelled as CallCancelled

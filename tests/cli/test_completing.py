@@ -56,8 +56,10 @@ def test_an_empty_line_is_completed_and_no_help_is_printed(home: Path) -> None:
 
 def test_each_option_knows_what_it_takes() -> None:
     assert completing.searchers("gr") == ["grid"]
-    assert completing.modes("") == ["min", "max"]
-    assert completing.formats("s") == ["svg"]
+
+
+def test_fixed_values_of_an_option_are_offered(home: Path) -> None:
+    assert completed("fanwise tune plot lenet --format s", home) == ["svg"]
 
 
 def test_a_folder_that_cannot_be_read_offers_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -134,8 +134,8 @@ def test_what_is_not_installed_is_told_with_its_extra() -> None:
     found = doctor.extras(lambda name: None if name in ("uvicorn", "optuna") else "1")
     assert found.advice == "pip install 'fanwise[board,optuna]'" and "board (fanwise board" in found.text
     assert doctor.extras(lambda name: None if name == "scikit-learn" else "1").advice == "pip install 'fanwise[forest]'"
-    assert next(doctor.ray(None, {})).text.startswith("not installed")
-    assert "fanwise demo --ray 10.0.0.1:6379" in next(doctor.ray("2.60", {"RAY_ADDRESS": "10.0.0.1:6379"})).text
+    assert (doctor.ray(None, {})).text.startswith("not installed")
+    assert "fanwise demo --ray 10.0.0.1:6379" in (doctor.ray("2.60", {"RAY_ADDRESS": "10.0.0.1:6379"})).text
 
 
 def test_a_finding_is_a_line_and_what_to_do_another() -> None:

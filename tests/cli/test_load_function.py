@@ -101,9 +101,8 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return inner
 
 
-@pytest.mark.parametrize("target", ["vision_project.inner.train:train", "vision_project/inner/train.py:train"])
-def test_a_function_of_a_package_is_loaded_with_its_relative_imports(target: str, package: Path) -> None:
-    function = load_function(target)
+def test_a_function_of_a_package_is_loaded_with_its_relative_imports(package: Path) -> None:
+    function = load_function("vision_project.inner.train:train")
     assert function(10) == 13
     assert (function.__module__, function.__name__) == ("vision_project.inner.train", "train")
 
@@ -114,7 +113,6 @@ def test_a_file_of_a_package_may_import_its_neighbours_by_their_bare_names_too(p
 
 def test_a_package_itself_is_a_module(package: Path) -> None:
     assert load_function("vision_project.inner:of_the_package")() == "package"
-    assert load_function("vision_project/inner/__init__.py:of_the_package")() == "package"
 
 
 def test_a_module_without_a_package_is_loaded_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,17 +142,6 @@ def test_what_is_wrong_with_a_module_is_told(target: str, said: str, package: Pa
     assert said in complaint(target)
 
 
-def test_relative_imports_in_a_file_by_itself_are_explained(tmp_path: Path) -> None:
-    file = written(tmp_path, "from . import something\n")
-    assert "A file with relative imports is part of a package: name it as package.module:FUNCTION." in complaint(
-        f"{file}:f"
-    )
-
-
-def test_a_package_with_the_name_of_another_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "json").mkdir()
-    (tmp_path / "json" / "__init__.py").touch()
-    (tmp_path / "json" / "decoder.py").write_text("def f(): ...\n")
-    assert "decoder.py is json.decoder by its folders, but that name belongs to '" in complaint(
-        f"{tmp_path}/json/decoder.py:f"
-    )
+def test_relative_imports_in_a_file_are_explained(package: Path) -> None:
+    hint = "A file with relative imports is part of a package: name it as package.module:FUNCTION."
+    assert hint in complaint("vision_project/inner/train.py:train")

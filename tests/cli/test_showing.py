@@ -267,7 +267,7 @@ def test_it_asks_before_it_deletes(answer: str, kept: bool, place: Place) -> Non
     place.monkeypatch.setattr("sys.stdin", _typed(answer))
     done = place.typed("rm", "e")
     assert done.status == 0
-    assert f"delete {place.home}/e (3 trials, 0.0 MB) for good? [y/N]: " in done.out
+    assert f"delete {place.home}/e (3 trials) for good? [y/N]: " in done.out
     assert (place.home / "e").exists() is kept
     assert done.out.endswith(f"{'kept' if kept else 'deleted'} {place.home}/e\n")
 

@@ -85,38 +85,13 @@ def test_every_domain_is_read_from_a_list_and_by_name(tmp_path: Path) -> None:
     assert space_from_json(space_to_json(space)) == space
     assert space.domains["i"] == space.domains["j"] == logordinal([1, 2, 9])
     assert space.domains["e"] == qlograndint(8, 64, 8)
-    calls = "".join(f"{name}: {domain!r}\n" for name, domain in space.domains.items())
-    assert read_space(written(tmp_path, calls)) == space
-
-
-def test_domains_are_read_as_calls(tmp_path: Path) -> None:
-    text = """
-        a: loguniform(1e-4, 1)
-        b: choice(["sgd", 'adam', None, True, -1])
-        c: finrange(lower=0, upper=1, size=5)
-        d: tune.logordinal((8, 64, 512))
-        e: constant([128, 64])
-        f: "parameter(uniform(0, 0.99), when={'b': 'sgd'}, prior=0.9)"
-        g: " qlograndint (8, 64, 8) "
-    """
-    assert read_space(written(tmp_path, text)) == Space(
-        {
-            "a": loguniform(1e-4, 1),
-            "b": choice(["sgd", "adam", None, True, -1]),
-            "c": finrange(0, 1, 5),
-            "d": logordinal([8, 64, 512]),
-            "e": constant([128, 64]),
-            "f": parameter(uniform(0, 0.99), when={"b": "sgd"}, prior=0.9),
-            "g": qlograndint(8, 64, 8),
-        }
-    )
 
 
 def test_other_text_with_parentheses_is_a_constant(tmp_path: Path) -> None:
-    texts = ["mean (of 3)", "f(x) = 2 * x", "(1, 2)", "3(4)", "uniform", "a uniform(0, 1)"]
+    texts = ["mean (of 3)", "f(x) = 2 * x", "(1, 2)", "resnet(50)", "uniform", "a uniform(0, 1)"]
     body = "".join(f"x{number}: '{text}'\n" for number, text in enumerate(texts))
     assert list(read_space(written(tmp_path, body)).constants.values()) == texts
-    assert read_space(written(tmp_path, "x: {constant: 'resnet(50)'}")).constants == {"x": "resnet(50)"}
+    assert read_space(written(tmp_path, "x: {constant: 'uniform(0, 1)'}")).constants == {"x": "uniform(0, 1)"}
 
 
 def test_conditions_and_priors_are_read(tmp_path: Path) -> None:
@@ -167,23 +142,7 @@ def test_powers_of_ten_are_numbers_without_a_point_too(tmp_path: Path) -> None:
             "/space.yaml: x: qrandint: lower 1 is not a multiple of q = 4; the nearest",
         ),
         ("x: {logordinal: 3}", "/space.yaml: x: logordinal needs its bounds, e.g. {logordinal: [1, 10]}, got 3"),
-        (
-            "x: unifrom(0, 1)",
-            "/space.yaml: x: unifrom(0, 1): no domain 'unifrom'; did you mean 'uniform'? (a ",
-        ),
-        ("x: resnet(50)", "(a text: {constant: 'resnet(50)'})"),
-        ("x: uniform(1)", "x: uniform(1): uniform: missing a required argument: 'upper'; write uniform(lower, upper)"),
-        ("x: uniform(0, 1, step=2)", "unexpected keyword argument 'step'; write uniform(lower, upper)"),
-        ("x: uniform(2, 1)", "lower 2.0 is above upper 1.0; write uniform(1.0, 2.0)"),
-        (
-            "x: choice([sgd, adam])",
-            "is not a literal, such as 0.1, 'adam' or [1, 2]; text needs quotes: 'sgd'",
-        ),
-        ("x: uniform(0, 10 ** 2)", "10 ** 2 is not a literal, such as 0.1, 'adam' or [1, 2] ("),
-        ("x: choice([uniform(0, 1)])", "[uniform(0, 1)] is not a literal"),
-        ("x: uniform(0, 1) + choice([1])", "'uniform(0, 1) + choice([1])' is not a single call of a domain"),
-        ("x: uniform(0, 1", "x: uniform(0, 1: '(' was never closed"),
-        ("x: __import__('os').system('true')", "no domain 'system'"),
+        ("x: uniform(0, 1)", "/space.yaml: x: write {uniform: [...]} instead of the call 'uniform(0, 1)' (as a text"),
         ("x: [1,", "/space.yaml is not YAML: "),
         ("x: [1,", '/space.yaml", line 1, column 7:\n    x: [1,\n'),
         ("", "/space.yaml must map names of hyperparameters to domains, e.g.\n  learning_rate: {loguniform"),

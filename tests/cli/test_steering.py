@@ -137,7 +137,7 @@ def test_a_running_search_is_steered_from_a_second_terminal(place: Place) -> Non
         refused = [place.typed(*line) for line in (("tune", "rm", "lenet", "--yes"), ("tune", "resume", "lenet"))]
         assert [done.status for done in refused] == [1, 1]
         assert "the search 'lenet' is running: nothing was deleted. End it first: fanwise tune stop" in refused[0].err
-        assert "the search 'lenet' is running already; watch it: fanwise tune watch lenet" in refused[1].err
+        assert "the search 'lenet' is running already (to watch it: fanwise tune watch lenet)" in refused[1].err
         done = place.typed("tune", "stop", "lenet")
         assert (done.status, done.err) == (0, "")
         assert search.wait(30.0) == 0

@@ -213,7 +213,7 @@ HANGS = """
 
 
 def test_a_benchmark_that_hangs_is_killed_with_what_it_started(tmp_path: Path, results: Path) -> None:
-    """That its child is gone is seen by the plugin for hygiene, after the test."""
+    """The plug-in for leak checks fails the test if the child is still alive."""
     (row,) = run(program(tmp_path, HANGS, limit_s=2.0), results)
     assert (row.result, row.why) == ("failed", "still running after 2 s, killed")
     assert "child " in (results / "b.log").read_text()

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from virtual_clock import VirtualClock
 
-from fanwise.base.clocks import VirtualClock
 from fanwise.base.errors import DeadlineExceeded, WindowFullError
 from fanwise.links.counts import LATENCY_BOUNDS_S, Latencies, LinkCounts
 from fanwise.links.credits import WINDOW_MAX

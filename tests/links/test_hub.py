@@ -8,8 +8,8 @@ import threading
 from collections.abc import Callable, Iterator
 
 import pytest
+from virtual_clock import VirtualClock
 
-from fanwise.base.clocks import VirtualClock
 from fanwise.base.errors import ClosedError
 from fanwise.links.hub import WRITE, Alarm, Hub
 from fanwise.testing import within

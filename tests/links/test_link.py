@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 import pytest
+from virtual_clock import VirtualClock
 
-from fanwise.base.clocks import VirtualClock
 from fanwise.base.errors import ClosedError, DeadlineExceeded, NotSendableError, WireError, WorkerLostError
 from fanwise.links import frames
 from fanwise.links.codec import dumps

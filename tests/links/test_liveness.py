@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 from networks import PlayedHost, two_hosts, why_not
+from virtual_clock import VirtualClock
 
-from fanwise.base.clocks import VirtualClock
 from fanwise.base.errors import WorkerLostError
 from fanwise.links.frames import Limits
 from fanwise.links.hub import Hub

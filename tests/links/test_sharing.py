@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from virtual_clock import VirtualClock
 
-from fanwise.base.clocks import VirtualClock
 from fanwise.base.errors import WireError, WorkerLostError
 from fanwise.links import frames
 from fanwise.links.frames import Limits, encode, encode_shared

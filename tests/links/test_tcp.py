@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from virtual_clock import VirtualClock
 
-from fanwise.base.clocks import VirtualClock
 from fanwise.base.errors import (
     AuthenticationError,
     ClosedError,

@@ -10,9 +10,9 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import nn
+from virtual_clock import VirtualClock
 
 import fanwise
-from fanwise.base.clocks import VirtualClock
 from fanwise.parallel import progress as progress
 from fanwise.parallel.progress import Display, ProgressLine, RunSnapshot
 

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 from gates import Gate
 from job_functions import began, local_engine, submitted
+from process_tree import MARKER, running_processes
 
 from fanwise.pool import Pool, backend
 from fanwise.pool.backend import release, start_ahead
 from fanwise.testing import within
-from fanwise.testing.processes import MARKER, running_processes
 
 GONE_WITHIN_S = 30.0
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from job_functions import began, local_engine, submitted
+from process_tree import MARKER, running_processes
 
 from fanwise.pool import Pool, mps
 from fanwise.pool import pool as pool_module
@@ -20,7 +21,6 @@ from fanwise.pool.leases import Gpu, Machine
 from fanwise.pool.processes import all_pids, tag_of
 from fanwise.pool.runtime_environment import MPS_VARIABLES
 from fanwise.testing import within
-from fanwise.testing.processes import MARKER, running_processes
 
 STAND_IN = Path(__file__).with_name("mps_stand_in.py")
 GPU = "GPU-00000000-stand-in"

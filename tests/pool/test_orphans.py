@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 import pytest
 from gates import Gate
 from job_functions import began, local_engine, submitted
+from process_tree import MARKER, running_processes
 
 from fanwise.pool import JobHandle, Pool, interpreters, processes
 from fanwise.pool.processes import TAG, all_pids, boot_s, kill_lineage, stat_of, tag_of
 from fanwise.testing import within
-from fanwise.testing.processes import MARKER, running_processes
 
 # 2 s is the promise; a loaded machine gets much more.
 GONE_WITHIN_S = 30.0

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from virtual_clock import VirtualClock
 
-from fanwise.base.clocks import VirtualClock
 from fanwise.base.errors import DeadlineExceeded, WireError, WorkerLostError
 from fanwise.links.hub import Hub
 from fanwise.links.link import Request

@@ -17,7 +17,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Hashable
 
-from fanwise.base.clocks import VirtualClock
+from virtual_clock import VirtualClock
 
 Address = Hashable
 Receive = Callable[[Address, object], None]

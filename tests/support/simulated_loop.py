@@ -14,7 +14,8 @@ import logging
 from collections import deque
 from collections.abc import Callable
 
-from fanwise.base.clocks import VirtualClock
+from virtual_clock import VirtualClock
+
 from fanwise.base.errors import ClosedError
 
 _log = logging.getLogger(__name__)

@@ -28,8 +28,7 @@ from typing import Any
 
 import psutil
 from networks import PlayedHost
-
-from fanwise.testing.processes import MARKER
+from process_tree import MARKER
 
 # What Ray reads when it is loaded, here and in who uses the cluster. Without the first it takes 127.0.0.1 for this
 # machine's address in its network, where nobody listens.

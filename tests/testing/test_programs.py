@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from leaks import Snapshot
 from program_runs import LoadedInterpreter, run_program
-
-from fanwise.testing import Snapshot
 
 
 def test_status_and_both_outputs_are_told(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def test_what_a_fact_raises_is_raised_at_once() -> None:
 
 
 def test_a_missing_fact_is_named_with_its_last_answer() -> None:
-    with pytest.raises(AssertionError, match=r"^not within 0.01 s: two idle workers \(the last answer was 0\)"):
+    with pytest.raises(AssertionError, match=r"^not within 0.01 s: two idle workers \(the last value was 0\)"):
         within(0.01, lambda: 0, "two idle workers")
 
 
@@ -63,7 +63,7 @@ def test_the_message_shows_the_stacks_of_all_threads() -> None:
 
 
 def test_it_is_told_when_there_are_no_child_processes() -> None:
-    code = "from fanwise.testing.processes import describe_children; print(describe_children(), end='')"
+    code = "from fanwise.testing.within import describe_children; print(describe_children(), end='')"
     done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True)
     assert done.stdout == "no child processes\n"
 
@@ -78,4 +78,4 @@ def test_the_message_shows_the_child_processes() -> None:
         child.kill()
     text = str(caught.value)
     assert f"process {child.pid}: {sys.executable} -c {script} child-of-a-test" in text
-    assert "State S (sleeping)" in text
+    assert "sleeping, parent" in text

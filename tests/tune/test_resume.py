@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from process_tree import MARKER, running_processes
 
 import fanwise
 from fanwise.base.errors import RecordError
 from fanwise.pool import Pool
 from fanwise.testing import within
-from fanwise.testing.processes import MARKER, running_processes
 from fanwise.tune import Experiment, Tuner, replay_experiment
 from fanwise.tune.record.overview import read_search
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from process_tree import running_processes
 
 from fanwise.base.errors import (
     ClosedError,
@@ -20,7 +21,6 @@ from fanwise.base.errors import (
 from fanwise.pool import Pool, backend
 from fanwise.pool.backend import release
 from fanwise.testing import within
-from fanwise.testing.processes import running_processes
 from fanwise.tune import (
     FIFO,
     RandomSearcher,

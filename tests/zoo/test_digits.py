@@ -14,7 +14,6 @@ from late import Late
 from program_runs import LoadedInterpreter
 
 from fanwise import zoo
-from fanwise.zoo.digits import read_table
 
 datasets = Late("sklearn.datasets")
 
@@ -45,13 +44,6 @@ def test_at_their_own_size_digits_are_the_pixels_of_scikit_learn() -> None:
     theirs = datasets.load_digits()
     ours_sorted = sorted(zip(ours.mul(16).int().tolist(), labels.tolist(), strict=True))
     assert ours_sorted == sorted(zip(theirs.data.astype(int).tolist(), theirs.target.tolist(), strict=True))
-
-
-def test_without_the_table_scikit_learn_itself_is_asked(tmp_path: Path) -> None:
-    pixels, labels = read_table(tmp_path / "moved")
-    expected_pixels, expected_labels = read_table()
-    assert np.array_equal(pixels, expected_pixels)
-    assert np.array_equal(labels, expected_labels)
 
 
 def test_every_class_is_in_both_halves_in_proportion() -> None:
@@ -105,9 +97,9 @@ def test_loading_digits_loads_no_scikit_learn(torch_loaded: LoadedInterpreter, t
     assert done.said == "False\n"
 
 
-def test_standardised_images_have_mean_zero_and_deviation_one_over_the_training_half() -> None:
+def test_standardized_images_have_mean_zero_and_deviation_one_over_the_training_half() -> None:
     data = zoo.digits()
-    standard = data.standardised()
+    standard = data.standardized()
     assert standard.train_images.mean().abs() < 1e-4
     assert (standard.train_images.std() - 1).abs() < 1e-4
     back = standard.test_images * data.train_images.std() + data.train_images.mean()
@@ -115,10 +107,10 @@ def test_standardised_images_have_mean_zero_and_deviation_one_over_the_training_
     assert standard.train_labels is data.train_labels
 
 
-def test_images_of_one_grey_cannot_be_standardised() -> None:
+def test_images_of_one_grey_cannot_be_standardized() -> None:
     grey = torch.full((2, 1, 4, 4), 0.5)
     with pytest.raises(ValueError, match="all pixels"):
-        zoo.Data(grey, torch.zeros(2), grey, torch.zeros(2), ("0",)).standardised()
+        zoo.Data(grey, torch.zeros(2), grey, torch.zeros(2), ("0",)).standardized()
 
 
 def test_an_unknown_name_of_the_zoo_says_what_there_is() -> None:

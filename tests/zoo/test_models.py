@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from fanwise.zoo import DropoutMLP, LeNet, TwoConvNet, digits, error_rate, train_epoch
+from fanwise.zoo import DropoutMLP, LeNet, Residual, digits, error_rate, train_epoch
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -17,8 +17,8 @@ def optimizers_are_loaded() -> None:
 
 @pytest.mark.parametrize(
     ("model", "parameters"),
-    [(LeNet(), 61_706), (DropoutMLP(256, 128, 0.5, 0.2), 235_146), (TwoConvNet(), 129_068), (LeNet(7), 61_451)],
-    ids=["LeNet", "DropoutMLP", "TwoConvNet", "LeNet of 7 classes"],
+    [(LeNet(), 61_706), (DropoutMLP(256, 128, 0.5, 0.2), 235_146), (LeNet(7), 61_451)],
+    ids=["LeNet", "DropoutMLP", "LeNet of 7 classes"],
 )
 def test_a_network_has_the_size_of_the_book(model: nn.Module, parameters: int) -> None:
     assert sum(parameter.numel() for parameter in model.parameters()) == parameters
@@ -28,7 +28,7 @@ def test_a_network_has_the_size_of_the_book(model: nn.Module, parameters: int) -
 def shapes(model: nn.Module) -> list[str]:
     """Type and output shape of each layer, for one image."""
     x, found = torch.rand(1, 1, 28, 28), []
-    for layer in model.net.children():  # type: ignore[union-attr]  # all three hold a Sequential of that name
+    for layer in model.net.children():  # type: ignore[union-attr]  # both have a Sequential of that name
         x = layer(x)
         found.append(f"{type(layer).__name__} {'x'.join(str(length) for length in x.shape[1:])}")
     return found
@@ -51,28 +51,12 @@ def test_dropout_mlp_is_that_of_section_5_6() -> None:
     assert [layer.p for layer in model.modules() if isinstance(layer, nn.Dropout)] == [0.5, 0.25]
 
 
-def test_two_conv_net_is_that_of_section_13_5() -> None:
-    assert shapes(TwoConvNet()) == [
-        *("Conv2d 20x26x26", "ReLU 20x26x26", "AvgPool2d 20x13x13"),
-        *("Conv2d 50x9x9", "ReLU 50x9x9", "AvgPool2d 50x4x4", "Flatten 800"),
-        *("Linear 128", "ReLU 128", "Linear 10"),
-    ]
-
-
 def test_lenet_starts_xavier_uniform() -> None:
     for name, weight in LeNet().named_parameters():
         if name.endswith("weight"):
             fan_out, fan_in = weight.shape[0] * weight[0, 0].numel(), weight[0].numel()
             bound = math.sqrt(6 / (fan_in + fan_out))
             assert 0.9 * bound < weight.abs().max() <= bound
-
-
-def test_two_conv_net_starts_small_and_without_bias() -> None:
-    for name, parameter in TwoConvNet().named_parameters():
-        if name.endswith("bias"):
-            assert not parameter.any()
-        else:
-            assert 0.008 < parameter.std() < 0.012
 
 
 def test_networks_of_one_seed_are_equal_and_of_another_are_not() -> None:
@@ -163,7 +147,7 @@ def test_lenet_learns_the_digits() -> None:
     torch.set_num_threads(1)
     try:
         torch.manual_seed(0)
-        data, model = digits().standardised(), LeNet()
+        data, model = digits().standardized(), LeNet()
         optimizer = torch.optim.Adam(model.parameters(), lr=0.01)  # SGD would need 12 epochs
         generator = torch.Generator().manual_seed(0)
         for _ in range(3):
@@ -171,3 +155,18 @@ def test_lenet_learns_the_digits() -> None:
         assert error_rate(model, data.test_images, data.test_labels) < 0.3
     finally:
         torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize(
+    ("channels", "stride", "shape"), [(3, 1, (2, 3, 8, 8)), (6, 1, (2, 6, 8, 8)), (6, 2, (2, 6, 4, 4))]
+)
+def test_residual_block_has_the_requested_channels_and_size(channels: int, stride: int, shape: tuple[int, ...]) -> None:
+    assert Residual(3, channels, stride)(torch.rand(2, 3, 8, 8)).shape == shape
+
+
+def test_residual_block_without_weights_passes_the_input() -> None:
+    block = Residual(2, 2)
+    for parameter in block.parameters():
+        torch.nn.init.zeros_(parameter)
+    images = torch.randn(2, 2, 4, 4)
+    assert torch.equal(block(images), images.relu())

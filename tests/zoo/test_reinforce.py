@@ -27,5 +27,5 @@ def test_returns_do_not_cross_from_one_episode_to_the_next() -> None:
 
 
 def test_an_episode_with_other_numbers_of_actions_and_rewards_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"^episodes of \[1\] actions brought \[2\] rewards$"):
+    with pytest.raises(ValueError, match=r"^episodes of \[1\] actions have \[2\] rewards$"):
         reinforce_loss([[torch.zeros(())]], [[1.0, 2.0]], gamma=0.9)

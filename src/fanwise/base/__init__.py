@@ -1,1 +1,1 @@
-"""What every layer may use: the tree of errors, clocks, where experiments live. Imports nothing of fanwise."""
+"""Modules that every layer may use. They import nothing else of fanwise."""

@@ -1,160 +1,109 @@
-"""Every error fanwise raises on its own account, in one tree.
+"""The errors that fanwise raises, in one tree. Wrong arguments are TypeError and ValueError instead.
 
-    FanwiseError
-    +-- NotInstalled (ImportError)        an optional library is missing; names the extra to install
-    +-- ClosedError (RuntimeError)        you closed it, or you are in a fork of the process that owns it
-    +-- DeadlineExceeded (TimeoutError)   the time you gave ran out; the other side may go on
-    +-- CancelledError                    the call that you wait for was cancelled
-    +-- WindowFullError (RuntimeError)    a worker has no room for another call, and this thread must not wait for it
-    +-- WireError                         bytes that cannot be trusted: cut, oversized or malformed
-    |   +-- AuthenticationError           the peer did not prove that it holds the key
-    +-- SecretError                       the cluster's shared secret is missing, weak or not secret
-    +-- WorkerLostError (RuntimeError)    a worker process died or is out of reach
-    |   +-- OwnerLostError                the value of a remote reference is gone with its owner
-    +-- JoinError (RuntimeError)          a worker was not let into a group: wrong name, rank or size, or nobody there
-    +-- RemoteError (RuntimeError)        a remote failure whose own type cannot be rebuilt here
-    +-- NotSendableError (TypeError)      an object that cannot travel to a worker; names it
-    +-- LeaseError                        more devices or memory asked for than there are
-    +-- ClusterError (RuntimeError)       no cluster there, not enough of it, or other versions on its nodes
-    +-- RecordError                       not an experiment's record, or one of another version
-    +-- DataFileError                     a file of a data set is missing, cut short, or not what its name says
-    +-- CheckpointError                   a checkpoint cannot be written or read
-    +-- SearchFailedError                 the first trials of a search, or all of them, failed
-    +-- ExperimentExistsError (FileExistsError)   an experiment of this name exists
+Each class of the tree has a section in docs/errors.md, named by its `anchor`. The text of an error ends with the
+command that shows the section, so call sites do not repeat it.
 
-    TrialStopped (BaseException)          not an error: this job was told to end
-    CallCancelled (BaseException)         not an error: nobody waits for the call that runs this function
-    SearchInterrupted (KeyboardInterrupt) Ctrl-C ended a search, cleanly; carries the experiment
-
-Wrong arguments are TypeError and ValueError. A message says what happened with values, where, and what to do
-next; each class of the tree appends the command that shows its section of docs/errors.md: call sites do not repeat it.
-Knows nothing of any other layer.
+`TrialStopped`, `CallCancelled` and `SearchInterrupted` are not errors and not in the tree.
 """
 
+import re
 from typing import ClassVar
 
 
 class FanwiseError(Exception):
-    """Base of all errors fanwise raises on its own account."""
+    """Base class of all errors of fanwise.
+
+    Attributes:
+        anchor: section of docs/errors.md. Subclasses elsewhere inherit it.
+    """
 
     anchor: ClassVar[str] = "fanwise-error"
+
+    def __init_subclass__(cls, **options: object) -> None:
+        super().__init_subclass__(**options)
+        if cls.__module__ == __name__:
+            cls.anchor = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", cls.__name__.removesuffix("Error")).lower()
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
         self.message = message
 
     def __str__(self) -> str:
-        # What a library or a remote process said may end without a full stop.
+        # The message of a library or a remote process may end without a full stop.
         stop = "" if self.message.endswith((".", "!", "?")) else "."
         return f"{self.message}{stop} See: fanwise explain {self.anchor}"
 
 
 class NotInstalled(FanwiseError, ImportError):
-    """An optional library is not installed; the message names the extra that brings it."""
-
-    anchor = "not-installed"
+    """An optional library is not installed. The message names the extra to install."""
 
 
 class ClosedError(FanwiseError, RuntimeError):
-    """What was used is closed, or belongs to the process this one was forked from."""
-
-    anchor = "closed"
+    """The object is closed, or belongs to the process from which this one was forked."""
 
 
 class DeadlineExceeded(FanwiseError, TimeoutError, RuntimeError):
-    """The time that the caller gave ran out. The other side may still be at work."""
-
-    anchor = "deadline-exceeded"
+    """The timeout of the caller expired. The operation may still be running on the other side."""
 
 
 class CancelledError(FanwiseError):
-    """The call that you wait for was cancelled. Its function may still run; nobody hears what it returns."""
-
-    anchor = "cancelled"
+    """The awaited call was canceled. Its function may still run, and its result is dropped."""
 
 
 class WindowFullError(FanwiseError, RuntimeError):
-    """A call was not sent: its worker has no room for it yet, and the calling thread must not wait until it has."""
-
-    anchor = "window-full"
+    """A call was not sent, because the window of its worker is full and the calling thread must not block."""
 
 
 class WireError(FanwiseError):
-    """Bytes that cannot be trusted: cut short, oversized, or not of our format."""
-
-    anchor = "wire"
+    """Received bytes are truncated, oversized or malformed."""
 
 
 class AuthenticationError(WireError):
-    """The peer did not prove that it holds the key. Nothing it sent was unpickled."""
-
-    anchor = "authentication"
+    """The peer did not prove that it knows the secret. None of its data was unpickled."""
 
 
 class SecretError(FanwiseError):
-    """The shared secret of the cluster is missing, too weak, or can be read by others."""
-
-    anchor = "secret"
+    """The shared secret of the hosts is missing, too weak, or readable by other users."""
 
 
 class WorkerLostError(FanwiseError, RuntimeError):
-    """A worker process died, or can no longer be reached."""
-
-    anchor = "worker-lost"
+    """A worker process died or became unreachable."""
 
 
 class OwnerLostError(WorkerLostError):
-    """The worker that owned the value of a remote reference died or left, or the value is not there any more."""
-
-    anchor = "owner-lost"
+    """The owner of a remote reference died or left, or no longer has the value."""
 
 
 class JoinError(FanwiseError, RuntimeError):
-    """A worker was not let into a group. The message says what does not fit, or who is missing."""
-
-    anchor = "join"
+    """A worker could not join a group: wrong name, rank or size, or the group is not complete."""
 
 
 class RemoteError(FanwiseError, RuntimeError):
-    """A remote failure whose own type could not be rebuilt here; the text holds its type, message and traceback."""
-
-    anchor = "remote"
+    """A remote error of a type that cannot be rebuilt here. The text has its type, message and traceback."""
 
 
 class NotSendableError(FanwiseError, TypeError):
-    """An object that cannot be sent to a worker. The message names it and the way to it."""
-
-    anchor = "not-sendable"
+    """An object cannot be sent to a worker. The message has its type and its place in the arguments."""
 
 
 class LeaseError(FanwiseError):
-    """More CPUs, GPUs or memory asked for than the pool, or the caller's own lease, will ever have."""
-
-    anchor = "lease"
+    """A job requests more CPUs, GPUs or memory than the pool, or the lease of the caller, has in total."""
 
 
 class ClusterError(FanwiseError, RuntimeError):
-    """A pool cannot use its cluster: it is not there, has too little of what was asked for, or other versions."""
-
-    anchor = "cluster"
+    """The cluster is unreachable, too small, or has other versions of Python or fanwise."""
 
 
 class RecordError(FanwiseError):
-    """A folder or file that is not the record of an experiment, or was written by another version."""
-
-    anchor = "record"
+    """A folder or file is not the record of an experiment, or was written by another version."""
 
 
 class DataFileError(FanwiseError):
-    """A file of a data set is missing, cut short, or not what its name says. It was not used."""
-
-    anchor = "data-file"
+    """A file of a data set is missing, truncated or invalid. It was not used."""
 
 
 class CheckpointError(FanwiseError):
-    """A trial's checkpoint cannot be written, or is not there, or not whole."""
-
-    anchor = "checkpoint"
+    """A checkpoint cannot be written, is missing, or is incomplete."""
 
 
 class SearchFailedError(FanwiseError):
@@ -164,8 +113,6 @@ class SearchFailedError(FanwiseError):
         reason: why the search failed, without advice.
         kind: "equal-failures", "all-failed", "scheduler" or "searcher".
     """
-
-    anchor = "search-failed"
 
     def __init__(self, message: str, *, reason: str = "", kind: str = "") -> None:
         super().__init__(message)
@@ -181,8 +128,6 @@ class ExperimentExistsError(FanwiseError, FileExistsError):
         name: its name.
     """
 
-    anchor = "experiment-exists"
-
     def __init__(self, path: object) -> None:
         self.path = str(path)
         self.name = self.path.rpartition("/")[2]
@@ -193,10 +138,10 @@ class ExperimentExistsError(FanwiseError, FileExistsError):
 
 
 class SearchInterrupted(KeyboardInterrupt):
-    """Ctrl-C ended a search: its trials were stopped, and all that was reported is kept.
+    """Ctrl-C ended a search. Its trials were stopped, and all reports are kept.
 
     Attributes:
-        experiment: what was found until then; `Tuner.resume(experiment.name).run()` goes on.
+        experiment: the results so far. `Tuner.resume(experiment.name).run()` continues the search.
     """
 
     def __init__(self, message: str, experiment: object) -> None:
@@ -205,16 +150,15 @@ class SearchInterrupted(KeyboardInterrupt):
 
 
 class TrialStopped(BaseException):
-    """This job was told to end.
+    """The job is stopped: raised by `report()`, or anywhere in the job by SIGTERM.
 
-    Raised inside `report()`, or by SIGTERM anywhere else in the job. A BaseException, so that
-    `except Exception` in an objective does not swallow it. Clean up and let it pass.
+    Derives from BaseException so that `except Exception` in an objective does not swallow it. Clean up and re-raise.
     """
 
 
 class CallCancelled(BaseException):
-    """Nobody waits any more for the call that runs this function.
+    """The call that runs this function was canceled. Raised once, by the next blocking operation of fanwise in it.
 
-    Raised once, in the function, by its next wait through fanwise. A BaseException, so that `except Exception` does not
-    swallow it. Clean up, which may wait and call, and let it pass.
+    Derives from BaseException so that `except Exception` does not swallow it. Clean up and re-raise. The cleanup may
+    block and call.
     """

@@ -1,8 +1,4 @@
-"""Where experiments live: `$FANWISE_HOME`, else `~/fanwise`, with one folder for each.
-
-Knows the folder and what makes one of its folders an experiment; what is in a record is the business of `tune`. Loads
-next to nothing, so that a shell can complete names with it.
-"""
+"""The folder of the experiments: `$FANWISE_HOME`, or `~/fanwise`. Imports little, for shell completion."""
 
 import os
 from pathlib import Path
@@ -11,10 +7,10 @@ RECORD_NAME = "events.jsonl"
 
 
 def experiments_folder() -> Path:
-    """The folder that holds all experiments: `$FANWISE_HOME`, else `~/fanwise`. It need not exist yet.
+    """Return the folder that contains all experiments. It need not exist.
 
     Raises:
-        ValueError: it is set to a URL.
+        ValueError: FANWISE_HOME is a URL.
     """
     home = os.environ.get("FANWISE_HOME") or "~/fanwise"
     if "://" in home:
@@ -26,7 +22,7 @@ def experiments_folder() -> Path:
 
 
 def list_experiments() -> list[str]:
-    """Names of all experiments in `experiments_folder()`, sorted; folders without a record are none."""
+    """Return the sorted names of the folders in `experiments_folder()` that have a record."""
     try:
         with os.scandir(experiments_folder()) as entries:
             names = [entry.name for entry in entries if os.path.isfile(os.path.join(entry.path, RECORD_NAME))]

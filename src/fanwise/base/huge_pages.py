@@ -1,12 +1,8 @@
-"""Files in memory, mapped so that they can lie on pages of 2 MiB, and the system call that puts them there.
+"""Mapped files on pages of 2 MiB, by madvise(MADV_COLLAPSE) of Linux 6.1.
 
-Linux gives memory that processes share on pages of 4 KiB, unless the administrator has asked for more. The first touch
-of each costs a fault, which is most of what fresh memory costs, and copying through them is slower later. A program
-may ask for a range to be gathered into pages of 2 MiB whatever the setting is (MADV_COLLAPSE, Linux 6.1). That of a
-range which nobody has touched makes it, zeroed, and whoever maps the file at an address that suits has those pages as
-well. Measured here, 48 MB: 65 to 80 ms by faults and 9 to 14 gathered; for the second process 30 ms and 0.05.
-
-Where the kernel does not know it nothing is gathered, and all works on small pages.
+Linux gives shared memory in pages of 4 KiB by default. The first access to each page is a fault, which is most of the
+cost of new memory, and copies through small pages are slower. For 48 MB: 65 to 80 ms with faults, 9 to 14 ms with
+MADV_COLLAPSE, and 0.05 instead of 30 ms for a second process. Older kernels use small pages.
 """
 
 import ctypes
@@ -27,57 +23,55 @@ if sys.platform != "win32":
 
 
 def advise(address: int, size_bytes: int, advice: int) -> int:
-    """madvise(2): 0 or the error's number. Not by `mmap.madvise`, which holds the GIL: this may take long."""
+    """Call madvise(2), and return 0 or the errno. Unlike `mmap.madvise`, releases the GIL: a call may take long."""
     return 0 if _libc.madvise(address, size_bytes, advice) == 0 else ctypes.get_errno()
 
 
 def collapse(address: int, size_bytes: int) -> bool:
-    """Gather whole huge pages of this process's memory. False: the system did not, or not all."""
+    """Move memory of this process to huge pages. Return False if the kernel did not, or did only a part."""
     return advise(address, size_bytes, _COLLAPSE) == 0
 
 
 class FileMap:
-    """A range of a file, mapped as long as this object or something made from its `view` is in use.
+    """A mapped range of a file. The mapping lives as long as this object, or an object made from its `view`.
 
     Attributes:
-        view: its bytes, which can be written. size_bytes: how many.
-        address: where they begin in this process: at a multiple of 2 MiB, if they are that many.
+        view: the bytes, writable.
+        size_bytes: number of bytes.
+        address: of the first byte in this process. A multiple of 2 MiB if the range is at least as large.
     """
 
     def __init__(self, fd: int, size_bytes: int, offset: int = 0, *, private: bool = False) -> None:
-        """Raises OSError when it cannot be mapped. `private`: what is written stays in this process."""
+        """Raise OSError if mmap(2) fails. `private`: other processes do not see writes."""
         self.size_bytes = size_bytes
         spare = HUGE_PAGE_BYTES if size_bytes >= HUGE_PAGE_BYTES else 0
-        # Room for it, which Python takes back when nobody uses it any more, and then the file in its place.
+        # An anonymous mapping owns the address range, and Python frees it. The file is mapped over it.
         room = mmap.mmap(-1, size_bytes + spare, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         begin = ctypes.addressof(ctypes.c_char.from_buffer(room))
         skipped = -begin % HUGE_PAGE_BYTES if spare else 0
         self.address = begin + skipped
         flags = (mmap.MAP_PRIVATE if private else mmap.MAP_SHARED) | _MAP_FIXED
-        found = _libc.mmap(self.address, size_bytes, mmap.PROT_READ | mmap.PROT_WRITE, flags, fd, offset)
-        if found == _MAP_FAILED:
+        result = _libc.mmap(self.address, size_bytes, mmap.PROT_READ | mmap.PROT_WRITE, flags, fd, offset)
+        if result == _MAP_FAILED:
             code = ctypes.get_errno()
             raise OSError(code, f"{size_bytes} bytes of a file could not be mapped: {errno.errorcode.get(code, code)}")
         self.view = memoryview(room)[skipped : skipped + size_bytes]
 
     def advise(self, offset: int, size_bytes: int, advice: int) -> int:
-        """madvise(2) for a part: 0 or the error's number."""
+        """Call madvise(2) for a part, and return 0 or the errno."""
         return advise(self.address + offset, size_bytes, advice)
 
     def populate(self, offset: int, size_bytes: int) -> bool:
-        """Get pages for a part, small ones if there are none yet: one call is quicker than faults. False: no memory."""
-        # A kernel before 5.14 does not know this; there they come one by one.
+        """Allocate pages for a part in one call, which is faster than faults. Return False if memory is exhausted."""
+        # Kernels before 5.14 return EINVAL, and allocate the pages on access.
         return self.advise(offset, size_bytes, _POPULATE_WRITE) in (0, errno.EINVAL)
 
     def collapse_pages(self, offset: int, size_bytes: int) -> None:
-        """Have huge pages for a part and for what lies on the same ones, where the system can.
-
-        What is there stays as it is, also while others read and write it.
-        """
+        """Move a part, rounded to whole pages, to huge pages if the kernel can. Safe while in use."""
         first = offset // HUGE_PAGE_BYTES * HUGE_PAGE_BYTES
         last = min(-(-(offset + size_bytes) // HUGE_PAGE_BYTES) * HUGE_PAGE_BYTES, self.size_bytes)
         for page in range(first, last - HUGE_PAGE_BYTES + 1, HUGE_PAGE_BYTES):
-            # It gathers nothing where nothing is.
+            # MADV_COLLAPSE needs at least one allocated page.
             if self.advise(page, mmap.PAGESIZE, _POPULATE_READ) != 0 or not collapse(
                 self.address + page, HUGE_PAGE_BYTES
             ):

@@ -16,6 +16,8 @@ from typing import Any
 
 _LAZY_IMPORT = re.compile(r"^    from (\.+\w\S*) import (\w+) as \2$", re.MULTILINE)
 
+_LAZY_SUBMODULE = re.compile(r"^    from \. import (\w+) as \1$", re.MULTILINE)
+
 
 def lazy_modules(file: str) -> dict[str, str]:
     """Return the relative module of each name that a package's file imports for type checkers only."""
@@ -33,11 +35,14 @@ def lazy_names(
         check: called before a name is loaded, for example to check that a library is installed.
     """
     modules = lazy_modules(file)
+    submodules = _LAZY_SUBMODULE.findall(Path(file).read_text(encoding="utf-8"))
     namespace = vars(sys.modules[package])
     own = {name for name, value in namespace.items() if not isinstance(value, ModuleType) and not name.startswith("_")}
-    names = sorted(modules.keys() | own - {"TYPE_CHECKING", "lazy_names"})
+    names = sorted({*modules, *submodules} | own - {"TYPE_CHECKING", "lazy_names"})
 
     def load(name: str) -> Any:  # Any: of any type
+        if name in submodules:
+            return import_module(f".{name}", package)
         if name not in modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}; it has {', '.join(names)}")
         check()

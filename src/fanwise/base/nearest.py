@@ -1,8 +1,4 @@
-"""Unknown names: messages that say the nearest known one.
-
-Settings of pools, tuners and schedulers, hyperparameters of a space and reported metrics are all names that people
-misspell. Knows only text; used by every layer that looks a name up.
-"""
+"""Messages about unknown names, with the closest known name."""
 
 import difflib
 import functools
@@ -14,11 +10,11 @@ P = ParamSpec("P")
 R = TypeVar("R")
 Self = TypeVar("Self")
 
-_LEAST_PART = 3  # shorter names are part of too many others
+_LEAST_PART = 3  # shorter names are contained in too many others
 
 
 def nearest(name: object, known: Iterable[str]) -> str | None:
-    """The known name that looks most like `name`, is a part of it, or of which it is a part; None if there is none.
+    """Return the known name that is most similar to `name`, contains it or is contained in it, or None.
 
     >>> nearest("metrics", ["metric", "mode"]), nearest("seed", ["random_seed"]), nearest("x", ["mode"])
     ('metric', 'random_seed', None)
@@ -26,14 +22,14 @@ def nearest(name: object, known: Iterable[str]) -> str | None:
     'seed'
     """
     names, text = list(known), str(name)
-    whole = [other for other in names if len(text) >= _LEAST_PART and text in other]
-    parts = [other for other in names if len(other) >= _LEAST_PART and other in text]
+    whole = [candidate for candidate in names if len(text) >= _LEAST_PART and text in candidate]
+    parts = [candidate for candidate in names if len(candidate) >= _LEAST_PART and candidate in text]
     near = difflib.get_close_matches(text, names, n=1) or whole or sorted(parts, key=len, reverse=True)
     return near[0] if near else None
 
 
 def did_you_mean(name: object, known: Iterable[str]) -> str:
-    """The end of a message about an unknown name: the nearest known one, or all of them.
+    """Return the end of a message about an unknown name: the closest known name, or all names.
 
     >>> did_you_mean("metrics", ["metric", "mode"])
     "; did you mean 'metric'?"
@@ -47,8 +43,8 @@ def did_you_mean(name: object, known: Iterable[str]) -> str:
     return f"; known: {', '.join(map(repr, names)) or 'none'}"
 
 
-def must_be_one_of(what: str, got: object, known: Iterable[str], *, also: str = "") -> str:
-    """The message about a name that is none of those that are known; `also`: one more, that stands for many.
+def must_be_one_of(name: str, got: object, known: Iterable[str], *, also: str = "") -> str:
+    """Return a message about a name that is not in `known`. `also`: a further entry of the list, such as a pattern.
 
     >>> must_be_one_of("mode", "mim", ["min", "max"])
     "mode must be one of min, max, got 'mim'; did you mean 'min'?"
@@ -56,13 +52,13 @@ def must_be_one_of(what: str, got: object, known: Iterable[str], *, also: str = 
     names = list(known)
     near = nearest(got, names)
     hint = f"; did you mean {near!r}?" if near is not None else ""
-    return f"{what} must be one of {', '.join([*names, also] if also else names)}, got {got!r}{hint}"
+    return f"{name} must be one of {', '.join([*names, also] if also else names)}, got {got!r}{hint}"
 
 
 def names_nearest_option(method: Callable[Concatenate[Self, P], R]) -> Callable[Concatenate[Self, P], R]:
-    """Decorates a method such as `__init__`: an unknown keyword is a TypeError which names the nearest known one.
+    """Decorate a method: an unknown keyword raises a TypeError that suggests the closest one.
 
-    Without it Python complains first of the required option that is then missing.
+    Python itself would first complain about the missing required option.
 
     >>> class Scheduler:
     ...     @names_nearest_option
@@ -82,7 +78,7 @@ def names_nearest_option(method: Callable[Concatenate[Self, P], R]) -> Callable[
     @functools.wraps(method)
     def checked(self: Self, /, *args: P.args, **options: P.kwargs) -> R:
         for name in options:
-            if name not in known:  # a subclass may pass the rest of its options on
+            if name not in known:  # a subclass may pass on other options
                 names = known if suffix else [*inspect.signature(type(self)).parameters]
                 raise TypeError(f"{type(self).__name__}{suffix} has no option {name!r}{did_you_mean(name, names)}")
         return method(self, *args, **options)

@@ -1,4 +1,4 @@
-"""Output for programs: JSON that any reader takes. What has no JSON form - NaN, infinities - is null."""
+"""JSON for programs. NaN and infinities, which JSON does not have, are written as null."""
 
 import json
 import math
@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 
 def json_text(value: object) -> str:
-    """The value as indented JSON, ASCII only, so that nothing of it drives a terminal."""
+    """Return indented JSON in ASCII, without control characters for a terminal."""
     return json.dumps(_finite(value), indent=2, allow_nan=False)
 
 
 def json_bytes(value: object) -> bytes:
-    """The same without spaces, for a page that asks again and again."""
+    """Return compact JSON."""
     return json.dumps(_finite(value), separators=(",", ":"), allow_nan=False).encode()
 
 

@@ -1,15 +1,13 @@
-"""Text of others, made fit to be shown: nothing of it can drive a terminal.
+"""Escaping of untrusted text for terminals, figures and messages.
 
-What a job prints, what an exception quotes and what stands in a record may come from anybody. Control characters in it
-could move the cursor, change colours, set the window's title or hide text; so could marks that change the direction of
-writing. They are shown as escapes instead. The one implementation, for messages, tables, pictures and the command line.
+The output of a job, the text of an exception and the contents of a record may come from someone else. Control
+characters could move the cursor, change colors, set the title of the window or hide text, and so could marks for the
+direction of writing. They are shown as escape sequences.
 """
 
 
 def printable(text: str) -> str:
-    r"""The text with everything but letters, signs, spaces, tabs and line ends written as an escape.
-
-    Applied twice it changes nothing more.
+    r"""Return the text with unprintable characters escaped, except tabs and line ends. Idempotent.
 
     >>> printable("\x1b[31mred\x07")
     '\\x1b[31mred\\x07'
@@ -20,7 +18,7 @@ def printable(text: str) -> str:
 
 
 def printable_line(text: str) -> str:
-    r"""As `printable`, but in one line: line ends and tabs are escapes, too.
+    r"""Return the text in one line: like `printable`, with tabs and line ends escaped.
 
     >>> printable_line("two\nlines")
     'two\\nlines'
@@ -31,7 +29,7 @@ def printable_line(text: str) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """A number with its noun.
+    """Return a number with its noun.
 
     >>> counted(1, "CPU"), counted(0, "GPU"), counted(1200, "trial")
     ('1 CPU', 'no GPUs', '1,200 trials')

@@ -1,11 +1,4 @@
-"""Places that are URLs: s3://bucket/folder, gs://, memory:// and whatever else fsspec knows.
-
-    is_url(place)            else it is a path of this machine's file systems
-    check_url(url, name=)    fsspec knows such places, and what it needs for them is installed
-    filesystem_of(url)       the file system, and the path in it
-
-Loads fsspec when it is first asked for a file system, and next to nothing before.
-"""
+"""URLs of fsspec, such as s3://bucket/folder. fsspec is imported on first use."""
 
 from typing import Any
 
@@ -14,7 +7,7 @@ from .nearest import nearest
 
 
 def is_url(place: object) -> bool:
-    """Whether this is the text of a URL, and not a path.
+    """Return True for a URL, and False for a path.
 
     >>> is_url("s3://bucket/run.pt"), is_url("/tmp/run.pt")
     (True, False)
@@ -23,7 +16,7 @@ def is_url(place: object) -> bool:
 
 
 def scheme_of(url: str) -> str:
-    """What a URL begins with.
+    """Return the scheme of a URL.
 
     >>> scheme_of("s3://bucket/run.pt")
     's3'
@@ -32,7 +25,7 @@ def scheme_of(url: str) -> str:
 
 
 def check_url(url: str, *, name: str) -> None:
-    """Raises ValueError or NotInstalled where fsspec cannot go there; `name` is the argument that the URL was."""
+    """Raise ValueError or NotInstalled if fsspec cannot open the URL. `name`: of the argument, for the message."""
     try:
         import fsspec
     except ImportError as error:
@@ -45,11 +38,11 @@ def check_url(url: str, *, name: str) -> None:
         hint = f"; did you mean {near!r}?" if near else ""
         raise ValueError(f"{name}={url!r}: fsspec knows no {scheme}://{hint}") from error
     except ImportError as error:
-        raise NotInstalled(f"{name}={url!r} needs a library that is not there: {error}.") from error
+        raise NotInstalled(f"{name}={url!r} needs a library that is not installed: {error}.") from error
 
 
-def filesystem_of(url: str, *, of_its_own: bool = False) -> tuple[Any, str]:  # Any: fsspec has no types
-    """The file system, and the path in it. `of_its_own`: shared with nobody, so that it may have a transaction."""
+def filesystem_of(url: str, *, of_its_own: bool = False) -> tuple[Any, str]:
+    """Return the file system and the path in it. `of_its_own`: not cached, so that a transaction is possible."""
     import fsspec
 
     filesystem, path = fsspec.core.url_to_fs(url, skip_instance_cache=of_its_own)

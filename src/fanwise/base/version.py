@@ -1,3 +1,3 @@
-"""The version of this library, for records and `fanwise.__version__`; the same as in pyproject.toml (a test looks)."""
+"""The version of fanwise. A test compares it with pyproject.toml."""
 
 VERSION = "0.3.0"

@@ -6,14 +6,14 @@ anywhere on the command line, shows the traceback instead. After Ctrl-C the stat
 
 import os
 import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ..base.nearest import nearest
 from ..base.text import printable
-from .tune_app import STATUS, AsJson, tune
+from .tune_app import STATUS, AsJson, Ray, print_lines, tune
 from .usage import UsageError
 
 app = typer.Typer(
@@ -28,6 +28,13 @@ app.add_typer(tune, name="tune")
 _COMPLETING = "_FANWISE_COMPLETE"  # set by a shell that requests completions
 
 Seconds = Annotated[float, typer.Option(metavar="SECONDS", help="Duration of the search.", min=1.0)]
+
+
+class DemoData(StrEnum):
+    """Values of `--data`."""
+
+    DIGITS = "digits"
+    FASHION_MNIST = "fashion-mnist"
 
 
 def _show_version(wanted: bool) -> None:
@@ -55,15 +62,10 @@ def demo(
     seconds: Seconds = 60.0,
     workers: Annotated[int, typer.Option(metavar="N", help="Trials at a time.", min=1)] = 2,
     data: Annotated[
-        str, typer.Option(metavar="DATA", help="digits (no download) or fashion-mnist (30 MB download).")
-    ] = "digits",
+        DemoData, typer.Option(help="digits (no download) or fashion-mnist (30 MB download).")
+    ] = DemoData.DIGITS,
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder for the figures.")] = Path("fanwise-demo"),
-    ray: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ADDRESS", help="Run the trials on a Ray cluster: auto, or an address like 10.0.0.1:6379."
-        ),
-    ] = None,
+    ray: Ray = None,
 ) -> None:
     """Search LeNet's learning rate and batch size on real images.
 
@@ -76,7 +78,7 @@ def demo(
     """
     from .demo import run_demo
 
-    run_demo(seconds=seconds, workers=workers, data=data, out=out, ray=ray)
+    run_demo(seconds=seconds, workers=workers, data=data.value, out=out, ray=ray)
 
 
 @app.command(epilog=STATUS)
@@ -122,11 +124,7 @@ def devices(json: AsJson = False) -> None:
     """
     from .devices import device_lines, devices_json
 
-    if json:
-        typer.echo(devices_json())
-        return
-    for line in device_lines():
-        typer.echo(line)
+    print_lines([devices_json()] if json else device_lines())
 
 
 @app.command(epilog="Exit status: 0 if no problem was found, 1 otherwise, 2 for wrong usage.")
@@ -180,9 +178,8 @@ def explain(
 
     if topic is not None:
         show(explained(topic))
-        return
-    for line in topic_lines():
-        typer.echo(line)
+    else:
+        print_lines(topic_lines())
 
 
 @app.command(epilog=STATUS)
@@ -230,8 +227,7 @@ def _paragraph(error: Exception) -> str:
 
     format_message = getattr(error, "format_message", None)  # exists for usage errors only
     if format_message is not None:
-        message = _unknown_option(error) or format_message()
-        return printable(f"error: {message}\nRun the command with --help to see its options.")
+        return printable(f"error: {format_message()}\nRun the command with --help to see its options.")
     text = printable(f"error: {_describe_os_error(error) or error}")
     if isinstance(error, FanwiseError | ValueError | TypeError | OSError):
         return text
@@ -246,10 +242,3 @@ def _describe_os_error(error: Exception) -> str | None:
     if isinstance(error, PermissionError):
         text += " Set FANWISE_HOME to use another folder for experiments."
     return text
-
-
-def _unknown_option(error: Exception) -> str | None:
-    """Return a message with the closest option, in the same form as for unknown commands."""
-    option = getattr(error, "option_name", None)
-    near = nearest(option, getattr(error, "possibilities", None) or ()) if option else None
-    return f"No such option {option!r}. Did you mean {near!r}?" if near else None

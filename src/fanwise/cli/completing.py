@@ -31,17 +31,5 @@ def schedulers(incomplete: str) -> list[str]:
     return _matches(SCHEDULERS, incomplete)
 
 
-def modes(incomplete: str) -> list[str]:
-    """Return completions of `--mode`."""
-    return _matches(("min", "max"), incomplete)
-
-
-def formats(incomplete: str) -> list[str]:
-    """Return completions of `--format`."""
-    from ..plot.canvas import FORMATS
-
-    return _matches(FORMATS, incomplete)
-
-
 def _matches(names: Iterable[str], incomplete: str) -> list[str]:
     return [name for name in names if name.startswith(incomplete)]

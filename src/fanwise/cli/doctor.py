@@ -90,18 +90,17 @@ def findings() -> Iterator[Finding]:
     yield check_home()
     yield sockets()
     yield secret(os.environ)
-    yield from ray(_version("ray"), os.environ)
+    yield ray(_version("ray"), os.environ)
     yield extras(_version)
     yield workers()
 
 
 def python(version: tuple[int, int] = sys.version_info[:2], implementation: str = sys.implementation.name) -> Finding:
-    """Check the interpreter."""
     shown = f"{platform.python_version()}, {sys.executable}"
     if version < _OLDEST or implementation != "cpython":
-        return Finding("Python", "wrong", shown, f"use CPython {_dotted(_OLDEST)} to {_dotted(_NEWEST)}")
+        return Finding("Python", "wrong", shown, "use CPython {}.{} to {}.{}".format(*_OLDEST, *_NEWEST))
     if version > _NEWEST:
-        return Finding("Python", "note", shown, f"fanwise is tested with {_dotted(_OLDEST)} to {_dotted(_NEWEST)}")
+        return Finding("Python", "note", shown, "fanwise is tested with {}.{} to {}.{}".format(*_OLDEST, *_NEWEST))
     return Finding("Python", "ok", shown)
 
 
@@ -134,7 +133,6 @@ def torch_info(program: str = _TORCH_PROGRAM, within_s: float = _TORCH_TIMEOUT_S
 
 
 def check_torch(info: Mapping[str, Any] | str | None) -> Finding:
-    """Check torch, which training and rpc need."""
     if info is None:
         return Finding("torch", "note", "not installed; training and rpc need it", "pip install 'fanwise[torch]'")
     if isinstance(info, str):
@@ -144,6 +142,7 @@ def check_torch(info: Mapping[str, Any] | str | None) -> Finding:
 
 def check_gpus(info: Mapping[str, Any] | str | None, names: list[str]) -> Iterator[Finding]:
     """Check whether torch can use the GPUs, and NCCL. `names`: of the GPUs that the driver reports."""
+    install = "install torch with CUDA: https://pytorch.org/get-started"
     if not names:
         yield Finding("GPUs", "ok", "none; trials and ranks run on CPUs")
         return
@@ -152,31 +151,17 @@ def check_gpus(info: Mapping[str, Any] | str | None, names: list[str]) -> Iterat
         yield Finding("GPUs", "ok", shown)
         return
     if not info["cuda"]:
-        yield Finding(
-            "GPUs",
-            "wrong",
-            f"{shown}; torch was built without CUDA and cannot use them",
-            "install torch with CUDA: https://pytorch.org/get-started",
-        )
+        yield Finding("GPUs", "wrong", f"{shown}; torch was built without CUDA and cannot use them", install)
     elif info["gpus"] < len(names):
-        why = f" ({info['why']})" if info["why"] else ""
-        yield Finding(
-            "GPUs",
-            "wrong",
-            f"{shown}; torch sees {info['gpus']}{why}",
-            "the driver may be too old for the CUDA version of torch: compare with nvidia-smi",
-        )
+        shown += f"; torch sees {info['gpus']}" + (f" ({info['why']})" if info["why"] else "")
+        advice = "the driver may be too old for the CUDA version of torch: compare with nvidia-smi"
+        yield Finding("GPUs", "wrong", shown, advice)
     else:
         yield Finding("GPUs", "ok", shown)
     if info["nccl"] is not None:
         yield Finding("NCCL", "ok", info["nccl"])
     elif len(names) > 1:
-        yield Finding(
-            "NCCL",
-            "wrong",
-            "torch has no NCCL; training on several GPUs with reduce='fast' needs it",
-            "install torch with CUDA: https://pytorch.org/get-started",
-        )
+        yield Finding("NCCL", "wrong", "torch has no NCCL, which training on several GPUs needs", install)
 
 
 def check_mps(gpus: Sequence[Gpu]) -> Iterator[Finding]:
@@ -194,18 +179,13 @@ def shared_memory(free_bytes: int | None) -> Finding:
     try:
         os.close(os.memfd_create("fanwise-doctor", os.MFD_CLOEXEC))
     except OSError as error:
-        return Finding(
-            "shared memory", "wrong", f"cannot be created: {error.strerror}", "allow memfd_create in the sandbox"
-        )
+        problem = f"cannot be created: {error.strerror}"
+        return Finding("shared memory", "wrong", problem, "allow memfd_create in the sandbox")
+    size = "there is no /dev/shm" if free_bytes is None else f"/dev/shm has {free_bytes / _GIB:.1f} GiB free"
     if free_bytes is None or free_bytes < _MIN_SHM_BYTES:
-        size = "there is no /dev/shm" if free_bytes is None else f"/dev/shm has {free_bytes / (1 << 20):.0f} MiB free"
-        return Finding(
-            "shared memory",
-            "note",
-            f"{size}; torch's DataLoader workers use it, and fanwise does not",
-            "in a container: docker run --shm-size=8g",
-        )
-    return Finding("shared memory", "ok", f"/dev/shm has {free_bytes / _GIB:.1f} GiB free")
+        size += "; workers of torch's DataLoader need it"
+        return Finding("shared memory", "note", size, "in a container: docker run --shm-size=8g")
+    return Finding("shared memory", "ok", size)
 
 
 def open_files(soft: int, hard: int) -> Finding:
@@ -219,7 +199,6 @@ def open_files(soft: int, hard: int) -> Finding:
 
 
 def check_home() -> Finding:
-    """Check the folder of the experiments."""
     try:
         return home(experiments_folder())
     except ValueError as error:  # a URL
@@ -255,7 +234,6 @@ def home(folder: Path) -> Finding:
 
 
 def sockets() -> Finding:
-    """Check the folder for sockets."""
     try:
         return Finding("sockets", "ok", str(runtime_folder()))
     except (FanwiseError, OSError) as error:
@@ -274,16 +252,12 @@ def secret(environ: Mapping[str, str]) -> Finding:
     return Finding("secret", "ok", "set, for several hosts")
 
 
-def ray(version: str | None, environ: Mapping[str, str]) -> Iterator[Finding]:
-    """Check Ray, which clusters need."""
+def ray(version: str | None, environ: Mapping[str, str]) -> Finding:
     if version is None:
-        yield Finding("Ray", "ok", "not installed; only clusters need it (pip install 'fanwise[ray]')")
-        return
+        return Finding("Ray", "ok", "not installed; only clusters need it (pip install 'fanwise[ray]')")
     address = environ.get("RAY_ADDRESS")
-    if address:
-        yield Finding("Ray", "ok", f"{version}, RAY_ADDRESS is {address}; to try it: fanwise demo --ray {address}")
-    else:
-        yield Finding("Ray", "ok", f"{version}; to try the cluster of this machine: fanwise demo --ray auto")
+    shown = f"{version}, RAY_ADDRESS is {address}" if address else version
+    return Finding("Ray", "ok", f"{shown}; to try it: fanwise demo --ray {address or 'auto'}")
 
 
 def extras(version_of: Callable[[str], str | None]) -> Finding:
@@ -301,7 +275,6 @@ def extras(version_of: Callable[[str], str | None]) -> Finding:
 
 
 def workers() -> Finding:
-    """Run a job in a worker."""
     began_s = time.monotonic()
     try:
         with Pool(cpus=1) as pool:
@@ -342,7 +315,3 @@ def _free(path: str | Path) -> int | None:
     except OSError:
         return None
     return status.f_bavail * status.f_frsize
-
-
-def _dotted(version: tuple[int, int]) -> str:
-    return ".".join(map(str, version))

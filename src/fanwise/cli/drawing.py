@@ -8,11 +8,9 @@ import typer
 
 from ..base.errors import NotInstalled
 from ..plot import SearchData, incumbent, learning_curves, rungs, save_figure, workers
-from ..plot.canvas import FORMATS
 from ..plot.rung_levels import levels_of
 from ..tune import Experiment, load_experiment
 from .experiments import folder_for_output
-from .usage import UsageError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -27,11 +25,8 @@ def draw(names: Sequence[str | Path], out: Path, kind: str = "png") -> list[Path
         kind: png, svg or pdf.
 
     Raises:
-        UsageError: there is no such kind.
         ValueError: `out` cannot be created or written to.
     """
-    if kind not in FORMATS:
-        raise UsageError(f"--format must be one of {', '.join(FORMATS)}, got {kind!r}")
     experiments = [load_experiment(name) for name in names]
     searches = [experiment.search_data() for experiment in experiments]
     figures = {"incumbent": incumbent(*searches), "workers": workers(*searches)}

@@ -1,10 +1,9 @@
-"""The objective that is named on the command line, in one of three forms.
+"""The objective that is named on the command line, in one of two forms.
 
     train.py:train            a single file, run under a name that cannot be imported; its functions are sent by value
-    package/train.py:train    a file of a package (`__init__.py` beside it): imported as package.train
     package.train:train       a module in the working folder, or an installed one, as with `python -m`
 
-Imported functions keep their module, so relative imports work, and the workers import the module, too. The main block
+Functions of modules keep their module, so relative imports work, and the workers import the module, too. The main block
 of a file is never run. Errors while the file is loaded are raised as ValueError with their line.
 """
 
@@ -70,10 +69,11 @@ def _load(place: str) -> tuple[str, Mapping[str, Any]]:
     """Return the name of the module and its contents."""
     path = Path(place)
     if path.is_file():
-        package = _package_of(path)
-        return _file_of_package(path, package) if package else (_RUN_NAME, _single_file(path))
+        _insert_path(str(path.resolve().parent))  # the file may import other files of its folder
+        with _errors_with_line(place, place):
+            return _RUN_NAME, runpy.run_path(place, run_name=_RUN_NAME)
     find_modules_here()
-    return place, _module(place, place)
+    return place, _module(place)
 
 
 def find_modules_here() -> None:
@@ -81,38 +81,8 @@ def find_modules_here() -> None:
     _insert_path(os.getcwd())
 
 
-def _single_file(path: Path) -> Mapping[str, Any]:
-    _insert_path(str(path.resolve().parent))  # the file may import other files of its folder
-    with _errors_with_line(str(path), str(path)):
-        return runpy.run_path(str(path), run_name=_RUN_NAME)
-
-
-def _package_of(path: Path) -> list[Path]:
-    """Return the folders of the package that contains the file, innermost first. Empty if there is no package."""
-    folders = []
-    for folder in path.resolve().parents:
-        if not (folder / "__init__.py").is_file():
-            break
-        folders.append(folder)
-    return folders
-
-
-def _file_of_package(path: Path, package: list[Path]) -> tuple[str, Mapping[str, Any]]:  # Any: as above
-    _insert_path(str(package[-1].parent))
-    sys.path.append(str(package[0]))  # at the end, so that files of the folder hide no other modules
-    parts = [folder.name for folder in reversed(package)]
-    name = ".".join(parts if path.name == "__init__.py" else [*parts, path.stem])
-    names = _module(name, str(path))
-    if Path(names.get("__file__") or "").resolve() != path.resolve():
-        raise UsageError(
-            f"{path} is {name} by its folders, but that name belongs to {names.get('__file__')!r}. "
-            f"Rename the folder, or move the file out of the package."
-        )
-    return name, names
-
-
-def _module(name: str, shown: str) -> Mapping[str, Any]:  # Any: as above
-    with _errors_with_line(shown):  # imports the parent packages
+def _module(name: str) -> Mapping[str, Any]:  # Any: as above
+    with _errors_with_line(name):  # imports the parent packages
         try:
             spec = importlib.util.find_spec(name)
         except ModuleNotFoundError as error:
@@ -121,10 +91,10 @@ def _module(name: str, shown: str) -> Mapping[str, Any]:  # Any: as above
             spec = None
     if spec is None:
         raise UsageError(
-            f"there is no file and no module {shown!r}{_similar_modules(name)}\n"
+            f"there is no file and no module {name!r}{_similar_modules(name)}\n"
             f"The working folder and the installed packages were searched."
         )
-    with _errors_with_line(shown, spec.origin or ""):
+    with _errors_with_line(name, spec.origin or ""):
         return vars(importlib.import_module(name))
 
 

@@ -25,25 +25,25 @@ from .usage import UsageError
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The options of the command."""
+    """The options of the command, by the names of its parameters."""
 
     objective: str
     space: Path
-    metrics: Sequence[str]
-    modes: Sequence[str]
-    constraints: Sequence[str]
+    metric: Sequence[str]
+    mode: Sequence[str] | None
+    constraint: Sequence[str] | None
     searcher: str | None
     scheduler: str
-    options: Sequence[str]
+    option: Sequence[str] | None
     seconds: float | None
     trials: int | None
     workers: int | None
     devices_per_trial: float | None
-    trial_timeout_s: float | None
+    trial_timeout: float | None
     retries: int
     seed: int | None
     name: str | None
-    asynchronous: bool
+    synchronous: bool
     reuse: bool
     ray: str | None
     json: bool
@@ -61,15 +61,13 @@ def run_search(settings: Settings) -> None:
     """
     split_target(settings.objective)  # errors in the arguments are reported before missing options
     space = read_space(settings.space)
-    for mode in settings.modes:
-        if mode not in ("min", "max"):
-            raise UsageError(f"--mode must be min or max, got {mode!r}")
-    if len(settings.modes) not in (1, len(settings.metrics)):
-        counts = f"{len(settings.modes)} for {len(settings.metrics)}"
+    modes = [str(mode) for mode in settings.mode or ["min"]]
+    if len(modes) not in (1, len(settings.metric)):
+        counts = f"{len(modes)} for {len(settings.metric)}"
         raise UsageError(f"--mode must be given once, or once for each --metric, got {counts}")
     if settings.seconds is None and settings.trials is None:
         raise UsageError("--seconds or --trials is required")
-    for option, seconds in (("--seconds", settings.seconds), ("--trial-timeout", settings.trial_timeout_s)):
+    for option, seconds in (("--seconds", settings.seconds), ("--trial-timeout", settings.trial_timeout)):
         if seconds is not None and not seconds > 0:
             raise UsageError(f"{option} must be above 0, got {seconds:g}")
     devices = settings.devices_per_trial
@@ -100,10 +98,10 @@ def _tuner(
             **scheduling,
             n_workers=settings.workers,
             devices_per_trial=devices if devices is None or devices != int(devices) else int(devices),
-            trial_timeout_s=settings.trial_timeout_s,
+            trial_timeout_s=settings.trial_timeout,
             retries=settings.retries,
             name=settings.name,
-            asynchronous=settings.asynchronous,
+            asynchronous=not settings.synchronous,
             reuse=settings.reuse,
             pool=pool,
             quiet=settings.json,
@@ -129,9 +127,10 @@ def _check_name(name: str) -> None:
 
 def _scheduling(settings: Settings) -> dict[str, Any]:  # Any: arguments of the Tuner
     """Return the scheduler argument of the Tuner, or the arguments with which the Tuner chooses a scheduler."""
-    options = read_settings(settings.options, "--option")
-    metric = settings.metrics if len(settings.metrics) > 1 else settings.metrics[0]
-    mode = settings.modes if len(settings.modes) > 1 else settings.modes[0]
+    options = read_settings(settings.option or [], "--option")
+    metric = settings.metric if len(settings.metric) > 1 else settings.metric[0]
+    modes = [str(mode) for mode in settings.mode or ["min"]]
+    mode = modes if len(modes) > 1 else modes[0]
     if settings.searcher is None and settings.scheduler == "fifo":
         refuse_command_options(options)
         if options:
@@ -139,7 +138,7 @@ def _scheduling(settings: Settings) -> dict[str, Any]:  # Any: arguments of the 
         return {
             "metric": metric,
             "mode": mode,
-            "constraints": settings.constraints,
+            "constraints": settings.constraint or [],
             "random_seed": settings.seed,
         }
     scheduler = scheduler_of(
@@ -148,7 +147,7 @@ def _scheduling(settings: Settings) -> dict[str, Any]:  # Any: arguments of the 
         options,
         metric=metric,
         mode=mode,
-        constraints=settings.constraints,
+        constraints=settings.constraint or [],
         seed=settings.seed,
     )
     return {"scheduler": scheduler}

@@ -1,4 +1,4 @@
-"""The command `fanwise tune show`.
+"""The commands `fanwise tune ls`, `show` and `importance`.
 
 A record may come from someone else, so all its texts are made printable by `base.text`.
 """
@@ -8,20 +8,22 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from ..base.errors import RecordError
+from ..base.home import experiments_folder, list_experiments
 from ..base.plain_json import json_text
 from ..base.text import counted, printable, printable_line
 from ..base.tracebacks import of_the_user
 from ..base.urls import is_url
+from ..plot.importances import correlation_in_words
 from ..pool.output import tail
 from ..tune import Experiment, load_experiment
 from ..tune.display.table import method_line, summary_view, text_of
 from ..tune.record.names import output_files
-from ..tune.record.overview import SearchReader, State, overview_of, read_search
+from ..tune.record.overview import Overview, SearchReader, State, overview_of, read_search
 from ..tune.record.state import SearchState
 from ..tune.record.trials import MAX_ROWS, Attempt, Trial, TrialRow
 from ..tune.runtime.checkpoint_store import checkpoint_root
 from .experiments import best_line, front_lines, shown_config, utilization_of
-from .listing import as_json
 
 _STATES: Mapping[State, str] = {
     "running": "running",
@@ -31,6 +33,67 @@ _STATES: Mapping[State, str] = {
 }
 _MAX_FAILURES, _MAX_REPORTS = 10, 20
 _MAX_OUTPUT_BYTES, _MAX_OUTPUT_LINES = 1 << 16, 200
+
+
+def list_lines() -> Iterator[str]:
+    """Yield a line per experiment, including those that cannot be read."""
+    overviews = list(_overviews())
+    if not overviews:
+        yield f"no experiments in {printable_line(str(experiments_folder()))}; start one with fanwise tune run"
+        return
+    width = max(len(printable_line(name)) for name, _ in overviews)
+    yield f"{'name':<{width}}  state       trials  best"
+    for name, overview in overviews:
+        yield f"{printable_line(name):<{width}}  {_columns_of(overview)}"
+
+
+def list_json() -> str:
+    """Return the experiments as JSON. Those that cannot be read have an `error`."""
+    return json_text([_overview_json(name, overview) for name, overview in _overviews()])
+
+
+def _overview_json(name: str, overview: Overview | RecordError) -> dict[str, object]:
+    if isinstance(overview, RecordError):
+        return {"name": name, "path": str(experiments_folder() / name), "state": "unreadable", "error": str(overview)}
+    best = None
+    if overview.best is not None:
+        best = {"value": overview.best[0], "trial_id": overview.best[1], "feasible": not overview.violated}
+    return {
+        "name": name,
+        "path": str(overview.path),
+        "state": overview.state,
+        "reason": overview.reason,
+        "metric": overview.metric,
+        "mode": overview.mode,
+        "num_trials": overview.num_trials,
+        "num_running": overview.num_running,
+        "num_paused": overview.num_paused,
+        "num_lost": overview.num_lost,
+        **{f"num_{status.lower()}": number for status, number in overview.num_ended.items()},
+        "best": best,
+        "elapsed_s": overview.elapsed_s,
+    }
+
+
+def _overviews() -> Iterator[tuple[str, Overview | RecordError]]:
+    folder = experiments_folder()
+    if os.path.lexists(folder) and not folder.is_dir():
+        raise ValueError(f"{folder} is not a folder of experiments. Set FANWISE_HOME to another folder")
+    for name in list_experiments():
+        try:
+            yield name, overview_of(experiments_folder() / name)
+        except RecordError as error:
+            yield name, error
+
+
+def _columns_of(overview: Overview | RecordError) -> str:
+    if isinstance(overview, RecordError):
+        return f"unreadable: {printable_line(overview.message.partition(chr(10))[0])}"
+    best = "-"
+    if overview.best is not None:
+        best = f"{printable_line(overview.metric)}={overview.best[0]:.5g} (trial {overview.best[1]})"
+        best = f"none feasible; closest {best}" if overview.violated else best
+    return f"{overview.state:<10}  {overview.num_trials:>6}  {best}"
 
 
 def show_lines(name: str, *, all_trials: bool) -> Iterator[str]:
@@ -76,7 +139,7 @@ def show_json(name: str) -> str:
     """Return an experiment with all its trials as JSON."""
     experiment = load_experiment(name)
     best = experiment.best
-    body = as_json(experiment.name, overview_of(experiment.path))
+    body = _overview_json(experiment.name, overview_of(experiment.path))
     if best is not None:
         body["best"] = {
             "value": best.value,
@@ -265,3 +328,34 @@ def _path_lines(experiment: Experiment, trial: Trial) -> Iterator[str]:
 
 def _tail(path: Path) -> str:
     return tail(path, max_bytes=_MAX_OUTPUT_BYTES, max_lines=_MAX_OUTPUT_LINES)
+
+
+def importance_lines(name: str, metric: str | None) -> Iterator[str]:
+    """Yield a line per hyperparameter, the most important first.
+
+    Raises ValueError if there are too few results, or no such objective.
+    """
+    importances = load_experiment(name).importances(metric)
+    width = max(len(printable_line(one.name)) for one in importances.hyperparameters)
+    for one in importances.hyperparameters:
+        yield f"{printable_line(one.name):<{width}}  {one.mean:6.3f} +- {one.deviation:.3f}"
+    stopped = f", {importances.num_stopped:,} of them stopped or paused early" if importances.num_stopped else ""
+    trials = f"{counted(len(importances.trials), 'trial')}{stopped}"
+    model = correlation_in_words(importances.correlation)
+    yield f"for {printable_line(importances.metric)}, of {trials}; predicted and observed ranks: {model}"
+
+
+def importance_json(name: str, metric: str | None) -> str:
+    """Return the importances as JSON. Raises ValueError like `importance_lines`."""
+    importances = load_experiment(name).importances(metric)
+    return json_text(
+        {
+            "metric": importances.metric,
+            "importances": [
+                {"name": o.name, "mean": o.mean, "deviation": o.deviation} for o in importances.hyperparameters
+            ],
+            "correlation": importances.correlation,
+            "num_trials": len(importances.trials),
+            "num_stopped": importances.num_stopped,
+        }
+    )

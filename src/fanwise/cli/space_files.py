@@ -1,26 +1,14 @@
 """Search spaces as YAML files.
 
-    learning_rate: {loguniform: [1e-2, 1], prior: 0.1, confidence: high}
-    batch_size: {qrandint: {lower: 32, upper: 256, q: 32}}
-    optimizer: {choice: [sgd, adam]}
-    momentum: {uniform: [0, 0.99], when: {optimizer: sgd}}    # exists only with this value
-    max_epochs: 10                              # a number, text or truth value is a constant
-    layers: {constant: [128, 64]}               # and so is this
-
-A domain may also be written as in Python, with literal arguments:
-
-    learning_rate: loguniform(1e-2, 1)
-    optimizer: choice(["sgd", "adam"])
-    layers: constant([128, 64])
-
-Text of the form name(...) is a call, and an error if the name is unknown. Any other text is a constant, for example
-"mean (of 3)". A constant that looks like a call is written {constant: "resnet(50)"}. Calls are parsed, never evaluated.
+learning_rate: {loguniform: [1e-2, 1], prior: 0.1, confidence: high}
+batch_size: {qrandint: {lower: 32, upper: 256, q: 32}}
+optimizer: {choice: [sgd, adam]}
+momentum: {uniform: [0, 0.99], when: {optimizer: sgd}}    # exists only with this value
+max_epochs: 10                              # a number, text or truth value is a constant
+layers: {constant: [128, 64]}               # and so is this
 """
 
-import ast
-import inspect
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +22,6 @@ from .usage import UsageError
 _PARAMETER_KEYS = ("when", "prior", "confidence")
 _LISTS = ("choice", "ordinal", "logordinal")  # take one list; the others a list of settings
 _EXAMPLE = "\n  learning_rate: {loguniform: [0.01, 1]}"
-_CALLS: dict[str, Callable[..., object]] = {**DOMAIN_TYPES, "constant": constant, "parameter": parameter}
 
 
 class Loader(yaml.SafeLoader):
@@ -87,12 +74,10 @@ def _domain_or_constant(name: str, entry: object) -> object:
             f"  one of these values for each trial:     {name}: {{choice: [...]}}\n"
             f"  all of them, the same for every trial:  {name}: {{constant: [...]}}"
         )
-    if isinstance(entry, str) and _is_call(entry):
-        try:
-            return _parse_call(ast.parse(entry.strip(), mode="eval").body)
-        except (SyntaxError, TypeError, ValueError) as error:
-            problem = error.msg if isinstance(error, SyntaxError) else str(error)
-            raise ValueError(f"{name}: {entry}: {problem} (a text: {{constant: {entry!r}}})") from error
+    if isinstance(entry, str) and (match := re.match(rf"({'|'.join(DOMAIN_TYPES)})\s*\(", entry)):
+        raise ValueError(
+            f"{name}: write {{{match[1]}: [...]}} instead of the call {entry!r} (as a text: {{constant: {entry!r}}})"
+        )
     if not isinstance(entry, dict):
         return entry
     more = {key: value for key, value in entry.items() if key in _PARAMETER_KEYS}
@@ -127,44 +112,3 @@ def _domain(kind: str, arguments: object) -> Domain:
     if isinstance(arguments, list):
         return DOMAIN_TYPES[kind](*arguments)
     raise ValueError(f"{kind} needs its bounds, e.g. {{{kind}: [1, 10]}}, got {arguments!r}")
-
-
-def _is_call(text: str) -> bool:
-    """Return True for text of the form name(...), and for text that begins with the name of a domain and "("."""
-    match = re.match(r"\s*(?:[^\W\d]\w*\.)*([^\W\d]\w*)(\s*)\(", text)
-    if match is None:
-        return False
-    return match[1] in _CALLS or (not match[2] and text.rstrip().endswith(")"))
-
-
-def _parse_call(node: ast.expr) -> Any:  # Any: a domain, a parameter or a constant
-    """Evaluate a call with literal arguments.
-
-    Raises:
-        ValueError: the name is unknown, or an argument is not a literal.
-        TypeError: the arguments do not match the function.
-    """
-    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name | ast.Attribute):
-        raise ValueError(f"{ast.unparse(node)!r} is not a single call of a domain")
-    kind = node.func.id if isinstance(node.func, ast.Name) else node.func.attr
-    if kind not in _CALLS:
-        raise ValueError(f"no domain {kind!r}{did_you_mean(kind, _CALLS)}")
-    arguments = [_argument(argument) for argument in node.args]
-    options = {option.arg: _argument(option.value) for option in node.keywords}
-    try:
-        bound = inspect.signature(_CALLS[kind]).bind(*arguments, **options)  # type: ignore[arg-type]  # no name: "**"
-    except TypeError as error:
-        form = ", ".join(inspect.signature(_CALLS[kind]).parameters)
-        raise TypeError(f"{kind}: {error}; write {kind}({form})") from None
-    return _CALLS[kind](*bound.args, **bound.kwargs)
-
-
-def _argument(node: ast.expr) -> Any:  # Any: a literal, or a domain inside parameter(...)
-    if isinstance(node, ast.Call):
-        return _parse_call(node)
-    try:
-        return ast.literal_eval(node)
-    except ValueError:
-        names = [inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)]
-        hint = f"; text needs quotes: {names[0]!r}" if names else ""
-        raise ValueError(f"{ast.unparse(node)} is not a literal, such as 0.1, 'adam' or [1, 2]{hint}") from None

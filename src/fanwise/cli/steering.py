@@ -1,6 +1,5 @@
 """Commands that watch, control, resume and delete searches."""
 
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -94,7 +93,7 @@ def resume_search(
     meta = read_meta(folder)
     overview = overview_of(folder)
     if overview.state == "running":
-        raise RecordError(f"the search {overview.name!r} is running already; watch it: fanwise tune watch {name}.")
+        raise RecordError(f"the search {overview.name!r} is running already (to watch it: fanwise tune watch {name})")
     _, stop = last_settings(folder, meta)
     if seconds is not None:
         stop = replace(stop, max_wallclock_time=seconds)
@@ -123,7 +122,7 @@ def remove(names: Sequence[str], *, sure: bool) -> None:
     folders = [folder_of(name) for name in names]  # all must exist before one is deleted
     for folder in folders:
         shown = printable_line(str(folder))
-        if not sure and not _confirmed(f"delete {shown} ({_size_text(folder)}) for good?"):
+        if not sure and not _confirmed(f"delete {shown} ({_num_trials_text(folder)}) for good?"):
             typer.echo(f"kept {shown}")
             continue
         with at_work(f"deleting {shown}"):
@@ -152,12 +151,8 @@ def _confirmed(question: str) -> bool:
         raise UsageError("there was no answer, so nothing was deleted; --yes deletes without asking") from None
 
 
-def _size_text(folder: Path) -> str:
-    size_bytes = sum(
-        os.lstat(os.path.join(place, file)).st_size for place, _, files in os.walk(folder) for file in files
-    )
+def _num_trials_text(folder: Path) -> str:
     try:
-        trials = counted(overview_of(folder).num_trials, "trial")
+        return counted(overview_of(folder).num_trials, "trial")
     except RecordError:
-        trials = "cannot be read"
-    return f"{trials}, {size_bytes / 1e6:.1f} MB"
+        return "cannot be read"

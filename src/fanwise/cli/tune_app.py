@@ -1,15 +1,33 @@
 """The options of the commands `fanwise tune ...`, which are implemented in other modules of this package."""
 
+from collections.abc import Iterable
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from ..base.text import printable_line
-from .completing import experiments, formats, modes, schedulers, searchers
+from .completing import experiments, schedulers, searchers
 from .progress import at_work
 
 STATUS = "Exit status: 0, 1 after an error, 2 for wrong usage, 130 after Ctrl-C."
+
+
+class Mode(StrEnum):
+    """Values of `--mode`."""
+
+    MIN = "min"
+    MAX = "max"
+
+
+class FigureFormat(StrEnum):
+    """Values of `--format`."""
+
+    PNG = "png"
+    SVG = "svg"
+    PDF = "pdf"
+
 
 tune = typer.Typer(
     rich_markup_mode=None,
@@ -34,6 +52,16 @@ Workers = Annotated[
     ),
 ]
 
+Ray = Annotated[
+    str | None,
+    typer.Option(metavar="ADDRESS", help="Run the trials on a Ray cluster: auto, or an address like 10.0.0.1:6379."),
+]
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    for line in lines:
+        typer.echo(line)
+
 
 @tune.command("run", epilog=STATUS)
 def tune_run(
@@ -41,7 +69,7 @@ def tune_run(
         str,
         typer.Argument(
             metavar="FILE:FUNCTION",
-            help="The objective: train.py:train, package/train.py:train or package.train:train.",
+            help="The objective: train.py:train, or package.train:train in a package.",
         ),
     ],
     space: Annotated[Path, typer.Option(metavar="FILE", help="YAML file with the domains of the hyperparameters.")],
@@ -49,12 +77,8 @@ def tune_run(
         list[str], typer.Option(metavar="NAME", help="The reported value to optimize. Repeat for several objectives.")
     ],
     mode: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="MODE",
-            help="min or max, once or for each metric. Default: min.",
-            autocompletion=modes,
-        ),
+        list[Mode] | None,
+        typer.Option(metavar="MODE", help="min or max, once or for each metric. Default: min."),
     ] = None,
     constraint: Annotated[
         list[str] | None,
@@ -108,12 +132,7 @@ def tune_run(
         bool, typer.Option("--synchronous", help="Start trials in batches, each after the previous batch has ended.")
     ] = False,
     reuse: Annotated[bool, typer.Option("--reuse", help="Run several trials in each process, in turn.")] = False,
-    ray: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ADDRESS", help="Run the trials on a Ray cluster: auto, or an address like 10.0.0.1:6379."
-        ),
-    ] = None,
+    ray: Ray = None,
     json: AsJson = False,
 ) -> None:
     """Search the hyperparameters of a function.
@@ -123,11 +142,9 @@ def tune_run(
     hyperparameter:
 
     \b
-        learning_rate: loguniform(0.01, 1)
-        optimizer: choice(["sgd", "adam"])
+        learning_rate: {loguniform: [0.01, 1]}
+        optimizer: {choice: [sgd, adam]}
         max_epochs: 10
-
-    The form {loguniform: [0.01, 1]} is equivalent.
 
     Without --searcher and --scheduler, all trials run to their end, and the chosen searcher is printed. Schedulers that
     stop trials early compare their reports. Use --option to set the name of a reported resource and its maximum.
@@ -141,32 +158,10 @@ def tune_run(
     Ctrl-C ends the search early and keeps its results; the exit status is 130. A second Ctrl-C kills the running
     trials. With --json, only the output of `fanwise tune show --json` is printed, at the end.
     """
+    options = dict(locals())  # all parameters
     from .searching import Settings, run_search
 
-    run_search(
-        Settings(
-            objective=objective,
-            space=space,
-            metrics=metric,
-            modes=mode or ["min"],
-            constraints=constraint or [],
-            searcher=searcher,
-            scheduler=scheduler,
-            options=option or [],
-            seconds=seconds,
-            trials=trials,
-            workers=workers,
-            devices_per_trial=devices_per_trial,
-            trial_timeout_s=trial_timeout,
-            retries=retries,
-            seed=seed,
-            name=name,
-            asynchronous=not synchronous,
-            reuse=reuse,
-            ray=ray,
-            json=json,
-        )
-    )
+    run_search(Settings(**options))
 
 
 @tune.command("resume", epilog=STATUS)
@@ -223,12 +218,11 @@ def tune_ls(json: AsJson = False) -> None:
     Example:
         fanwise tune ls --json
     """
-    from .listing import list_json, list_lines
+    from .showing import list_json, list_lines
 
     with at_work("reading"):
         lines = [list_json()] if json else list(list_lines())
-    for line in lines:
-        typer.echo(line)
+    print_lines(lines)
 
 
 @tune.command("show", epilog=STATUS)
@@ -255,8 +249,7 @@ def tune_show(
             lines = [show_json(name) if trial is None else trial_json(name, trial)]
         else:
             lines = list(show_lines(name, all_trials=all_trials) if trial is None else trial_lines(name, trial))
-    for line in lines:
-        typer.echo(line)
+    print_lines(lines)
 
 
 @tune.command("watch", epilog=STATUS)
@@ -389,9 +382,7 @@ def tune_plot(
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder for the figures. Created if missing.")] = Path(
         "."
     ),
-    kind: Annotated[
-        str, typer.Option("--format", metavar="KIND", help="png, svg or pdf.", autocompletion=formats)
-    ] = "png",
+    kind: Annotated[FigureFormat, typer.Option("--format", help="Format of the figures.")] = FigureFormat.PNG,
 ) -> None:
     """Draw an experiment, or compare several.
 
@@ -407,8 +398,7 @@ def tune_plot(
 
     with at_work("drawing"):
         paths = draw(names, out, kind)
-    for path in paths:
-        typer.echo(printable_line(str(path)))
+    print_lines(printable_line(str(path)) for path in paths)
 
 
 @tune.command("importance", epilog=STATUS)
@@ -427,12 +417,11 @@ def tune_importance(
     Example:
         fanwise tune importance lenet
     """
-    from .importance import importance_json, importance_lines
+    from .showing import importance_json, importance_lines
 
     with at_work("fitting a model"):
         lines = [importance_json(name, metric)] if json else list(importance_lines(name, metric))
-    for line in lines:
-        typer.echo(line)
+    print_lines(lines)
 
 
 @tune.command("export", epilog=STATUS)
@@ -494,7 +483,6 @@ def tune_replay(name: Name, json: AsJson = False) -> None:
 
     with at_work("replaying"):
         lines, is_same = replay_json(name) if json else replay_lines(name)
-    for line in lines:
-        typer.echo(line)
+    print_lines(lines)
     if not is_same:
         raise typer.Exit(1)

@@ -2,8 +2,8 @@
 
     from fanwise.plot import SearchData, incumbent, learning_curves, save_figure, workers
 
-    data                SearchData, and what is computed from it: incumbents, learning curves
-    worker_intervals    what each worker did, and the utilization
+    data                SearchData, and values computed from it: incumbents, learning curves
+    worker_intervals    activity of the workers, and the utilization
     rung_levels         which trials continued at each rung, and the figure `rungs`
     incumbents, curves, timeline, fronts, importances    the other figures
     canvas, scales      figures without pyplot; limits, units and labels of axes

@@ -1,4 +1,4 @@
-"""Figures without pyplot, which can be drawn in any thread, and what all figures do to their axes.
+"""Figures without pyplot, which can be drawn in any thread, and helpers for their axes.
 
 matplotlib is imported when the first figure is drawn.
 """
@@ -142,8 +142,8 @@ def note_hidden_reports(axes: "Axes", search: SearchData, scale: ValueScale) -> 
     if n_lost == len(search.reports):
         show_empty(axes, f"no finite value in {n_lost} reports" if n_lost else "no report yet")
         return
-    beyond = f"{scale.n_beyond} {'above' if search.mode == 'min' else 'below'} this axis" if scale.n_beyond else ""
-    parts = [part for part in (beyond, f"{n_lost} not finite" if n_lost else "") if part]
+    cut_off = f"{scale.n_beyond} {'above' if search.mode == 'min' else 'below'} this axis" if scale.n_beyond else ""
+    parts = [part for part in (cut_off, f"{n_lost} not finite" if n_lost else "") if part]
     if parts:
         note_above(axes, f"reports not shown: {', '.join(parts)}")
 

@@ -17,7 +17,7 @@ def importance(
     metric: str,
     hyperparameters: Sequence[tuple[str, float, float]],
     predicted: Sequence[float],
-    seen: Sequence[float],
+    observed: Sequence[float],
     correlation: float,
 ) -> "Figure":
     """Draw the importances as bars, and the predicted and observed rank of each trial as dots.
@@ -28,7 +28,7 @@ def importance(
         name: name of the search.
         metric: name of the metric.
         hyperparameters: (name, importance, standard deviation) of each, the most important first.
-        predicted, seen: predicted and observed ranks of the trials, from 0 (best) to 1.
+        predicted, observed: predicted and observed ranks of the trials, from 0 (best) to 1.
         correlation: correlation of the ranks.
 
     Example:
@@ -45,7 +45,7 @@ def importance(
     head = f"{plain(name)}: importance for {plain(metric)}\nmodel: {correlation_in_words(correlation)}"
     figure.suptitle(head, x=0.02, ha="left", fontsize=12)
     dots.plot([0, 1], [0, 1], color=DOTS, linewidth=1.0)
-    dots.scatter(seen, predicted, s=14, color=PALETTE[0], linewidths=0, alpha=0.7)
+    dots.scatter(observed, predicted, s=14, color=PALETTE[0], linewidths=0, alpha=0.7)
     dots.set_xlabel("observed rank (0: best)")
     dots.set_ylabel("predicted rank")
     for axes in (bars, dots):

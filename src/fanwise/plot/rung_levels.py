@@ -1,4 +1,4 @@
-"""Which trials continued at the rungs of a search that stops or pauses trials, and the figure of it.
+"""The rungs of a search that stops or pauses trials: the trials that continued, and the figure.
 
 A rung is a level of the resource at which trials were stopped or paused. Levels are derived from the decisions after
 reports, so they exist for successive halving, Hyperband, ASHA, PBT, the median rule and user-defined schedulers.

@@ -50,7 +50,7 @@ def value_scale(values: Iterable[float], mode: str, typical: Iterable[float] | N
     Args:
         values: all values that are drawn.
         mode: "min" or "max": which end of the axis is good.
-        typical: values that decide what an outlier is, by default all.
+        typical: values that define outliers, by default all.
     """
     sign = 1.0 if mode == "min" else -1.0
     losses = sorted(sign * value for value in values if math.isfinite(value))

@@ -1,4 +1,4 @@
-"""The figure of what each worker did over time.
+"""The worker timeline: the trials of each worker over time.
 
     worker 0 |//|    0    |//|  2  |//|   4    |
     worker 1 |//|  1  |//|      3        |
@@ -89,11 +89,11 @@ class RowScale:
         return min(9.0, self.row_in * _BOX_HEIGHT / _CHAR_HEIGHT * _POINTS_PER_IN)
 
     def is_wide(self, interval: WorkerInterval) -> bool:
-        """Whether a box has room for an edge and a hatch."""
+        """Return True if a box has room for an edge and a hatch."""
         return interval.length_s * self.in_per_s >= 0.05
 
     def fits(self, text: str, length_s: float) -> bool:
-        """Whether a text fits into a box."""
+        """Return True if a text fits into a box."""
         width_in = (len(text) + 0.6) * _CHAR_WIDTH * self.font_size / _POINTS_PER_IN
         return self.font_size >= 5.0 and width_in <= length_s * self.in_per_s
 

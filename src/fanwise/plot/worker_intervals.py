@@ -1,4 +1,4 @@
-"""What each worker did over time, and the utilization. Nothing here draws."""
+"""The activity of the workers over time, and their utilization. Nothing here draws."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -13,7 +13,7 @@ _Windows = Sequence[tuple[float, float, int]]
 
 @dataclass(frozen=True, slots=True)
 class WorkerInterval:
-    """What one worker did from `begin_s` to `end_s`. Idle intervals have neither trial nor status."""
+    """The activity of a worker from `begin_s` to `end_s`. Idle intervals have neither trial nor status."""
 
     slot: int
     kind: IntervalKind
@@ -29,7 +29,7 @@ class WorkerInterval:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """What all workers did. The sums count only the windows of the search, in which its tuner started trials.
+    """The activity of all workers. The sums count only the windows of the search, in which its tuner started trials.
 
     `capacity_s` is the sum of the lengths of all windows times their numbers of workers. It equals `busy_s + startup_s
     + idle_s`, unless trials ran in addition to those of the workers.
@@ -73,7 +73,7 @@ class Timeline:
 
 
 def worker_timeline(search: SearchData) -> Timeline:
-    """Return what each worker did.
+    """Return the activity of all workers.
 
     Start-up lasts from the start of a trial to the start of its objective. Busy is the time in the objective as the
     worker measured it. Both are also listed outside of the search's windows. Idle is the rest of the windows, which

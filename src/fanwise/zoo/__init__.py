@@ -1,13 +1,12 @@
-"""Data sets, models and the plain training steps that the demo, the examples and the benchmarks share.
+"""Data sets, models and training steps of the demo, the examples and the benchmarks.
 
-    data = digits().standardised()                           # ships with scikit-learn, needs no download
+    data = digits().standardized()
     model = LeNet()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     train_epoch(model, optimizer, data.train_images, data.train_labels, batch_size=32)
     error_rate(model, data.test_images, data.test_labels)
 
-Importing this package loads neither torch nor numpy; a data set loads them when it is called, a model or a
-training step when its name is first used.
+torch and numpy are imported when a data set is loaded, or a model or training step is first used.
 """
 
 from typing import TYPE_CHECKING
@@ -26,11 +25,10 @@ def _check_torch() -> None:
 if TYPE_CHECKING:
     from .models import DropoutMLP as DropoutMLP
     from .models import LeNet as LeNet
-    from .models import TwoConvNet as TwoConvNet
-    from .reinforce import discounted_returns as discounted_returns
-    from .reinforce import reinforce_loss as reinforce_loss
-    from .resnet import Residual as Residual
+    from .models import Residual as Residual
+    from .training import discounted_returns as discounted_returns
     from .training import error_rate as error_rate
+    from .training import reinforce_loss as reinforce_loss
     from .training import train_epoch as train_epoch
 else:
     __getattr__, __dir__, __all__ = lazy_names(__name__, __file__, check=_check_torch)

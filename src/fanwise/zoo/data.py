@@ -1,7 +1,4 @@
-"""What every data set of the zoo is: images and labels for training and for testing, as torch tensors.
-
-Knows nothing of files or of where the images come from. N is the number of images of one half.
-"""
+"""The type of all data sets."""
 
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -12,10 +9,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
 class Data:
-    """A set of grey images with one label each.
+    """Grey images with one label each, for training and for testing.
 
-    Images are float32 in [0, 1] of shape (N, 1, height, width); labels are int64 of shape (N,), each an
-    index into `classes`. The tensors belong to the caller: two calls of a loader share no memory.
+    Images are float32 in [0, 1] of shape (N, 1, height, width). Labels are int64 of shape (N,), indices into `classes`.
+    Two calls of a loader share no memory.
     """
 
     train_images: "Tensor"
@@ -24,17 +21,17 @@ class Data:
     test_labels: "Tensor"
     classes: tuple[str, ...]
 
-    def standardised(self) -> "Data":
-        """The same data with the mean of the training pixels at 0 and their standard deviation at 1.
+    def standardized(self) -> "Data":
+        """Return the data with mean 0 and standard deviation 1 of the training pixels. The labels are shared.
 
-        What a network with sigmoids needs to leave chance level on few images. Copies the images, shares the labels.
+        Networks with sigmoids need this to learn from few images.
 
         Raises:
             ValueError: all training pixels are equal.
         """
         deviation, mean = self.train_images.std(), self.train_images.mean()
         if not deviation > 0:
-            raise ValueError(f"all pixels of the training images are {float(mean)!r}: nothing to scale")
+            raise ValueError(f"all pixels of the training images are {float(mean)!r}: they cannot be standardized")
         train, test = ((images - mean) / deviation for images in (self.train_images, self.test_images))
         return replace(self, train_images=train, test_images=test)
 

@@ -1,17 +1,17 @@
-"""Three small networks of "Dive into Deep Learning", as plain modules without any wrapper.
+"""Small networks of "Dive into Deep Learning". Weights are drawn from torch's global generator.
 
-All take images (B, 1, 28, 28) and return logits (B, classes); B is the batch size. Weights are drawn from
-torch's global generator, so `torch.manual_seed` (or the job's seed, in a worker) decides them.
+LeNet and DropoutMLP take images (B, 1, 28, 28) and return logits (B, classes); B is the batch size.
 """
 
 from torch import Tensor, nn
+from torch.nn.functional import relu
 
 
 class LeNet(nn.Module):
     """LeNet-5 as in section 7.6: two convolutions with sigmoids, average pooling, three linear layers.
 
-    61,706 parameters for ten classes. Weights are Xavier-uniform. With sigmoids it is slow to start: it
-    stays at chance for some hundred steps. On few images give it standardised ones (`Data.standardised`).
+    61,706 parameters for ten classes, Xavier-uniform weights. The sigmoids make it slow to start: it stays at chance
+    level for some hundred steps. Use `Data.standardized` if there are few images.
     """
 
     def __init__(self, num_classes: int = 10) -> None:
@@ -24,7 +24,9 @@ class LeNet(nn.Module):
             *(nn.Linear(120, 84), nn.Sigmoid()),
             nn.Linear(84, num_classes),
         )
-        self.apply(_xavier)
+        for layer in self.net:
+            if isinstance(layer, nn.Linear | nn.Conv2d):
+                nn.init.xavier_uniform_(layer.weight)
 
     def forward(self, images: Tensor) -> Tensor:
         logits: Tensor = self.net(images)
@@ -36,7 +38,7 @@ class DropoutMLP(nn.Module):
 
     Args:
         num_hiddens_1: units of the first hidden layer; `num_hiddens_2` of the second.
-        dropout_1: part of the first layer's outputs set to zero in training, in [0, 1); `dropout_2` likewise.
+        dropout_1: fraction of the first layer's outputs set to zero in training, in [0, 1); `dropout_2` likewise.
         num_outputs: classes.
     """
 
@@ -61,35 +63,27 @@ class DropoutMLP(nn.Module):
         return logits
 
 
-class TwoConvNet(nn.Module):
-    """The network of section 13.5, written there by hand for training on several devices.
+class Residual(nn.Module):
+    """The residual block of section 8.6, from and to images (B, channels, height, width).
 
-    Weights are normal with deviation 0.01, biases zero. The book trains it with a learning rate of 0.2.
+    x --3x3, norm, ReLU, 3x3, norm--+--> ReLU
+    |---------- or 1x1 -------------|
+
+    Args:
+        num_inputs: channels of the input; `num_outputs` of the output.
+        stride: 2 halves height and width.
     """
 
-    def __init__(self, num_classes: int = 10) -> None:
+    def __init__(self, num_inputs: int, num_outputs: int, stride: int = 1) -> None:
         super().__init__()
         self.net = nn.Sequential(
-            *(nn.Conv2d(1, 20, kernel_size=3), nn.ReLU(), nn.AvgPool2d(2)),
-            *(nn.Conv2d(20, 50, kernel_size=5), nn.ReLU(), nn.AvgPool2d(2)),
-            nn.Flatten(),
-            *(nn.Linear(800, 128), nn.ReLU()),
-            nn.Linear(128, num_classes),
+            nn.Conv2d(num_inputs, num_outputs, kernel_size=3, stride=stride, padding=1, bias=False),
+            *(nn.BatchNorm2d(num_outputs), nn.ReLU()),
+            nn.Conv2d(num_outputs, num_outputs, kernel_size=3, padding=1, bias=False),
+            nn.BatchNorm2d(num_outputs),
         )
-        self.apply(_small_normal)
+        is_same = num_inputs == num_outputs and stride == 1
+        self.shortcut = nn.Identity() if is_same else nn.Conv2d(num_inputs, num_outputs, kernel_size=1, stride=stride)
 
     def forward(self, images: Tensor) -> Tensor:
-        logits: Tensor = self.net(images)
-        return logits
-
-
-def _xavier(module: nn.Module) -> None:
-    if isinstance(module, nn.Linear | nn.Conv2d):
-        nn.init.xavier_uniform_(module.weight)
-
-
-def _small_normal(module: nn.Module) -> None:
-    if isinstance(module, nn.Linear | nn.Conv2d):
-        nn.init.normal_(module.weight, std=0.01)
-        if module.bias is not None:
-            nn.init.zeros_(module.bias)
+        return relu(self.net(images) + self.shortcut(images))

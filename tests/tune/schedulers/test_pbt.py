@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from played_search import PlayedSearch
 
-from fanwise.testing.searcher_contract import SPACES
+from fanwise.testing.searcher_checks import SPACES
 from fanwise.tune.rng import KeyedRandom
 from fanwise.tune.schedulers import Clone, Decision, Done, New, Status, Wait
 from fanwise.tune.schedulers.pbt import PBT, explore, perturb

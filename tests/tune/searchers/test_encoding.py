@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fanwise.testing.searcher_contract import SPACES
+from fanwise.testing.searcher_checks import SPACES
 from fanwise.tune.rng import KeyedRandom
 from fanwise.tune.searchers.encoding import Encoder
 from fanwise.tune.space import Space, choice, ordinal, parameter, randint, uniform

@@ -9,7 +9,7 @@ import pytest
 from scipy.integrate import quad
 from scipy.stats import norm
 
-from fanwise.testing.searcher_contract import begun
+from fanwise.testing.searcher_checks import started
 from fanwise.tune.schedulers import FIFO
 from fanwise.tune.searchers import ForestSearcher, Observation, RandomSearcher, Searcher, SuggestContext, TPESearcher
 from fanwise.tune.searchers.encoding import Floats
@@ -49,7 +49,7 @@ def one(number: int, config: Mapping[str, object], loss: float) -> Observation:
 
 def fed(make: Callable[[], Searcher], num: int = 40, seed: int = 0) -> Searcher:
     """After some trials that had their losses around (0.7, 0.2)."""
-    searcher = begun(make, SQUARE, seed)
+    searcher = started(make, SQUARE, seed)
     for number in range(num):
         config = SQUARE.sample(SuggestContext(number, number, SQUARE, seed=9).random)
         searcher.observe(one(number, config, bowl(config)))
@@ -74,7 +74,7 @@ def sixteen(searcher: Searcher) -> list[tuple[float, float]]:
 @pytest.mark.parametrize("make", [ForestSearcher, TPESearcher])
 def test_suggestions_avoid_regions_that_violate_a_constraint(make: Callable[[], Searcher]) -> None:
     """The loss falls towards x = 1, but from x = 0.5 on a constraint is violated."""
-    searcher = begun(make, SQUARE)
+    searcher = started(make, SQUARE)
     for number in range(60):
         config: Mapping[str, Any] = SQUARE.sample(SuggestContext(number, number, SQUARE, seed=9).random)
         over, loss = config["x"] - 0.5, -config["x"]
@@ -88,7 +88,7 @@ def test_suggestions_avoid_regions_that_violate_a_constraint(make: Callable[[], 
 @pytest.mark.parametrize("make", [ForestSearcher, TPESearcher])
 def test_suggestions_improve_both_objectives(make: Callable[[], Searcher]) -> None:
     """The first wants x = 0 and the second x = 1, and both y = 0."""
-    searcher = begun(make, SQUARE)
+    searcher = started(make, SQUARE)
     for number in range(60):
         config: Mapping[str, Any] = SQUARE.sample(SuggestContext(number, number, SQUARE, seed=9).random)
         losses = config["x"] + config["y"], 1.0 - config["x"] + config["y"]
@@ -101,7 +101,7 @@ def test_suggestions_improve_both_objectives(make: Callable[[], Searcher]) -> No
 
 def test_suggestions_depend_only_on_the_order_of_losses() -> None:
     def suggested(scale: Callable[[float], float]) -> list[object]:
-        searcher = begun(ForestSearcher, SQUARE)
+        searcher = started(ForestSearcher, SQUARE)
         for number in range(40):
             config = SQUARE.sample(SuggestContext(number, number, SQUARE, seed=9).random)
             searcher.observe(one(number, config, scale(bowl(config))))
@@ -164,7 +164,7 @@ def test_expected_improvement_grows_with_the_deviation() -> None:
 
 def test_failed_trials_count_as_worse_than_the_worst_loss() -> None:
     """Every trial of the left half fails before it reports."""
-    searcher = begun(ForestSearcher, SQUARE)
+    searcher = started(ForestSearcher, SQUARE)
     for number in range(60):
         config: Mapping[str, Any] = SQUARE.sample(SuggestContext(number, number, SQUARE, seed=9).random)
         is_left = config["x"] < 0.5

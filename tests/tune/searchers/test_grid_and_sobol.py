@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from fanwise.testing.searcher_contract import begun
+from fanwise.testing.searcher_checks import started
 from fanwise.tune.rng import KeyedRandom
 from fanwise.tune.schedulers import FIFO
 from fanwise.tune.searchers import (
@@ -43,19 +43,19 @@ def test_grid_has_evenly_spread_values_and_all_values_of_small_domains(
     domain: object, num_points: int, values: list[object]
 ) -> None:
     space = Space({"x": domain})
-    got = [x for (x,) in suggested(begun(lambda: GridSearcher(num_points), space), space, 20)]
+    got = [x for (x,) in suggested(started(lambda: GridSearcher(num_points), space), space, 20)]
     assert got == [pytest.approx(value, rel=1e-12) if isinstance(value, float) else value for value in values]
 
 
 def test_last_hyperparameter_of_a_grid_changes_fastest() -> None:
     space = Space({"x": choice([1, 2]), "max_epochs": 3, "y": choice(["a", "b"]), "z": randint(0, 2)})
-    got = suggested(begun(GridSearcher, space), space, 100)
+    got = suggested(started(GridSearcher, space), space, 100)
     assert got == list(itertools.product([1, 2], "ab", [0, 1, 2]))
 
 
 def test_number_of_points_may_be_set_for_each_hyperparameter() -> None:
     space = Space({"x": uniform(0, 1), "y": uniform(0, 1)})
-    assert len(suggested(begun(lambda: GridSearcher({"x": 2}), space), space, 100)) == 2 * 5
+    assert len(suggested(started(lambda: GridSearcher({"x": 2}), space), space, 100)) == 2 * 5
 
 
 def test_grid_refuses_unknown_hyperparameters_and_invalid_numbers_of_points() -> None:
@@ -69,21 +69,21 @@ def test_grid_refuses_unknown_hyperparameters_and_invalid_numbers_of_points() ->
 
 def test_sixteen_points_of_sobol_fill_sixteen_cells_of_every_pair_of_axes() -> None:
     space = Space({name: uniform(0, 1) for name in "abc"})
-    points = suggested(begun(SobolSearcher, space, 3), space, 16)
+    points = suggested(started(SobolSearcher, space, 3), space, 16)
     cells = [{int(16 * float(str(point[axis]))) for point in points} for axis in range(3)]
     assert cells == [set(range(16))] * 3, "each sixteenth of each axis has one point"
 
 
 def test_sobol_points_depend_on_the_seed() -> None:
     space = Space({"x": uniform(0, 1), "y": randint(0, 9)})
-    runs = [suggested(begun(SobolSearcher, space, seed), space, 100) for seed in (1, 1, 2)]
+    runs = [suggested(started(SobolSearcher, space, seed), space, 100) for seed in (1, 1, 2)]
     assert runs[0] == runs[1] != runs[2]
     assert len(set(runs[0])) == 100, "beyond the first block of points there are others"
 
 
 def test_sobol_points_of_a_seed_never_change() -> None:
     space = Space({"x": uniform(0, 1), "y": uniform(0, 1)})
-    assert suggested(begun(SobolSearcher, space, 0), space, 2) == [
+    assert suggested(started(SobolSearcher, space, 0), space, 2) == [
         (0.1267823288217187, 0.8093738062307239),
         (0.6578089725226164, 0.36123265512287617),
     ]

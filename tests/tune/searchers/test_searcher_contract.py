@@ -4,12 +4,14 @@ import itertools
 import math
 import random
 import statistics
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import pytest
+import searcher_checks_of_ours as ours
+from searcher_checks_of_ours import CHECKS_OF_A_MODEL, CHECKS_OF_OURS, MODEL_CHECKS
 
-from fanwise.testing import searcher_contract as contract
-from fanwise.testing.searcher_contract import CHECKS, CHECKS_OF_A_MODEL, MODEL_CHECKS, Check, Make
+from fanwise.testing import searcher_checks as contract
+from fanwise.testing.searcher_checks import Check, Make, check_searcher
 from fanwise.tune.searchers import (
     ForestSearcher,
     GridSearcher,
@@ -31,25 +33,25 @@ OURS: dict[str, Make] = {
 }
 
 
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("check", CHECKS_OF_OURS, ids=lambda check: check.__name__)
 @pytest.mark.parametrize("name", OURS)
 def test_our_searchers_keep_the_contract(name: str, check: Check) -> None:
-    check(OURS[name])
+    check_searcher(OURS[name], [check])
 
 
 @pytest.mark.parametrize("name", sorted({*OURS} - {"grid", "first points"}))
 def test_none_of_ours_repeats_itself_while_others_are_left(name: str) -> None:
-    contract.none_comes_twice_while_others_are_left(OURS[name])
+    ours.no_configuration_is_repeated_while_others_are_left(OURS[name])
 
 
 def test_a_searcher_that_repeats_itself_is_caught() -> None:
-    with pytest.raises(AssertionError, match="comes twice, although others are left"):
-        contract.none_comes_twice_while_others_are_left(Best)
+    with pytest.raises(AssertionError, match="is repeated, although others are left"):
+        ours.no_configuration_is_repeated_while_others_are_left(Best)
 
 
 def test_when_all_of_a_small_space_were_tried_a_random_search_goes_on() -> None:
     space = contract.SPACES["few values"]
-    play = contract.Play(contract.begun(RandomSearcher, space), space)
+    play = contract.SearcherSimulation(RandomSearcher, space)
     for trial_id in range(8):
         play.suggest()
         play.end(trial_id, "Completed")
@@ -63,34 +65,26 @@ SMALL_MODELS: dict[str, Make] = {
 }
 
 
-# `replay_suggestion` belongs to the base class; see test_model_based.py. That the same seed gives the same suggestions
-# is a matter of `void_reports_are_forgotten` too, which plays each twice.
+# `replay_suggestion` belongs to the base class; see test_model_based.py. The check of rolled back reports also compares
+# the suggestions of equal seeds.
 LONG_CHECKS = (
-    contract.recall_leads_to_where_suggest_did,
-    contract.the_same_seed_and_reports_give_the_same_suggestions,
+    contract.replayed_suggestions_restore_the_state,
+    contract.same_seed_and_reports_give_the_same_suggestions,
 )
-SHORT_CHECKS = [each for each in CHECKS_OF_A_MODEL if each not in LONG_CHECKS]
-
-
-def checked_shortly(make: Make, check: Check) -> None:
-    """A model that learns from void reports suggests something else with every seed: one is enough."""
-    if check is contract.void_reports_are_forgotten:
-        contract.void_reports_are_forgotten(make, num_seeds=1)
-    else:
-        check(make)
+SHORT_CHECKS = [check for check in CHECKS_OF_A_MODEL if check not in LONG_CHECKS]
 
 
 @pytest.mark.parametrize("check", SHORT_CHECKS, ids=lambda check: check.__name__)
 @pytest.mark.parametrize("name", SMALL_MODELS)
 def test_our_searchers_with_a_model_keep_what_it_decides(name: str, check: Check) -> None:
-    checked_shortly(SMALL_MODELS[name], check)
+    check_searcher(SMALL_MODELS[name], [check])
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("check", CHECKS_OF_OURS, ids=lambda check: check.__name__)
 @pytest.mark.parametrize("name", SMALL_MODELS)
 def test_our_searchers_with_a_model_keep_the_whole_contract(name: str, check: Check) -> None:
-    check(SMALL_MODELS[name])
+    check_searcher(SMALL_MODELS[name], [check])
 
 
 WITH_A_MODEL: dict[str, Make] = {
@@ -101,7 +95,7 @@ WITH_A_MODEL: dict[str, Make] = {
 
 @pytest.mark.parametrize("check", MODEL_CHECKS, ids=lambda check: check.__name__)
 @pytest.mark.parametrize("name", WITH_A_MODEL)
-def test_our_searchers_with_a_model_keep_what_they_promise_besides(name: str, check: Check) -> None:
+def test_our_searchers_with_a_model_keep_further_promises(name: str, check: Callable[[Make], None]) -> None:
     check(WITH_A_MODEL[name])
 
 
@@ -303,40 +297,40 @@ class CountsFeasible(Best):
 
 
 BROKEN: list[tuple[Make, Check]] = [
-    (CountsFeasible, contract.constraints_may_be_violated),
-    (TriedThere, contract.trials_of_an_earlier_search_come_first),
-    (Divides, contract.trials_may_all_come_out_alike),
-    (Deviates, contract.one_trial_with_a_result_is_no_trouble),
-    (OnlyItsOwn, contract.what_others_chose_is_learnt_from),
+    (CountsFeasible, ours.constraints_can_be_violated),
+    (TriedThere, ours.trials_of_an_earlier_search_can_come_first),
+    (Divides, contract.losses_can_all_be_equal_or_infinite),
+    (Deviates, contract.one_result_is_enough_to_continue),
+    (OnlyItsOwn, contract.configurations_can_come_from_elsewhere),
     (LeavesOne, contract.suggestions_are_configurations_of_the_space),
-    (NeedsReports, contract.a_hundred_trials_may_run_before_the_first_report),
-    (Shared, contract.the_same_seed_and_reports_give_the_same_suggestions),
-    (Uncopied, contract.a_copy_goes_on_as_the_original_does),
-    (GoesOn, contract.begin_begins_afresh),
-    (Checking, contract.check_changes_nothing),
-    (DescribesObjects, contract.a_description_is_json_and_stays_the_same),
-    (DescribesItsSearch, contract.a_description_is_json_and_stays_the_same),
-    (Changes, contract.what_it_is_given_stays_as_it_is),
-    (Hands, contract.what_it_returned_may_be_changed),
-    (Forgets, contract.void_reports_are_forgotten),
-    (Unended, contract.ends_of_trials_that_never_reported_are_no_trouble),
-    (Rounds, contract.losses_may_all_be_infinite),
-    (Twice, contract.whoever_has_nothing_may_be_asked_again),
-    (Recalled, contract.recall_leads_to_where_suggest_did),
-    (Global, contract.it_draws_no_global_chance),
+    (NeedsReports, contract.many_trials_can_start_before_the_first_report),
+    (Shared, contract.same_seed_and_reports_give_the_same_suggestions),
+    (Uncopied, contract.copy_continues_like_the_original),
+    (GoesOn, contract.begin_resets_the_searcher),
+    (Checking, contract.check_has_no_side_effects),
+    (DescribesObjects, contract.description_is_constant_json),
+    (DescribesItsSearch, contract.description_is_constant_json),
+    (Changes, contract.arguments_are_not_modified),
+    (Hands, contract.returned_configurations_can_be_modified),
+    (Forgets, contract.rolled_back_reports_have_no_effect),
+    (Unended, contract.trials_can_end_without_reports),
+    (Rounds, contract.losses_can_all_be_equal_or_infinite),
+    (Twice, ours.exhausted_searcher_can_be_asked_again),
+    (Recalled, contract.replayed_suggestions_restore_the_state),
+    (Global, contract.global_random_state_is_not_used),
 ]
 
 
 @pytest.mark.parametrize(("make", "check"), BROKEN, ids=lambda item: item.__name__)
 def test_a_broken_searcher_is_caught(make: Make, check: Check) -> None:
     with pytest.raises((AssertionError, ArithmeticError, KeyError, ValueError, RuntimeError, TypeError)):
-        check(make)
+        check_searcher(make, [check])
 
 
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("check", CHECKS_OF_OURS, ids=lambda check: check.__name__)
 def test_what_was_broken_was_right_before(check: Check) -> None:
-    check(Best)
+    check_searcher(Best, [check])
 
 
 def test_every_check_catches_somebody() -> None:
-    assert {check for _, check in BROKEN} == set(CHECKS)
+    assert {check for _, check in BROKEN} == set(CHECKS_OF_OURS)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import pytest
 
-from fanwise.testing.searcher_contract import begun
+from fanwise.testing.searcher_checks import started
 from fanwise.tune.searchers import Observation, Searcher, SuggestContext, TPESearcher
 from fanwise.tune.searchers.encoding import Encoder, Rows
 from fanwise.tune.searchers.parzen import ParzenEstimator
@@ -53,7 +53,7 @@ def tree(config: Config) -> float:
 
 
 def test_tpe_learns_conditional_hyperparameters() -> None:
-    configs = searched(begun(TPESearcher, TREE), TREE, tree, 80)
+    configs = searched(started(TPESearcher, TREE), TREE, tree, 80)
     late = configs[50:]
     assert sum(config["optimizer"] == "sgd" for config in late) > 20
     momenta = [number_of(config, "momentum") for config in late if "momentum" in config]
@@ -63,7 +63,7 @@ def test_tpe_learns_conditional_hyperparameters() -> None:
 def test_first_suggestions_follow_the_priors_and_later_ones_the_results() -> None:
     space = Space({"x": parameter(uniform(0, 1), prior=0.8, confidence="high"), "y": uniform(0, 1)})
     configs = searched(
-        begun(TPESearcher, space),
+        started(TPESearcher, space),
         space,
         lambda config: (number_of(config, "x") - 0.2) ** 2 + number_of(config, "y"),
         70,

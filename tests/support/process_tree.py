@@ -1,7 +1,7 @@
-"""The processes below this one: which there are, what they are doing, and their end. Linux: all from /proc.
+"""The processes below this one: their pids, their state, and how to kill them. Linux only, from /proc.
 
-Each fact about another process may be missing, because it may end while we look and because parts of /proc are closed
-to ordinary users. Then it is left out; nothing raises.
+Another process may end at any time, and parts of /proc are closed to ordinary users. Missing facts are left out;
+nothing raises.
 """
 
 import contextlib
@@ -9,37 +9,38 @@ import os
 import signal
 from collections.abc import Iterable
 
-# A process that is started while this is set is found again by its environment, also when its parent has died.
+# Processes inherit this environment variable, so they are found even if their parent has died.
 MARKER = "FANWISE_TEST_ID"
 
 
 def all_processes() -> set[int]:
-    """The pids of all processes of the machine, zombies included. Opens none of them, so it is fast."""
+    """Return the pids of all processes of the machine, including zombies."""
     return {int(name) for name in os.listdir("/proc") if name.isdecimal()}
 
 
 def running_processes(marker: str = "", among: Iterable[int] | None = None) -> set[int]:
-    """The pids below this process, zombies included, and of all that carry `marker` in FANWISE_TEST_ID.
+    """Return the pids below this process, including zombies, and those with `marker` in FANWISE_TEST_ID.
 
     Args:
-        among: look only at these and at what is above them. To look at all of a busy machine takes ten milliseconds.
+        marker: also find processes that have left the process tree, by this value. Empty: only the tree.
+        among: examine only these pids. To examine all processes of a busy machine takes ten milliseconds.
     """
-    looked_at = all_processes() if among is None else set(among)
+    pids = all_processes() if among is None else set(among)
     is_below = {os.getpid(): True, 0: False}
-    for pid in looked_at:
+    for pid in pids:
         line = [pid]
         while line[-1] not in is_below:
             line.append(_parent(line[-1]))
         is_below.update(dict.fromkeys(line, is_below[line[-1]]))
     needle = f"\0{MARKER}={marker}\0".encode()
-    found = {pid for pid in looked_at if is_below[pid] or (marker and needle in b"\0" + _read(pid, "environ"))}
+    found = {pid for pid in pids if is_below[pid] or (marker and needle in b"\0" + _read(pid, "environ"))}
     return found - {os.getpid()}
 
 
 def describe_process(pid: int) -> str:
-    """One process: command line, state, what it waits for in the kernel, and the kernel's stack where we may see it."""
+    """Return command line, state, kernel wait channel and, if permitted, the kernel stack of a process."""
     command = (_read(pid, "cmdline") or _read(pid, "comm")).decode(errors="replace").replace("\0", " ").strip()
-    lines = [f"process {pid}: {command[:300] or '(gone)'}"]
+    lines = [f"process {pid}: {command[:300] or '(ended)'}"]
     status = dict(line.split(":", 1) for line in _read(pid, "status").decode(errors="replace").splitlines())
     facts = [f"{key} {' '.join(status[key].split())}" for key in ("State", "PPid", "Threads") if key in status]
     if facts:
@@ -49,13 +50,8 @@ def describe_process(pid: int) -> str:
     return "\n".join(lines) + "\n"
 
 
-def describe_children() -> str:
-    """All processes below this one, or that there are none."""
-    return "".join(map(describe_process, sorted(running_processes()))) or "no child processes\n"
-
-
 def end_process(pid: int) -> None:
-    """Kill it, and reap it when it is our own child. Blocks until it has ended in that case."""
+    """Kill a process. Block until it has ended if it is a child of this process."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
     with contextlib.suppress(ChildProcessError):
@@ -63,7 +59,7 @@ def end_process(pid: int) -> None:
 
 
 def _parent(pid: int) -> int:
-    # The name in brackets may itself hold brackets and blanks; the state and the parent follow the last bracket.
+    # The name is in brackets and may contain brackets and spaces. State and parent follow the last bracket.
     fields = _read(pid, "stat").rpartition(b")")[2].split()
     return int(fields[1]) if fields else 0
 

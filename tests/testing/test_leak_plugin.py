@@ -1,6 +1,6 @@
-"""The hygiene plugin sees each kind of leak, and nothing where nothing is left.
+"""The plug-in finds each kind of leak, and nothing if there is none.
 
-A file of careless tests runs once, in a pytest of its own; each test here looks at what became of one of them.
+A file of careless tests runs once, in another pytest. Each test here checks the outcome of one of them.
 """
 
 import os
@@ -11,8 +11,9 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
+from leaks import Snapshot
 
-from fanwise.testing import Snapshot
+SUPPORT = Path(__file__).resolve().parents[1] / "support"
 
 CARELESS = """
 import contextlib, glob, os, signal, socket, subprocess, tempfile, threading
@@ -142,8 +143,10 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """By test: '' for passed, otherwise all its messages."""
     folder = tmp_path_factory.mktemp("careless")
     (folder / "test_careless.py").write_text(CARELESS)
-    (folder / "conftest.py").write_text("pytest_plugins = ['fanwise.testing.hygiene']\n")
-    (folder / "pytest.ini").write_text("[pytest]\nfilterwarnings = error\nleak_patience_s = 0\n")
+    (folder / "conftest.py").write_text("pytest_plugins = ['leak_plugin']\n")
+    (folder / "pytest.ini").write_text(
+        f"[pytest]\npythonpath = {SUPPORT}\nfilterwarnings = error\nleak_patience_s = 0\n"
+    )
     command = [sys.executable, "-m", "pytest", "-p", "no:randomly", "-p", "no:cacheprovider", "--junitxml=out.xml"]
     environment = {**os.environ, "KEPT_BY_TEST": "1", RUN: str(os.getpid())}
     subprocess.run(command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True)

@@ -28,6 +28,6 @@ def test_a_call_names_the_part_that_a_registered_engine_lacks(monkeypatch: pytes
     assert ft.convert(x, "torch").tolist() == [1.0, 1.0]
     for call, part in ((ft.exp, "namespace"), (lambda x: ft.at(x)[0].set(1.0), "writing")):
         with pytest.raises(TypeError, match=rf"cells was registered without the part '{part}'.*{part}=\.\.\."):
-            call(x)
+            call(x)  # type: ignore[no-untyped-call]
     with pytest.raises(TypeError, match="cells has no gradients; torch, jax, tensorflow have"):
         ft.grad(lambda x: x)(x)

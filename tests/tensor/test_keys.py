@@ -102,7 +102,7 @@ def test_a_key_is_pickled_copied_compared_and_hashed(seed: int) -> None:
 
 def test_a_key_does_not_change() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
-        Key(0).words = (0, 0)  # type: ignore[misc]
+        Key(0).words = (0, 0)
 
 
 def test_what_is_no_integer_is_refused() -> None:

@@ -120,7 +120,7 @@ class Branches(nn.Module):
 
     def forward(self, x: Tensor, rank: int, *, with_late: bool) -> Tensor:
         flat, order = x.flatten(1), list(self.branches)
-        out: Tensor = sum(branch(flat) for branch in order[rank:] + order[:rank])  # type: ignore[assignment]  # not 0
+        out: Tensor = sum(branch(flat) for branch in order[rank:] + order[:rank])  # not 0
         out = out + self.rare if x.sum() > 0 else out
         return out + self.late(flat) if with_late else out
 
@@ -149,7 +149,7 @@ def fast_overlaps(rank: int) -> tuple[str, bool, list[int]]:
                     raise KeyError("in the first forward pass")
                 if shard == 6 // run.world_size:
                     x = x.clone().requires_grad_()
-                    x.register_hook(_fail)  # called after most buckets have started
+                    x.register_hook(_fail)  # type: ignore[no-untyped-call]  # called after most buckets have started
             return cross_entropy(m(x, run.rank, with_late=number > 2), y, reduction="none")
 
         step = run.step(model, torch.optim.SGD(model.parameters(), 0.1, momentum=0.9), loss)
@@ -182,7 +182,7 @@ def _plain_loop(batches: list[range], failing: int) -> list[nn.Parameter]:
                 rows = slice(batch[part.start], batch[part.stop - 1] + 1)
                 losses.append(cross_entropy(model(X[rows], 0, with_late=number > 2), Y[rows], reduction="none"))
             optimizer.zero_grad()
-            torch.cat(losses).mean().backward()
+            torch.cat(losses).mean().backward()  # type: ignore[no-untyped-call]
             optimizer.step()
     return list(model.parameters())
 

@@ -57,11 +57,7 @@ class Exchange:
     def reason_to_copy(array: Any, kind: str, copy: bool | None) -> str:
         return "MXNet copies all memory"
 
-    @staticmethod
-    def share(array: Any) -> Any:
-        return from_numpy(array)
-
-    adopt = share  # of an array that nobody else uses: random numbers
+    adopt = share = staticmethod(from_numpy)
 
 
 ft.register_engine(Engine("mxnet"), ndarray, namespace=Namespace, exchange=Exchange)

@@ -18,6 +18,7 @@ from program_runs import LoadedInterpreter
 
 from fanwise.base.errors import NotSendableError, RemoteError, WireError, WorkerLostError
 from fanwise.links import codec
+from fanwise.links.calls import was_never_sent
 from fanwise.links.codec import (
     Beside,
     dumps,
@@ -537,3 +538,9 @@ def test_without_a_loader_builtin_errors_and_our_own_keep_type_and_text(
 def test_without_a_loader_other_errors_are_told_as_text(error: BaseException) -> None:
     back = unpack_error(pack_error(error), None)
     assert type(back) is RemoteError and f"{type(error).__name__}: {error}" in str(back)
+
+
+def test_an_error_does_not_bring_the_mark_of_a_call_that_was_not_sent() -> None:
+    error = NotSendableError("a call of the callee")
+    error.__dict__["_was_never_sent"] = True
+    assert not was_never_sent(codec.unpack_error(codec.pack_error(error)))

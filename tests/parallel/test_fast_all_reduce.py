@@ -18,6 +18,8 @@ COUNT = 4
 class Group:
     """A process group of one process. Records the first element of each started bucket, and "finish"."""
 
+    num_fast = 0
+
     def __init__(self) -> None:
         self.calls: list[float | str] = []
 
@@ -104,3 +106,20 @@ def test_an_aborted_step_starts_all_buckets_and_the_next_one_waits_for_them(grou
     assert len(group.calls) == COUNT
     with all_reduce.overlap():
         assert group.calls[COUNT:] == ["finish"]
+
+
+def test_buckets_of_one_of_several_steps_start_after_the_plan(group: Group) -> None:
+    params, all_reduce = make(group)
+    make(group)  # another step of the run
+    with all_reduce.overlap():
+        grads = backward(params, range(COUNT))
+    assert group.calls == []
+
+    def plan() -> AllReducePlan:
+        group.calls.append("plan")
+        return AllReducePlan([], 1, (True,) * COUNT, None)
+
+    all_reduce.reduce_scatter([grads], plan)
+    assert group.calls == ["plan", 4.0, 3.0, 2.0, 1.0, "finish"]
+    all_reduce.release(is_aborted=True)
+    assert group.calls[-1] == "finish"

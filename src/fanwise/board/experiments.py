@@ -162,10 +162,12 @@ class CachedExperiment:
     def _measured(self) -> Iterator[None]:
         """Add the duration of the block to the cost of the current state, which delays the next refresh."""
         started_s = time.monotonic()
-        yield
-        self._busy_s += time.monotonic() - started_s
-        delay_s = min(_MAX_REFRESH_S, max(_MIN_REFRESH_S, _REST_FACTOR * self._busy_s))
-        self._next_refresh_s = self._refreshed_at_s + delay_s
+        try:
+            yield
+        finally:
+            self._busy_s += time.monotonic() - started_s
+            delay_s = min(_MAX_REFRESH_S, max(_MIN_REFRESH_S, _REST_FACTOR * self._busy_s))
+            self._next_refresh_s = self._refreshed_at_s + delay_s
 
     def refresh_soon(self) -> None:
         """Refresh at the next access, because the search has received a command."""
@@ -195,10 +197,9 @@ class CachedExperiment:
             raise NotFound(f"there is no view {name!r}; there are {', '.join(VIEWS)} and importance")
         with self._lock:
             state = self.state()
-            return self._cached(name, lambda: json_bytes({**VIEWS[name](state), "seq": state.seq}))
+            return self._cached(name, state, lambda: json_bytes({**VIEWS[name](state), "seq": state.seq}))
 
-    def _cached(self, name: str, make: Callable[[], _T]) -> _T:
-        state = self.state()
+    def _cached(self, name: str, state: ExperimentState, make: Callable[[], _T]) -> _T:
         version, cached = (state.seq, state.state), self._views.get(name)
         if cached is None or cached[0] != version:
             with self._measured(), _as_record_errors(self.folder):
@@ -232,7 +233,7 @@ class CachedExperiment:
         """Return rows of the table of trials: those with the status (or "") and the text, sorted by a column."""
         with self._lock:
             state = self.state()
-            rows = self._cached("trials", lambda: trial_rows(state))
+            rows = self._cached("trials", state, lambda: trial_rows(state))
             metrics, config = list(state.history.reports.values), list(state.history.meta["space"])
         text = text.casefold()
         matches = [

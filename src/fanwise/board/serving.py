@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
-from .guard import Guard, host_name
+from .guard import Guard, host_name, is_loopback
 
 DEFAULT_PORT = 8321
 
@@ -50,7 +50,7 @@ def open_board(home: Path, *, host: str = "127.0.0.1", port: int = DEFAULT_PORT)
     name = host
     if host_name(host) in ("0.0.0.0", None):  # all interfaces, or an IPv6 address without brackets
         name = socket.gethostname() if host in ("0.0.0.0", "::") else f"[{host}]"
-    names = (host, socket.gethostname(), socket.getfqdn())
+    names = (host,) if is_loopback(host) else (host, socket.gethostname(), socket.getfqdn())
     guard = Guard(secrets.token_urlsafe(), secrets.token_urlsafe(), frozenset(name.lower() for name in names if name))
     address = f"http://{name}:{listener.getsockname()[1]}/?token={guard.token}"
     return OpenBoard(home, listener, guard, address)

@@ -45,6 +45,7 @@ class Server:
                 log_level="warning",
                 access_log=False,  # addresses contain the token
                 server_header=False,
+                proxy_headers=False,  # connections are found by their real addresses
                 timeout_graceful_shutdown=1,
             )
         )

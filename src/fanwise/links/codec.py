@@ -196,6 +196,7 @@ def unpack_error(packed: Buffer, load: Callable[[bytes], Any] | None = load_erro
         error = None  # its class does not exist here, or takes other arguments
     if not isinstance(error, BaseException):
         error = RemoteError(f"{text.module}.{text.name}: {text.message}")
+    vars(error).pop("_was_never_sent", None)  # a mark of the peer, for a call of its own
     notes = [*getattr(error, "__notes__", ()), f"Traceback in process {text.pid}:\n{text.trace.rstrip()}"]
     object.__setattr__(error, "__notes__", notes)  # as add_note, but also of a frozen dataclass
     return error

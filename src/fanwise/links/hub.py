@@ -78,7 +78,12 @@ class Alarm:
             if self._due_s is not None and self._due_s <= due_s:
                 return
             self._due_s = due_s
-        self._hub.call_soon(self._move)
+        try:
+            self._hub.call_soon(self._move)
+        except BaseException:  # an interrupt: later calls must set the timer
+            with self._lock:
+                self._due_s = None
+            raise
 
     def cancel(self) -> None:
         with self._lock:

@@ -221,6 +221,7 @@ class Link:
         self._budget: _Budget | None = None  # joined when the peer needs more than WINDOW_MIN
         self._watch = PeerWatch(hub, peer, self._on_death)
         self._endings: list[Callable[[Link, Ending], None]] = []
+        self._failed: list[Reply] = []  # by the end of the link, with callbacks to run
         self._refused: Counter[str] = Counter()
         self._num_failed = 0
         if self._resumable is not None:
@@ -434,7 +435,11 @@ class Link:
             hub.check_usable()
         status = self._writer.put(parts, copied=hub.driven or not reader.may_block)
         if status == "waits" and reader.may_block:
-            reader.flush()
+            try:
+                reader.flush()
+            except BaseException:  # an interrupt: the program may change the memory that is still queued
+                self._writer.copy_unsent()
+                raise
         elif status == "lost":
             reader.find_end()
 
@@ -608,7 +613,11 @@ class Link:
 
     def _end(self, ending: Ending) -> None:
         if self._begin_end(ending):
-            self._complete_end()
+            try:
+                self._complete_end()
+            except BaseException:  # an interrupt: nobody else would complete it
+                self._complete_end()
+                raise
 
     def _begin_end(self, ending: Ending) -> bool:
         """Set how the link ended. Return False if it had ended already."""
@@ -623,7 +632,6 @@ class Link:
         assert ending is not None, "it has begun to end"
         with self._state.lock:
             budget, self._budget = self._budget, None
-            callbacks, self._endings = self._endings, []
         if budget is not None:
             budget.join(-1)
         self._writer.end_polling()
@@ -632,15 +640,15 @@ class Link:
             self._sharing.close()
         self._wire.hang_up()
         self._reader.close()
-        replies = self._calls.fail_all()
+        self._failed += self._calls.fail_all()
         for request in list(self.asked.values()):
             if request.listener is not None:
                 request.listener.lost()
-        for reply in replies:
-            reply.run_callbacks()
-        for callback in callbacks:
+        while self._failed:
+            self._failed.pop(0).run_callbacks()
+        while self._endings:
             try:
-                callback(self, ending)
+                self._endings.pop(0)(self, ending)
             except Exception:
                 _log.exception("a callback of the end of the link to %s failed", self.peer)
         self._writer.run_on_drained()

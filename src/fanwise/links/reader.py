@@ -167,9 +167,11 @@ class Reader:
     def read(self, *, to_the_end: bool = False) -> None:
         """Read the bytes that have arrived, or until the end of the wire; not while another thread reads."""
         if self._state.ending is None:
-            self._read_alone(self._read_to_the_end if to_the_end else self._read_once)
-            if self.waiters.asleep:
-                self.waiters.wake_one()
+            try:
+                self._read_alone(self._read_to_the_end if to_the_end else self._read_once)
+            finally:
+                if self.waiters.asleep:
+                    self.waiters.wake_one()
 
     def _read_to_the_end(self) -> None:
         while self._read_once():
@@ -298,8 +300,11 @@ class Reader:
         until_s = None if within_s is None else self._hub.clock.now_s() + within_s
         left_s = within_s
         while self._writer.waits and self._state.ending is None and (left_s is None or left_s > 0):
-            if self._read_alone(partial(self._wait_and_read, left_s)):
+            try:
+                has_read = self._read_alone(partial(self._wait_and_read, left_s))
+            finally:
                 self.waiters.wake_one()
+            if has_read:
                 self._writer.drain()
             else:
                 self._write_beside_reader(left_s)

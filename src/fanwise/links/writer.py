@@ -96,6 +96,12 @@ class Writer:
             self._queue.append(carrier.view)
             self.num_queued_bytes += len(part)
             self._write_queue()
+            self._report_drained_soon()
+
+    def _report_drained_soon(self) -> None:
+        """Let the hub run what waits for the queue if it is short now, because it may be polled no more."""
+        if self._on_drained and not self.is_behind:
+            self._hub.call_soon(self.run_on_drained)
 
     def put_last(self, parts: Sequence[Buffer]) -> None:
         """Write a last message, if there is room for it after the queue."""
@@ -185,6 +191,7 @@ class Writer:
             self._fd = replace()
             self._watch()
             self._write_queue()
+            self._report_drained_soon()
             return True
 
     def end_polling(self) -> None:

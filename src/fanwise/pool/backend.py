@@ -96,7 +96,7 @@ _of_parent: list[Backend | None] = []  # kept alive in a forked child, because d
 
 
 def start_ahead(*functions: Callable[..., object]) -> None:
-    """Start a warm process in the background and let it import the modules of these functions. Does not block.
+    """Start a warm process in the background and let it import the modules of these functions.
 
     Does nothing inside a job. If processes cannot be started, the first job of the pool reports the error.
     """
@@ -104,8 +104,12 @@ def start_ahead(*functions: Callable[..., object]) -> None:
         return
     with contextlib.suppress(OSError, RuntimeError):
         backend = take()
-        worker_set, modules = backend.worker_set, modules_needed(*functions)
-        backend.hub.call_soon(lambda: worker_set.preload(modules))
+        try:
+            worker_set, modules = backend.worker_set, modules_needed(*functions)
+            backend.hub.call_soon(lambda: worker_set.preload(modules))
+        except BaseException:
+            backend.end()
+            raise
         keep(backend)
 
 

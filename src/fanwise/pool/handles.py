@@ -109,8 +109,12 @@ class JobHandle:
         return self._state() == "queued"
 
     def wait_began(self, within_s: float | None = None) -> bool:
-        """Block until the job's process is about to call the function. Return False after a timeout in seconds."""
-        return self._began.wait(limit_of(within_s))
+        """Block until the job's process is about to call the function. Return False after a timeout in seconds.
+
+        Also return False if the job ends before it has begun.
+        """
+        self._began.wait(limit_of(within_s))
+        return self.pid is not None
 
     def add_done_callback(self, callback: "Callable[[JobHandle], None]") -> None:
         """Call `callback(self)` on the pool's thread when the job is done, at once if it is. It must not block."""
@@ -199,6 +203,7 @@ class JobHandle:
         if self._retry():
             return
         self._job = self._request = self._options = None
+        self._began.set()
         self._finished.set()
         callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:

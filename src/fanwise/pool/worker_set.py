@@ -27,6 +27,7 @@ _log = logging.getLogger(__name__)
 
 # Maximum number of starts of a job whose warm process was killed or had imported files that were edited.
 _MAX_TRIES = 3
+_MAX_UNSAFE = 1000
 
 
 class WorkerSetEvents(Protocol):
@@ -217,6 +218,8 @@ class WorkerSet:
                 "%s %s while it was imported: jobs run in fresh spares, which is slower", refusal.culprit, reason
             )
         modules = start.packed.modules
+        if len(self._unsafe) >= _MAX_UNSAFE:
+            self._unsafe.clear()  # each may be refused once more
         self._unsafe.add(refusal.culprit if refusal.culprit in modules else start.packed.function_id)
         start.requested_from = None
         self._begin(start)

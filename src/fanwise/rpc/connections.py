@@ -156,6 +156,9 @@ class Connections:
                 self.to(id)
             except FanwiseError as error:
                 self.routes.fail_all(id, error, unless_linked=True)
+            except BaseException as error:  # such as too many open files
+                self.routes.fail_all(id, WorkerLostError(f"no link to worker {id} could be opened: {error}"))
+                raise
 
     def dial_back(self, member: Member) -> None:
         """Dial `member`, which cannot reach us. Blocks."""

@@ -248,7 +248,7 @@ def _failures(trials: Sequence[Trial]) -> Iterator[str]:
     for (kind, text), group in ranked[:_MAX_FAILURES]:
         ids = ", ".join(str(trial.trial_id) for trial in group[:20]) + (", ..." if len(group) > 20 else "")
         yield f"<details><summary>{_text(f'{kind}: {text.partition(chr(10))[0]}')}"
-        yield f' <span class="soft">({counted(len(group), "trial")}: {ids})</span></summary>'
+        yield f' <span class="soft">({counted(len(group), "trial")}: {_text(ids)})</span></summary>'
         failure = group[0].last.failure
         assert failure is not None
         yield _pre(of_the_user(failure.traceback or text)) + "</details>"

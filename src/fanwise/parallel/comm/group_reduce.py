@@ -2,9 +2,9 @@
 
 exact   all_to_all: each process sends every owner its slice of the process's nodes
         all_gather: each owner sends its slice of the sum to all
-fast    all-reduce of the backend, NCCL or Gloo, while the last backward pass of each process computes the remaining
-        gradients. The order in which the backend adds depends on the number of processes, so the last bits of the
-        sum do, too
+fast    all-reduce of the backend, NCCL or Gloo, in a run with a single step while the last backward pass of each
+        process computes the remaining gradients. The order in which the backend adds depends on the number of
+        processes, so the last bits of the sum do, too
 
 Parameters without a gradient in any process, such as frozen ones, are not sent. Only the plan tells which ones these
 are, so exact sends nothing before all processes have it, and fast relies on the plans of earlier steps.
@@ -108,6 +108,8 @@ class FastAllReduce:
     before the processes exchange the plan. If a step is aborted, `release` starts the remaining buckets, so that they
     are not added to those of the next step.
 
+    In a run with several steps, buckets start only after the plan, which shows whether all processes make the same one.
+
     The buckets contain the parameters that had a gradient in any process in an earlier step. If the plan has others,
     the buckets are enlarged and the sum is repeated.
     """
@@ -119,7 +121,12 @@ class FastAllReduce:
         self.num_aborted = 0  # steps that were aborted
         self._is_waiting_due = False  # all-reduces of such a step may still use the memory
         self._has_grad: Sequence[bool] = ()
+        group.num_fast += 1
         self._lay_out([False] * len(self._params))
+
+    @property
+    def _overlaps(self) -> bool:
+        return self._group.num_fast == 1
 
     def _lay_out(self, is_included: Sequence[bool]) -> None:
         self._is_included = is_included
@@ -141,6 +148,9 @@ class FastAllReduce:
     def overlap(self) -> Iterator[None]:
         """Start buckets when the backward pass in this block has computed their gradients. `.grad` is then final."""
         self._wait_for_aborted()
+        if not self._overlaps:
+            yield
+            return
         trained: list[tuple[int, Any]] = [(i, self._params[i]) for i in self._included if self._params[i].requires_grad]
         hooks = [param.register_post_accumulate_grad_hook(partial(self._on_grad, index)) for index, param in trained]
         try:
@@ -175,8 +185,12 @@ class FastAllReduce:
         self._wait_for_aborted()
         grads = nodes[0] or [None] * len(self._params)
         self._check_gradients(grads)
-        self._reduce_missing(grads)
-        plan = make_plan()
+        if self._overlaps:
+            self._reduce_missing(grads)
+            plan = make_plan()
+        else:
+            plan = make_plan()
+            self._reduce_missing(grads)
         self._group.finish_all_reduce()
         is_included = [had or has for had, has in zip(self._is_included, plan.has_grad, strict=True)]
         if is_included != self._is_included:
@@ -216,7 +230,8 @@ class FastAllReduce:
         if is_aborted:
             self.num_aborted += 1
             self._is_waiting_due = True
-            self._start_buckets_after(-1)
+            if self._overlaps:
+                self._start_buckets_after(-1)
             self._reset()
 
     def _wait_for_aborted(self) -> None:

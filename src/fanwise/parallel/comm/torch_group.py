@@ -79,7 +79,9 @@ class TorchGroup:
         self._limit_s: float | None = None
         self._on_operation = on_operation
         self._seq = 0
+        self.num_fast = 0  # number of objects that start all-reduces
         self._started: list[distributed.Work | None] = []  # all-reduces
+        self._is_closed = False
         self._must_leak = False
         self._is_initialized_here = world.make_store is not None
         self._timeout = _SUPERVISED_LIMIT if world.has_supervisor else None
@@ -112,6 +114,12 @@ class TorchGroup:
 
     def close(self) -> None:
         """Close the connections. Exchanges of other processes with this one then fail at once."""
+        self._is_closed = True
+        if self._uses_nccl and not all(work is None or work.is_completed() for work in self._started):
+            # A process that has failed does not start its part, for which destroying the group would wait.
+            self._must_leak = True
+            if hasattr(self._data, "abort"):
+                self._data.abort()
         if self._must_leak:
             # Destroying the groups would block until all processes do it, and so would the end of the program, which
             # drops all references but these. The launcher ends processes that hang once another one has ended.
@@ -200,6 +208,8 @@ class TorchGroup:
 
     def start_all_reduce(self, tensor: Tensor) -> None:
         """Start to replace a tensor by its sum over all processes, which start theirs in the same order."""
+        if self._is_closed:  # a suspended generator may abort its step after the run
+            return
         self._started.append(distributed.all_reduce(tensor, group=self._data, async_op=True))
 
     def finish_all_reduce(self) -> None:

@@ -14,13 +14,14 @@ as well.
 import math
 import operator
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from torch import Generator, Tensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim import Optimizer
 
+from ...base.errors import WorkerLostError
 from ...tensor.random.keys import Key
 from ..comm.team import NotSame, Sums, Team
 from ..config import Plan
@@ -132,7 +133,8 @@ class BatchExecution:
         except BaseException as error:
             buffers.restore()
             self.replica.clear_grads()
-            self.sums.release(is_aborted=not self._is_reduced)
+            with suppress(RuntimeError, WorkerLostError):  # of a broken group, where `error` is the cause
+                self.sums.release(is_aborted=not self._is_reduced)
             if isinstance(error, NotSame):
                 raise ValueError(buffers.explain_difference(error.index)) from None
             raise

@@ -146,6 +146,9 @@ class _Queue:
         self.waiting: deque[tuple[QueuedCall, Call]] = deque()
 
 
+def _nothing() -> None: ...
+
+
 class QueuedCall:
     """The request of a queued call, or of the one that creates the actor. Calls `on_end` after the reply."""
 
@@ -179,8 +182,9 @@ class QueuedCall:
     def fail(self, error: BaseException) -> None:
         try:
             self._request.fail(error)
-        finally:
-            self._on_end()
+        finally:  # the caller may try again with another error
+            on_end, self._on_end = self._on_end, _nothing
+            on_end()
 
     def unanswered(self) -> None:
         try:

@@ -303,7 +303,7 @@ def in_this_process(training: Callable[[Run], Any], shards: int = SHARDS, resume
 class OneProcess:
     """The process group of a run with one process. Its contents are pickled, as they are for others."""
 
-    index, size = 0, 1
+    index, size, num_fast = 0, 1, 0
     is_broken = has_stepped = False
 
     def gather(self, content: Any, within_s: float | None = None) -> list[Any]:  # Any: as TorchGroup

@@ -189,7 +189,6 @@ def _set_thresholds(library: ctypes.CDLL, mmap_bytes: int, trim_bytes: int) -> N
     library.mallopt(_TRIM_THRESHOLD, trim_bytes)
 
 
-# -- CUDA ----------------------------------------------------------------------------------------------------------
 # Every run starts with the default precision, as a new process does, so that one and several GPUs give the same bits. A
 # training function may change the precision, because it runs in every process.
 

@@ -341,7 +341,6 @@ def cut_range(batch: range, shards: int) -> tuple[range, ...]:
 
 
 def _init_worker(init_fn: InitFn | None, number: int) -> None:
-    """Reset the inherited signal handlers and output streams of a worker, and call `init_fn`."""
     for signal_number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(signal_number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)

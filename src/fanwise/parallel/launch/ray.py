@@ -205,7 +205,6 @@ def main(train: Callable[[Run], Any], task: RankTask, towards: str) -> Any:
 
 @contextmanager
 def _join(task: RankTask, towards: str, send: Send, ask: Callable[..., Any]) -> Iterator[tuple[TorchTeam, Monitor]]:
-    """Connect to the other ranks during the block."""
     settings, size = task.settings, len(task.settings.devices)
     address = address_towards(towards)
     _use_interface(address)
@@ -231,5 +230,4 @@ def _use_interface(address: str) -> None:
 
 
 def _off_device(leaf: Any) -> Any:
-    """Move a tensor or module to main memory, because the program may have no GPU."""
     return leaf.cpu() if isinstance(leaf, torch.Tensor | torch.nn.Module) else leaf

@@ -207,7 +207,6 @@ class ShardedOptimizer:
 
 
 def _params_of_groups(optimizer: Optimizer) -> list[object]:
-    """Return the parameters of all groups, with None at the end of each group."""
     return [param for group in optimizer.param_groups for param in (*group["params"], None)]
 
 
@@ -232,7 +231,6 @@ class LazyState(UserDict[Any, dict[str, Any]]):
         return self.data[param]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Copy as a dict with the whole state."""
         return defaultdict, (dict,), None, None, iter(self.data.items())
 
 

@@ -201,7 +201,6 @@ class StepGraphs:
         self._stages.updates = snapshot.updates
 
     def _tensors(self) -> dict[str, Tensor]:
-        """Return parameters, buffers and the state of the optimizer, by their names in error messages."""
         tensors: dict[str, Tensor] = {}
         names: dict[Tensor, str] = {}
         for prefix, module in self._execution.replica.modules.items():
@@ -320,7 +319,6 @@ class _CapturedStep:
         self._graph.replay()
 
     def _replay_and_reduce(self, batch: Batch, inputs: _Inputs) -> Partial:
-        """Replay the shards, and add the gradients of all processes."""
         execution = self._execution
         with execution.team.attempt(), execution.transaction():  # a lost GPU process ends the run, so no repetition
             self._replay(batch, inputs)
@@ -360,7 +358,6 @@ class _CapturedStep:
         return total
 
     def _forward_backward(self) -> list[Node[Partial]]:
-        """Execute each shard of this process on a branch, then add siblings along the tree."""
         with self._execution.shard_context(generators=()):
             nodes = [self._shard(index) for index in self._own]
             self._graph.join()
@@ -415,7 +412,6 @@ def _explain_errors() -> Iterator[None]:
 
 
 def _copy_node(node: Node[Partial]) -> Node[Partial]:
-    """Return a copy of the node, whose lists an addition may change."""
     value = node.value
     if value is None:
         return node

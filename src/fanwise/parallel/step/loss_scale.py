@@ -104,5 +104,4 @@ def are_finite(grads: Sequence[Tensor | None]) -> bool:
 
 
 def _float32(value: float) -> float:
-    """Round to float32, in which GradScaler keeps its scale."""
     return float(torch.tensor(value, dtype=torch.float32))

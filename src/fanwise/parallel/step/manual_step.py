@@ -181,7 +181,6 @@ class ManualStep:
         return self._replica.collect_result(work, current.loss, current.count)
 
     def _check_repeated(self, work: ShardWork, first: Sequence[Tensor | None]) -> Generator[Any, None, None]:
-        """Yield a shard again. Raise ValueError unless its loss and gradients equal `first`."""
         second = yield from self._body(work)
         self._execution.verifier.check_same(
             first, [second.loss, *second.grads], index=work.index, batch_number=self.batches

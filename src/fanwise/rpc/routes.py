@@ -171,9 +171,11 @@ class Routes:
                     return link
                 call = queue.calls.popleft()
                 queue.num_sending += 1
-            call.send(link)
-            with self._lock:
-                queue.num_sending -= 1
+            try:
+                call.send(link)
+            finally:
+                with self._lock:
+                    queue.num_sending -= 1
 
     def fail_all(self, id: int, error: FanwiseError, *, unless_linked: bool = False) -> None:
         """Fail the queued calls to worker `id`, or with `unless_linked` only if there is no link."""

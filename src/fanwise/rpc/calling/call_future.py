@@ -22,6 +22,7 @@ from ...base.errors import (
     RemoteError,
     WorkerLostError,
 )
+from ...links.calls import was_never_sent
 from ...links.credits import cost_of
 from ...links.link import Link, NeverSent, Reply
 from ..messages.messages import Message
@@ -164,6 +165,12 @@ class QueuedCall:
         except FanwiseError as error:
             self.fail(error)
             return
+        except BaseException as error:  # an interrupt of the thread that opens the link; the caller is another one
+            if was_never_sent(error):
+                self.fail(CancelledError("interrupted before it was sent"))
+            else:
+                self.future.fail(RemoteError("sending the call was interrupted; it may have been sent"))
+            raise
         keep_alive_until(reply, self._message)
         call = CallFuture(self._agent, reply, self._to, self._limit_s)
         # As a job, because the call may be done already, and callbacks are user code.
@@ -212,6 +219,9 @@ class QueuedRequest:
                 self._future.set_exception(NeverSent(f"{self._method!r} was not sent: the link has ended."))
         except Exception as error:
             self._future.set_exception(error)
+        except BaseException:  # as in `QueuedCall.send`
+            self._future.set_exception(RemoteError(f"sending {self._method!r} was interrupted"))
+            raise
 
     def fail(self, error: FanwiseError) -> None:
         """Fail because there is no link."""

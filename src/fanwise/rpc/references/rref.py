@@ -43,18 +43,19 @@ _METHOD_HINT = (
 class UserState:
     """The state of a fork that this worker holds. Shared by its RRef and `References`."""
 
-    __slots__ = ("confirmed", "deleted", "error", "fork", "is_released")
+    __slots__ = ("_unconfirmed", "confirmed", "deleted", "error", "fork", "is_released")
 
     def __init__(self, fork: Fork) -> None:
         self.fork = fork
         self.confirmed: Future[None] = Future()  # done without an error also when the fork has failed
+        self._unconfirmed = [True]
         self.error: Callable[[], Exception] | None = None
         self.deleted = False
         self.is_released = False
 
     def confirm(self) -> None:
-        """Set `confirmed`."""
-        if not self.confirmed.done():
+        """Set `confirmed`. Thread-safe."""
+        if claim(self._unconfirmed):
             self.confirmed.set_result(None)
 
     def fail(self, error: Callable[[], Exception]) -> None:

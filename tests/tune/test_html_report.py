@@ -3,12 +3,16 @@
 import re
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from recorded_search import RecordedSearch
 
+from fanwise.tune import html_report
 from fanwise.tune.experiment import Experiment
 from fanwise.tune.record.log import Record
+from fanwise.tune.record.trials import Failure
 
 pytestmark = pytest.mark.usefixtures("fonts")
 
@@ -129,3 +133,9 @@ def test_a_report_that_cannot_be_written_leaves_no_file(tmp_path: Path) -> None:
     with pytest.raises(OSError, match=r"folder\.html"):
         experiment.report(tmp_path / "folder.html")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["folder.html", "search"]
+
+
+def test_a_trial_id_of_a_damaged_record_is_escaped() -> None:
+    failure = Failure("exception", "no", None, None)
+    trial = SimpleNamespace(trial_id=ATTACK, last=SimpleNamespace(failure=failure))
+    assert "<script" not in "".join(html_report._failures([cast(Any, trial)]))

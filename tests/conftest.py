@@ -36,7 +36,7 @@ LONG = (
     "tests/sources/",
     "tests/board/test_in_a_browser.py",
     "tests/pool/test_orphans.py",
-    "tests/rpc/test_group_processes.py",
+    "tests/rpc/test_rpc_lost_workers.py",
     "tests/rpc/test_two_hosts.py",
     "tests/tensor/test_right_on_every_engine.py",
     "tests/tensor/test_right_or_error.py",

@@ -1,18 +1,18 @@
-"""Workers of rpc as real processes, each told by the test what to do.
+"""Workers of rpc as real processes that run the functions that a test sends them.
 
-    test --pipe--> first nursery: an interpreter that has imported torch, once for all tests --fork--> nursery, ...
-    test --pipe--> nursery: has imported a test module --fork--> worker, worker, ...
-    test --pipe--> worker: runs a function, sends back what it returns or raises, waits for the next
+    test --pipe--> first fork server: an interpreter that has imported torch, once for all tests --fork--> fork server, ...
+    test --pipe--> fork server: has imported a test module --fork--> worker, worker, ...
+    test --pipe--> worker: runs a function, sends back its result or error, waits for the next
 
-    with Nursery.start(folder) as first, first.another() as nursery:
-        nursery.learn(__name__, __file__)                # functions of this test module travel by name
-        workers = Workers(nursery, tmp_path)
+    with ForkServer.start(folder) as first, first.fork_server() as server:
+        server.load_module(__name__, __file__)           # functions of this test module are sent by name
+        workers = Workers(server, tmp_path)
         one, two, three = workers.group(3)
         one.do(ask, "w1")                                # ask("w1") in the process of one
         two.kill()
 
-Forking takes milliseconds where a fresh process takes seconds, and the nursery has no threads. All workers end with the
-nursery, and the nursery with the test.
+Forking takes milliseconds where a new process takes seconds, and a fork server has no threads. All workers end with
+their fork server, and the fork server with the test.
 """
 
 import contextlib
@@ -24,12 +24,15 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import fanwise.rpc as rpc
+from fanwise.rpc import agent as agents
 from fanwise.testing.within import within
 
 LIMIT_S = 30.0
@@ -37,73 +40,72 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _REAP_EVERY_S = 0.1
 
-# Any throughout: what the functions of tests take and return.
+# Any throughout: arguments and results of functions of tests.
 
 
-class Nursery:
-    """The parent of workers, from the side of the test.
+class ForkServer:
+    """The parent process of workers, as seen by the test.
 
     Args:
-        begin: starts its process, given the descriptor that it serves, and returns what waits for the end of it.
+        start: starts the process, which serves the given descriptor, and returns a function that waits for its end.
     """
 
-    def __init__(self, begin: Callable[[int], Callable[[], object]]) -> None:
-        mine, its = socket.socketpair()
-        with its:
-            self._wait = begin(its.fileno())
-        self._socket = mine
-        self._pipe = Connection(os.dup(mine.fileno()))
+    def __init__(self, start: Callable[[int], Callable[[], object]]) -> None:
+        self._socket, peer = socket.socketpair()
+        with peer:
+            self._wait = start(peer.fileno())
+        self._pipe = Connection(os.dup(self._socket.fileno()))
 
     @classmethod
-    def start(cls, folder: Path) -> "Nursery":
-        """An interpreter that loads torch. `folder` takes the sockets of the groups: a short path."""
+    def start(cls, folder: Path) -> "ForkServer":
+        """Start an interpreter that imports torch. `folder` holds the sockets of the groups, so its path is short."""
 
-        def begin(descriptor: int) -> Callable[[], object]:
+        def start(descriptor: int) -> Callable[[], object]:
             return subprocess.Popen(
-                [sys.executable, "-c", f"from {__name__} import main; main({descriptor})"],
+                [sys.executable, "-c", f"import gc; gc.disable(); import {__name__}; {__name__}.main({descriptor})"],
                 pass_fds=[descriptor],
                 env={**os.environ, "XDG_RUNTIME_DIR": str(folder), "PYTHONPATH": os.pathsep.join(sys.path)},
                 start_new_session=True,
             ).wait
 
-        return cls(begin)
+        return cls(start)
 
-    def another(self) -> "Nursery":
-        """One that is forked from this. What it learns stays there: a test module may compute, which starts threads."""
+    def fork_server(self) -> "ForkServer":
+        """Fork another one. A module that it loads is not loaded here: importing a test module may start threads."""
 
-        def begin(descriptor: int) -> Callable[[], object]:
-            pid = self._fork("nursery", descriptor)
-            return lambda: within(LIMIT_S, lambda: self.status(pid) is not None, "the nursery has ended")
+        def start(descriptor: int) -> Callable[[], object]:
+            pid = self._fork("fork_server", descriptor)
+            return lambda: within(LIMIT_S, lambda: self.status(pid) is not None, "the fork server has ended")
 
-        return Nursery(begin)
+        return ForkServer(start)
 
-    def learn(self, name: str, path: str) -> None:
-        """Workers forked from now on have the module `name`, read from `path`."""
-        self._ask("learn", name, path)
+    def load_module(self, name: str, path: str) -> None:
+        """Load the module `name` from `path`, for workers forked from now on."""
+        self._request("load_module", name, path)
 
-    def fork(self, control: int, output: Path) -> int:
-        """A new worker, told what to do through the descriptor `control`; what it prints goes to `output`."""
+    def fork_worker(self, control: int, output: Path) -> int:
+        """Fork a worker that serves the descriptor `control` and prints to `output`. Return its process id."""
         return self._fork("worker", control, str(output))
 
     def status(self, pid: int) -> int | None:
-        """The exit code of a worker, minus the signal that killed it; None while it lives. Does not block."""
-        code = self._ask("status", pid)
+        """Return the exit code of a worker, minus the signal that killed it; None while it lives. Does not block."""
+        code = self._request("status", pid)
         return None if code is None else int(code)
 
-    def _fork(self, what: str, control: int, *args: object) -> int:
-        self._pipe.send((what, args))
+    def _fork(self, kind: str, control: int, *args: object) -> int:
+        self._pipe.send((kind, args))
         socket.send_fds(self._socket, [b"."], [control])
-        return int(self._answer())
+        return int(self._receive())
 
-    def _ask(self, method: str, *args: object) -> Any:
+    def _request(self, method: str, *args: object) -> Any:
         self._pipe.send((method, args))
-        return self._answer()
+        return self._receive()
 
-    def _answer(self) -> Any:
-        assert self._pipe.poll(LIMIT_S), "the nursery does not answer"
+    def _receive(self) -> Any:
+        assert self._pipe.poll(LIMIT_S), "the fork server does not answer"
         return self._pipe.recv()
 
-    def __enter__(self) -> "Nursery":
+    def __enter__(self) -> "ForkServer":
         return self
 
     def __exit__(
@@ -115,31 +117,31 @@ class Nursery:
 
 
 class Worker:
-    """A worker process, from the side of the test."""
+    """A worker process, as seen by the test."""
 
-    def __init__(self, nursery: Nursery, name: str, output: Path) -> None:
+    def __init__(self, server: ForkServer, name: str, output: Path) -> None:
         self.name = name
-        self._nursery = nursery
+        self._server = server
         self._output = output
         output.touch()
         self._code: int | None = None
-        mine, its = socket.socketpair()
-        with its:
-            self._pipe = Connection(mine.detach())
-            self.pid = nursery.fork(its.fileno(), output)
+        control, peer = socket.socketpair()
+        with peer:
+            self._pipe = Connection(control.detach())
+            self.pid = server.fork_worker(peer.fileno(), output)
 
     def begin(self, function: Callable[..., object], *args: object, **kwargs: object) -> "Worker":
-        """Let it run `function`, and do not wait. One at a time."""
+        """Start `function` there without waiting for it. One at a time."""
         self._pipe.send_bytes(pickle.dumps((function, args, kwargs)))
         return self
 
     @property
     def has_answered(self) -> bool:
-        """Whether what was begun has ended."""
+        """Return True if the function has ended."""
         return self._pipe.poll()
 
     def result(self) -> Any:
-        """What the function that was begun returned; raises what it raised. Blocks."""
+        """Wait for the function, and return its result or raise its error."""
         if not self._pipe.poll(LIMIT_S):
             raise AssertionError(f"{self.name} has not answered within {LIMIT_S} s; it printed:\n{self.printed}")
         value, error = pickle.loads(self._pipe.recv_bytes())
@@ -148,74 +150,72 @@ class Worker:
         return value
 
     def do(self, function: Callable[..., object], *args: object, **kwargs: object) -> Any:
-        """`begin` and `result`."""
+        """Run `function` there: `begin` and `result`."""
         return self.begin(function, *args, **kwargs).result()
 
     def send(self, number: signal.Signals) -> None:
-        """Send its process a signal."""
         os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """SIGKILL, and wait until it has ended."""
+        """Send SIGKILL, and wait until the process has ended."""
         self.send(signal.SIGKILL)
-        self.ended()
+        self.wait()
 
     def leave(self) -> int:
-        """Let its main thread come to the end of the program, and wait. The exit code."""
+        """End the program at the end of its main thread. Return the exit code."""
         self._pipe.send_bytes(pickle.dumps(None))
-        return self.ended()
+        return self.wait()
 
-    def ended(self) -> int:
-        """Wait until the process has ended. The exit code, minus the signal that killed it."""
+    def wait(self) -> int:
+        """Wait until the process has ended. Return the exit code, minus the signal that killed it."""
         within(LIMIT_S, self._has_ended, f"the process of {self.name} has ended; it printed {self.printed!r}")
         assert self._code is not None
         return self._code
 
     def _has_ended(self) -> bool:
         if self._code is None:
-            self._code = self._nursery.status(self.pid)
+            self._code = self._server.status(self.pid)
         return self._code is not None
 
     @property
     def printed(self) -> str:
-        """All that it has written to its standard output and error so far."""
+        """The standard output and error of the process so far."""
         return self._output.read_text(errors="replace")
 
     def close(self) -> None:
-        """End it, whatever it does."""
         if not self._has_ended():
             self.kill()
         self._pipe.close()
 
 
 class Workers:
-    """All workers of a test, which meet at one place below `folder`."""
+    """All workers of a test, which meet at an address below `folder`."""
 
-    def __init__(self, nursery: Nursery, folder: Path) -> None:
+    def __init__(self, server: ForkServer, folder: Path) -> None:
         self.url = f"file://{folder}/meet"
-        self._nursery = nursery
+        self._server = server
         self._folder = folder
         self._all: list[Worker] = []
 
     def start(self, name: str) -> Worker:
-        """A process that is no worker yet."""
-        worker = Worker(self._nursery, name, self._folder / f"{name}-{len(self._all)}.txt")
+        """Start a process that is no worker yet."""
+        worker = Worker(self._server, name, self._folder / f"{name}-{len(self._all)}.txt")
         self._all.append(worker)
         return worker
 
     def begin(self, rank: int, size: int | None, name: str = "", **options: Any) -> Worker:
-        """One that begins to join; its `result()` is there when it has."""
+        """Start a worker that begins to join. Its `result()` returns when it has joined."""
         worker = self.start(name or f"w{rank}")
         return worker.begin(join, worker.name, rank, size, self.url, **options)
 
     def join(self, rank: int, size: int | None = None, name: str = "", **options: Any) -> Worker:
-        """One that has joined."""
+        """Start a worker that has joined."""
         worker = self.begin(rank, size, name, **options)
         worker.result()
         return worker
 
     def group(self, size: int, *, dynamic: bool = False, **options: Any) -> list[Worker]:
-        """Workers w0, w1, ... that have joined."""
+        """Start workers w0, w1, ... that have joined."""
         if dynamic:
             return [self.join(rank, None, **options) for rank in range(size)]
         workers = [self.begin(rank, size, **options) for rank in range(size)]
@@ -224,65 +224,122 @@ class Workers:
         return workers
 
     def close(self) -> None:
-        """End all."""
         for worker in self._all:
             worker.close()
 
 
 def all_do(workers: list[Worker], function: Callable[..., object], *args: object) -> list[Any]:
-    """Let all of them run the function at the same time. What it returned, in their order."""
+    """Run the function in all workers at the same time. Return the results in their order."""
     for worker in workers:
         worker.begin(function, *args)
     return [worker.result() for worker in workers]
 
 
-def join(name: str, rank: int, world_size: int | None, url: str, **options: Any) -> None:
-    """In a worker: `init_rpc`. Calls may take as long as tests may, where `options` do not say otherwise."""
-    from fanwise.rpc import TensorPipeRpcBackendOptions, init_rpc
+# -- functions for workers -----------------------------------------------------------------------------------------
 
+
+def join(name: str, rank: int, world_size: int | None, url: str, **options: Any) -> None:
+    """Call `init_rpc`. Calls may take as long as tests may, unless `options` contain another limit."""
     options = {"rpc_timeout": LIMIT_S, "init_method": url, **options}
-    init_rpc(name, rank=rank, world_size=world_size, rpc_backend_options=TensorPipeRpcBackendOptions(**options))
+    rpc.init_rpc(
+        name, rank=rank, world_size=world_size, rpc_backend_options=rpc.TensorPipeRpcBackendOptions(**options)
+    )
 
 
 def leave() -> None:
-    """In a worker: `shutdown`, of all."""
-    from fanwise.rpc import shutdown
+    rpc.shutdown(timeout=LIMIT_S)
 
-    shutdown(timeout=LIMIT_S)
+
+def leave_at_once() -> None:
+    rpc.shutdown(graceful=False)
 
 
 def names() -> list[str]:
-    """In a worker: whom it sees in its group, itself too."""
-    from fanwise.rpc import agent
-
-    return [worker.name for worker in agent.current().workers()]
+    """Return the names of all workers that this one knows, including its own."""
+    return [worker.name for worker in agents.current().workers()]
 
 
 def num_owned() -> int:
-    """In a worker: how many values it keeps that references are to."""
-    from fanwise.rpc import agent
-
+    """Return the number of values of this worker that have references."""
     gc.collect()
-    return int(agent.current().references.debug_info()["num_owner_rrefs"])
+    return int(agents.current().references.debug_info()["num_owner_rrefs"])
 
 
-# -- in the nursery ------------------------------------------------------------------------------------------------
+def pid() -> int:
+    return os.getpid()
+
+
+def echo(value: Any) -> Any:
+    return value
+
+
+def call(to: Any, function: Callable[..., Any], *args: object, timeout: float = -1.0) -> Any:
+    return rpc.rpc_sync(to, function, args, timeout=timeout)
+
+
+def error_of(function: Callable[..., object], *args: object) -> str:
+    """Return the type and text of the error of a function."""
+    try:
+        function(*args)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "no error"
+
+
+def errors_of_each_way(to: Any, function: Any, *args: object) -> list[str]:
+    """Return the errors of rpc_sync, rpc_async and remote."""
+    return [
+        error_of(lambda: rpc.rpc_sync(to, function, args)),
+        error_of(lambda: rpc.rpc_async(to, function, args).wait()),
+        error_of(lambda: rpc.remote(to, function, args).to_here()),
+    ]
+
+
+def mark_and_wait(mark: Path, resume: Path) -> str:
+    """Create a file, and wait for the other one."""
+    mark.touch()
+    within(3 * LIMIT_S, resume.exists, "the test continues")
+    return "answered"
+
+
+def mark_and_hang(mark: Path) -> None:
+    mark.touch()
+    threading.Event().wait()
+
+
+def hold_the_interpreter(milliseconds: int) -> None:
+    """Block all threads of this process."""
+    ctypes.PyDLL(None).poll(None, 0, milliseconds)
+
+
+def memory_mb(field: str = "VmHWM") -> float:
+    """Return the peak memory of this process since `reset_peak_memory`."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(f"{field}:"):
+            return int(line.split()[1]) / 1024
+    raise LookupError(field)
+
+
+def reset_peak_memory() -> float:
+    """Return the memory of this process in use, in MB."""
+    Path("/proc/self/clear_refs").write_text("5")
+    return memory_mb("VmRSS")
+
+
+# -- in the fork server --------------------------------------------------------------------------------------------
 
 
 def main(descriptor: int) -> None:
-    """The first nursery's program. Returns in a worker, when that is told to come to its end."""
-    gc.disable()  # nothing of what is loaded is garbage, and looking through it again and again takes long
-    from fanwise.rpc import init_rpc  # noqa: F401  # loads torch, for all workers
-
-    gc.freeze()  # a process that collects all this, at its end at the latest, works for half a second and copies it
+    """Run the first fork server. Returns in a worker, when that is to end."""
+    gc.freeze()  # a process that collects all modules, at its end at the latest, needs half a second and copies them
     gc.enable()
-    _nurse(descriptor)
+    _serve_forks(descriptor)
 
 
-def _nurse(descriptor: int) -> None:
-    """Do what the test asks for, end when it has gone. Returns in a worker, as `main` does."""
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)  # what a dead worker leaves stays below the test, which sees it
-    its = socket.socket(fileno=descriptor)
+def _serve_forks(descriptor: int) -> None:
+    """Serve the test until it closes the connection. Returns in a worker, as `main` does."""
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)  # so children of a dead worker stay below the test, which sees it
+    control = socket.socket(fileno=descriptor)
     pipe = Connection(os.dup(descriptor))
     codes: dict[int, int] = {}
     while True:
@@ -291,29 +348,29 @@ def _nurse(descriptor: int) -> None:
         try:
             method, args = pipe.recv()
         except EOFError:
-            os._exit(0)  # nothing here waits for a clean end of the interpreter, which takes as long as a test
-        if method == "learn":
-            _learn(*args)
+            os._exit(0)  # a clean end of the interpreter takes as long as a test
+        if method == "load_module":
+            _load_module(*args)
             pipe.send(None)
         elif method == "status":
             _reap(codes)
             pipe.send(codes.get(*args))
         else:
-            control = socket.recv_fds(its, 1, 1)[1][0]
+            descriptor = socket.recv_fds(control, 1, 1)[1][0]
             pid = os.fork()
             if pid == 0:
-                its.close()
+                control.close()
                 pipe.close()
-                if method == "nursery":
+                if method == "fork_server":
                     os.setsid()
-                    return _nurse(control)
-                return _serve(control, *args)
-            os.close(control)
-            codes.pop(pid, None)  # of one that had this number before
+                    return _serve_forks(descriptor)
+                return _serve_worker(descriptor, *args)
+            os.close(descriptor)
+            codes.pop(pid, None)  # of an earlier process with this id
             pipe.send(pid)
 
 
-def _learn(name: str, path: str) -> None:
+def _load_module(name: str, path: str) -> None:
     import importlib.util
 
     if name not in sys.modules:
@@ -325,14 +382,14 @@ def _learn(name: str, path: str) -> None:
 
 
 def _reap(codes: dict[int, int]) -> None:
-    """The exit codes of all that have ended, by pid."""
+    """Add the exit codes of ended processes."""
     with contextlib.suppress(ChildProcessError):
         while (ended := os.waitpid(-1, os.WNOHANG))[0]:
             codes[ended[0]] = os.waitstatus_to_exitcode(ended[1])
 
 
-def _serve(control: int, output: str) -> None:
-    """In a worker: do what the test says until it says None."""
+def _serve_worker(control: int, output: str) -> None:
+    """Run the functions that the test sends, until it sends None."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     file = os.open(output, os.O_WRONLY | os.O_APPEND)
@@ -342,12 +399,12 @@ def _serve(control: int, output: str) -> None:
     pipe = Connection(control)
     while True:
         try:
-            told = pickle.loads(pipe.recv_bytes())  # tensors by value: the pipe's own pickler shares them
+            order = pickle.loads(pipe.recv_bytes())  # tensors by value: the pipe's own pickler shares them
         except EOFError:
             os._exit(0)
-        if told is None:
+        if order is None:
             return
-        function, args, kwargs = told
+        function, args, kwargs = order
         try:
             answer: tuple[object, BaseException | None] = function(*args, **kwargs), None
         except BaseException as error:

@@ -5,7 +5,6 @@ import gc
 import operator
 import re
 import threading
-import time
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from rpc_workers import LIMIT_S, Worker, Workers, all_do, leave, num_owned
 from torch.futures import Future
 
 import fanwise.rpc as rpc
-from fanwise.base.errors import DeadlineExceeded, NotSendableError, OwnerLostError, WorkerLostError
+from fanwise.base.errors import NotSendableError, OwnerLostError, WorkerLostError
 from fanwise.rpc import agent as agents
 from fanwise.rpc.functions import async_execution
 from fanwise.testing import within
@@ -175,10 +174,6 @@ def num_waiting() -> int:
     return agents.current().queues.num_waiting
 
 
-def num_received() -> int:
-    return agents.current().server.num_begun
-
-
 def call_from_threads(me: int) -> None:
     """Run half of the callers, each a thread that calls without waiting."""
 
@@ -256,61 +251,6 @@ def keep_the_promise() -> None:
 
 def set_promise(rref: Any) -> None:
     rref.local_value().promised.set_result("kept")
-
-
-def test_a_call_that_times_out_in_the_queue_does_not_run_and_releases_its_references(
-    real_workers: Workers,
-) -> None:
-    workers = one, two = real_workers.group(2)
-    one.do(make, "w1", serial=True)
-    assert one.do(look, "now") == 0, "it was created"
-    before = two.do(num_received)
-    one.do(begin, "wait", "first", timeout=0)
-    one.do(begin, "add", "late", timeout=0.2)
-    one.do(begin_with_references, 0.2)
-    one.do(begin, "add", "last", timeout=0)
-    within(LIMIT_S, lambda: two.do(num_received) == before + 5, "all have arrived")
-    deadline_s = two.do(time.monotonic) + 0.2  # the owner counts from arrival
-    assert one.do(outcome_of, 1) == one.do(outcome_of, 2) == "DeadlineExceeded"
-    within(LIMIT_S, lambda: two.do(time.monotonic) > deadline_s, "they have timed out at the owner too")
-    one.do(open_the_gate)
-    assert one.do(outcome_of, -1) == "2"
-    with pytest.raises(DeadlineExceeded, match=r"did not run|timed out"):
-        one.do(kept_reference)
-    assert one.do(look, "seen") == ["first", "last"]
-    end(workers)
-
-
-def test_a_call_canceled_in_the_queue_does_not_run_and_a_running_one_ends(
-    real_workers: Workers,
-) -> None:
-    workers = one, two = real_workers.group(2)
-    one.do(make, "w1", serial=True)
-    for name, what in (("wait", "first"), ("add", "second"), ("sleep_long", "third"), ("add", "last")):
-        one.do(begin, name, what)
-    within(LIMIT_S, lambda: two.do(num_waiting) == 3, "all have arrived")
-    assert one.do(cancel, 1)
-    one.do(open_the_gate)
-    within(LIMIT_S, lambda: one.do(look, "seen") == ["first", "third"], "the third runs")
-    assert one.do(cancel, 2)
-    assert one.do(outcomes) == ["None", "CancelledError", "CancelledError", "3"]
-    end(workers)
-
-
-def cancel(number: int) -> bool:
-    return bool(CALLS_BEGUN[number].cancel())
-
-
-MADE: list[Any] = []
-
-
-def begin_with_references(timeout: float) -> None:
-    CALLS_BEGUN.append(LOGS[0].rpc_async(timeout=timeout).add(rpc.RRef("mine")))
-    MADE.append(LOGS[0].remote(timeout=timeout).add("never"))
-
-
-def kept_reference() -> Any:
-    return MADE.pop().to_here()
 
 
 def test_a_serial_actor_that_waits_for_itself_gets_an_error(
@@ -464,30 +404,6 @@ def test_invalid_actors_are_refused(real_workers: Workers) -> None:
         with pytest.raises(error, match=re.escape(text)):
             one.do(rpc.remote, "w0", **kwargs)
     end(workers)
-
-
-def test_queued_calls_of_a_killed_caller_do_not_run_and_others_do(
-    real_workers: Workers,
-) -> None:
-    one, two, three = real_workers.group(3)
-    one.do(make, "w2", serial=True)
-    one.do(pass_to, "w1")
-    one.do(begin, "wait", "first")
-    within(LIMIT_S, lambda: one.do(look, "seen") == ["first"], "the first one runs")
-    for i in range(20):
-        two.do(begin, "add", i)
-    one.do(begin, "add", "last")
-    within(LIMIT_S, lambda: three.do(num_waiting) == 21, "all have arrived")
-    two.kill()
-    within(LIMIT_S, lambda: len(three.do(workers_there)) == 2, "its loss is known")
-    one.do(open_the_gate)
-    assert one.do(outcomes) == ["None", "2"]
-    assert one.do(call, "both") == (1, ["first", "last"])
-    end([one, three])
-
-
-def workers_there() -> list[str]:
-    return [worker.name for worker in agents.current().workers()]
 
 
 def test_calls_of_an_actor_whose_worker_is_killed_fail(

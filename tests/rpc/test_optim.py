@@ -46,27 +46,6 @@ def train(optimizer_class: Any, **kwargs: float) -> list[Any]:
     return [layer.rpc_sync().state() for layer in layers]
 
 
-def train_here(optimizer_class: Any, **kwargs: float) -> list[torch.Tensor]:
-    layers = [Layer(1), Layer(2)]
-    optimizer = optimizer_class([layer.weight for layer in layers], **kwargs)
-    for step in range(3):
-        optimizer.zero_grad()
-        loss_of(layers[0].forward, layers[1].forward, torch.full((3, 3), 1.0 + step)).backward()  # type: ignore[no-untyped-call]  # torch's
-        optimizer.step()
-    return [layer.weight.detach() for layer in layers]
-
-
-@pytest.mark.parametrize(
-    ("optimizer_class", "kwargs"),
-    [(torch.optim.SGD, {"lr": 0.05, "momentum": 0.9}), (torch.optim.Adam, {"lr": 0.1}), (torch.optim.Adagrad, {})],
-)
-def test_steps_are_those_of_one_process(real_workers: Workers, optimizer_class: Any, kwargs: dict[str, float]) -> None:
-    one, _two, _three = real_workers.group(3)
-    states = one.do(train, optimizer_class, **kwargs)
-    weights = one.do(train_here, optimizer_class, **kwargs)
-    assert all(torch.equal(state[0], weight) for state, weight in zip(states, weights, strict=True))
-
-
 def test_a_parameter_without_a_gradient_and_every_grad_stay_as_they_are(real_workers: Workers) -> None:
     one, _two, _three = real_workers.group(3)
     for _weight, unused, grad, grad_of_unused in one.do(train, torch.optim.SGD, lr=0.1):
@@ -77,15 +56,6 @@ def test_a_parameter_without_a_gradient_and_every_grad_stay_as_they_are(real_wor
 class Refusing(torch.optim.SGD):
     def step(self, closure: Any = None) -> Any:
         raise ValueError(f"no step on {rpc.get_worker_info().name}")
-
-
-class Unmakable(torch.optim.SGD):
-    def __init__(self, params: Any) -> None:
-        raise ValueError("no such optimizer")
-
-
-def make(optimizer_class: Any) -> None:
-    DistributedOptimizer(optimizer_class, rpc.remote("w1", Layer, args=(1,)).rpc_sync().parameters())
 
 
 def test_the_first_error_has_the_others_as_notes(real_workers: Workers) -> None:
@@ -100,20 +70,3 @@ def failing_step() -> None:
     except ValueError as error:
         noted = any("no step on w2" in note for note in error.__notes__)
         raise ValueError(f"{error} / a note of w2: {noted}") from None
-
-
-def test_an_optimizer_that_cannot_be_made_is_an_error_at_once(real_workers: Workers) -> None:
-    one, _two = real_workers.group(2)
-    with pytest.raises(ValueError, match="no such optimizer"):
-        one.do(make, Unmakable)
-
-
-def step_in_no_context() -> None:
-    params = rpc.remote("w1", Layer, args=(1,)).rpc_sync().parameters()
-    DistributedOptimizer(torch.optim.SGD, params, lr=0.1).step(77)
-
-
-def test_a_step_needs_a_context(real_workers: Workers) -> None:
-    one, _two = real_workers.group(2)
-    with pytest.raises(RuntimeError, match="Could not find autograd context with id: 77"):
-        one.do(step_in_no_context)

@@ -145,25 +145,6 @@ def test_a_slow_callback_holds_up_neither_the_hub_nor_another_callback(
     told(slow, info(1), info(2))
 
 
-def test_a_callback_is_never_called_twice_at_a_time(group: PlayedGroup, events: WorkerEvents) -> None:
-    inside = threading.Lock()
-    overlaps: list[int] = []
-    heard: list[Any] = []
-
-    def hear(worker: rpc.WorkerInfo) -> None:
-        if not inside.acquire(blocking=False):
-            overlaps.append(worker.id)
-            return
-        heard.append(worker)
-        inside.release()
-
-    events.subscribe(hear, Joined)
-    for rank in range(1, 300):
-        group.happens(Joined(member(rank)))
-    told(heard, *(info(rank) for rank in range(1, 300)))
-    assert overlaps == []
-
-
 @pytest.mark.parametrize("error", [ValueError("wrong"), SystemExit(3)])
 def test_a_callback_that_raises_is_shown_and_is_called_again(
     group: PlayedGroup, events: WorkerEvents, caplog: pytest.LogCaptureFixture, error: BaseException
@@ -205,12 +186,6 @@ def test_after_cancel_and_after_the_end_nothing_more_is_told(group: PlayedGroup,
     group.happens(Joined(member(4)))
     assert heard == [info(1)]
     assert others == [info(1), info(2), info(3)]
-
-
-def test_a_subscription_that_was_cancelled_is_forgotten(group: PlayedGroup, events: WorkerEvents) -> None:
-    for _ in range(10):
-        events.subscribe(print, Lost).cancel()
-    assert len(events._subscriptions) == 1
 
 
 def test_a_callback_may_subscribe_and_cancel(group: PlayedGroup, events: WorkerEvents) -> None:

@@ -1,6 +1,6 @@
 """Workers of rpc as real processes that run the functions that a test sends them.
 
-    test --pipe--> first fork server: an interpreter that has imported torch, once for all tests --fork--> fork server, ...
+    test --pipe--> first fork server: an interpreter that has imported torch, once --fork--> fork server, ...
     test --pipe--> fork server: has imported a test module --fork--> worker, worker, ...
     test --pipe--> worker: runs a function, sends back its result or error, waits for the next
 
@@ -241,9 +241,7 @@ def all_do(workers: list[Worker], function: Callable[..., object], *args: object
 def join(name: str, rank: int, world_size: int | None, url: str, **options: Any) -> None:
     """Call `init_rpc`. Calls may take as long as tests may, unless `options` contain another limit."""
     options = {"rpc_timeout": LIMIT_S, "init_method": url, **options}
-    rpc.init_rpc(
-        name, rank=rank, world_size=world_size, rpc_backend_options=rpc.TensorPipeRpcBackendOptions(**options)
-    )
+    rpc.init_rpc(name, rank=rank, world_size=world_size, rpc_backend_options=rpc.TensorPipeRpcBackendOptions(**options))
 
 
 def leave() -> None:
@@ -338,7 +336,8 @@ def main(descriptor: int) -> None:
 
 def _serve_forks(descriptor: int) -> None:
     """Serve the test until it closes the connection. Returns in a worker, as `main` does."""
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)  # so children of a dead worker stay below the test, which sees it
+    # Children of a dead worker stay below the test, which checks that none is left.
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
     control = socket.socket(fileno=descriptor)
     pipe = Connection(os.dup(descriptor))
     codes: dict[int, int] = {}

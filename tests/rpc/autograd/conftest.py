@@ -1,4 +1,4 @@
-"""Simulated workers for each test that asks for them."""
+"""Simulated workers."""
 
 from collections.abc import Iterator
 
@@ -9,8 +9,8 @@ from simulated_workers import World
 @pytest.fixture
 def world() -> Iterator[World]:
     """Four simulated workers, ended after the test."""
-    made = World()
+    workers = World()
     try:
-        yield made
+        yield workers
     finally:
-        made.close()
+        workers.close()

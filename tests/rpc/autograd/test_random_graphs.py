@@ -21,8 +21,8 @@ class Step:
     op: str
     worker: WorkerId
     operands: tuple[int, int]
-    together: bool = False  # both operands in one message
-    again: bool = False  # send again what was sent there before
+    in_one_message: bool = False  # both operands in one message
+    resend: bool = False  # send values again that the worker already has
     hook: bool = False
 
 
@@ -41,8 +41,8 @@ steps = st.builds(
     op=st.sampled_from(["mul", "add", "sin", "matmul", "unbind", "drop", "double_in_place", "cut"]),
     worker=st.integers(0, NUM_WORKERS - 1),
     operands=st.tuples(st.integers(0, 7), st.integers(0, 7)),
-    together=st.booleans(),
-    again=st.booleans(),
+    in_one_message=st.booleans(),
+    resend=st.booleans(),
     hook=st.booleans(),
 )
 programs = st.builds(
@@ -81,17 +81,17 @@ class HookCalls:
 
     def watch(self, tensor: torch.Tensor, name: str) -> None:
         if tensor.requires_grad:
-            kept = self.grads.setdefault(name, [])
-            tensor.register_hook(lambda grad: kept.append(grad.clone()))  # type: ignore[no-untyped-call]  # torch's
+            grads = self.grads.setdefault(name, [])
+            tensor.register_hook(lambda grad: grads.append(grad.clone()))  # type: ignore[no-untyped-call]  # torch's
 
 
 def leaves_of(program: Program, calls: HookCalls) -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(3)
-    made = [torch.rand(2, 2, dtype=torch.float64, generator=generator).requires_grad_() for _ in program.leaves]
+    leaves = [torch.rand(2, 2, dtype=torch.float64, generator=generator).requires_grad_() for _ in program.leaves]
     for index in program.hooked_leaves:
-        if index < len(made):
-            calls.watch(made[index], f"leaf {index}")
-    return made
+        if index < len(leaves):
+            calls.watch(leaves[index], f"leaf {index}")
+    return leaves
 
 
 def run_locally(program: Program, times: int) -> tuple[list[torch.Tensor | None], HookCalls]:
@@ -119,11 +119,11 @@ class DistributedProgram:
     values: list[tuple[WorkerId, torch.Tensor]]
     copies: dict[tuple[int, WorkerId], torch.Tensor] = field(default_factory=dict)
 
-    def fetch(self, indices: Sequence[int], worker: WorkerId, again: bool) -> None:
+    def fetch(self, indices: Sequence[int], worker: WorkerId, resend: bool) -> None:
         """Send values of one worker to another in one message, unless they are there."""
         for source in {self.values[index][0] for index in indices} - {worker}:
             sent = [index for index in indices if self.values[index][0] == source]
-            missing = [index for index in sent if again or (index, worker) not in self.copies]
+            missing = [index for index in sent if resend or (index, worker) not in self.copies]
             if missing:
                 if self.world[source].autograd.contexts.find(self.context.id) is None:
                     self.world.send(self.context.id, self.home, source, [])  # as a call would do
@@ -146,14 +146,14 @@ def run_distributed(world: World, program: Program, times: int) -> tuple[list[to
         for number, step in enumerate(program.steps):
             count = len(distributed.values)
             indices = [count - 1 - operand % count for operand in step.operands]
-            for group in [indices] if step.together else [[index] for index in indices]:
-                distributed.fetch(group, step.worker, step.again)
+            for group in [indices] if step.in_one_message else [[index] for index in indices]:
+                distributed.fetch(group, step.worker, step.resend)
             x, y = (distributed.at(index, step.worker) for index in indices)
             distributed.values.append((step.worker, computed(step.op, x, y)))
             if step.hook:
                 calls.watch(distributed.values[-1][1], f"step {number}")
         last = range(len(distributed.values))[-program.num_roots :]
-        distributed.fetch(last, home.id, again=False)
+        distributed.fetch(last, home.id, resend=False)
         ends = [distributed.at(index, home.id) for index in last]
         # A received leaf has history here, and none on its worker.
         roots = [
@@ -161,10 +161,10 @@ def run_distributed(world: World, program: Program, times: int) -> tuple[list[to
         ]
         for _ in range(times if roots else 0):
             home.autograd.backward(context.id, roots, True)
-        found = [world[worker].autograd.contexts.find(context.id) for worker in program.leaves]
+        contexts = [world[worker].autograd.contexts.find(context.id) for worker in program.leaves]
         assert all(leaf.grad is None for leaf in leaves), "gradients must not reach .grad"
         return [
-            None if one is None else one.gradients().get(leaf) for one, leaf in zip(found, leaves, strict=True)
+            None if one is None else one.gradients().get(leaf) for one, leaf in zip(contexts, leaves, strict=True)
         ], calls
     finally:
         home.autograd.leave(context.id)

@@ -1,9 +1,9 @@
-"""Played workers for tests of reference counting: real tables, a simulated network, programs without code.
+"""Simulated workers for tests of reference counting: real tables, a simulated network, programs without code.
 
-Each worker's program creates values on others, hands references on, drops them, crashes and comes back. The world sees
-everything, so it can say at each FreeValue whether somebody alive still held the value or was being sent it.
+Each program creates values on peer workers, sends references on, drops them, crashes and returns. The world knows
+everything, so it can check at each FreeValue that no living worker holds the value or is being sent it.
 
-All messages travel as on links: they arrive once, late and in any order, or never because an end has died.
+Messages arrive once, late and in any order, or never, because a worker has died.
 """
 
 import itertools
@@ -21,7 +21,7 @@ from fanwise.rpc.references.table import RefTable
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call that carries a fork, or with `creates` makes a value on its receiver."""
+    """A call that carries a fork, or with `creates` creates a value on its receiver."""
 
     fork: Fork
     creates: bool = False
@@ -29,20 +29,20 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Created:
-    """The answer to a call that creates."""
+    """The reply to a call that creates."""
 
     fork_id: GlobalId
 
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """The answer to a batch."""
+    """The reply to a batch."""
 
     batch: Batch
 
 
-class PlayedWorker:
-    """One life of one worker. `forks`: what its program holds; `values`: what it owns for others, freed or not."""
+class SimulatedWorker:
+    """One incarnation of a worker. `forks`: the forks that its program holds."""
 
     def __init__(self, world: "World", key: WorkerKey, table: RefTable) -> None:
         self.world = world
@@ -61,7 +61,7 @@ class PlayedWorker:
     def new_id(self) -> GlobalId:
         return GlobalId(self.key.id, self.key.incarnation, next(self._numbers))
 
-    # -- what the program does -------------------------------------------------------------------------------------
+    # -- operations of the program ----------------------------------------------------------------------------------
 
     def remote(self, owner: WorkerKey, *, sent: bool = True) -> GlobalId:
         """Create a value there; returns the fork. Not `sent`: the call fails before it leaves."""
@@ -84,33 +84,33 @@ class PlayedWorker:
         return fork.fork_id
 
     def end_of_queue(self, *, sent: bool) -> None:
-        """The call that waits for the longest time leaves, or never will."""
+        """Send the oldest queued call, or drop it."""
         fork = self.queued.pop(0)
         if sent:
             if not self.table.is_lost(fork.owner):
                 self.world.call(self.key, fork.owner, Call(fork, creates=True))
             return
-        was_held = fork.fork_id in self.table.user_forks
+        is_known = fork.fork_id in self.table.user_forks
         self.act(self.table.on_creation_unsent(fork.fork_id, "timed out"))
-        if was_held and fork.fork_id not in self.table.user_forks:  # nobody else has it
+        if is_known and fork.fork_id not in self.table.user_forks:  # no peer worker has it
             self.refused.add(fork.fork_id)
 
     def give_up(self, fork_id: GlobalId) -> None:
-        """The call that created this took too long; nothing when it came from elsewhere."""
+        """Let the call that created this time out. No effect if another worker sent it."""
         if not any(fork.fork_id == fork_id for fork in self.queued):
             self.act(self.table.on_creation_timeout(fork_id))
 
     def share(self, fork_id: GlobalId, to: WorkerKey, *, sent: bool = True) -> None:
-        """Send a reference on. The program may drop its own at once. Not `sent`: the call fails before it leaves."""
-        held = self.forks[fork_id]
+        """Send a reference on. Not `sent`: the call fails before it leaves."""
+        own = self.forks[fork_id]
         if fork_id not in self.table.user_forks or self.table.is_lost(to):
             return
-        fork = Fork(held.rref_id, self.new_id(), held.owner, self.key)
+        fork = Fork(own.rref_id, self.new_id(), own.owner, self.key)
         self.act(self.table.fork(fork_id, fork, to))
         self._send(fork, to, sent)
 
     def lend(self, to: WorkerKey, *, sent: bool = True) -> None:
-        """Send a reference to a new value of one's own."""
+        """Send a reference to a new value of this worker."""
         if self.table.is_lost(to):
             return
         fork = Fork(self.new_id(), self.new_id(), self.key, self.key)
@@ -129,9 +129,9 @@ class PlayedWorker:
         else:
             self.act(self.table.on_fork_unsent(fork))
 
-    # -- what happens to it ----------------------------------------------------------------------------------------
+    # -- events ----------------------------------------------------------------------------------------------------
 
-    def hear(self, sender: Address, message: object) -> None:
+    def receive(self, sender: Address, message: object) -> None:
         assert isinstance(sender, WorkerKey)
         match message:
             case Batch() as batch:
@@ -140,14 +140,14 @@ class PlayedWorker:
             case Delivered(batch):
                 self.act(self.table.on_delivered(batch))
             case Call(fork, creates=True):
-                self.world.landed(self.key, message)
-                assert not self.failed[fork.rref_id] or self.table.is_lost(sender), f"{fork.rref_id} was not to come"
-                if not self.table.is_lost(sender):  # else its value is let go of at once
+                self.world.arrived(self.key, message)
+                assert not self.failed[fork.rref_id] or self.table.is_lost(sender), f"{fork.rref_id} had failed"
+                if not self.table.is_lost(sender):  # otherwise its value is released at once
                     self.begun.add(fork.rref_id)
                 self.act(self.table.on_creation_received(fork.rref_id, fork.fork_id, sender))
                 self.world.sim.send(self.key, sender, Created(fork.fork_id), reliably=True)
             case Call(fork):
-                self.world.landed(self.key, message)
+                self.world.arrived(self.key, message)
                 if fork.owner != self.key:
                     self.forks[fork.fork_id] = fork
                 self.act(self.table.on_fork_received(fork))
@@ -170,19 +170,19 @@ class PlayedWorker:
                     self.refused.add(fork_id)
                 case FailValue(rref_id, reason=reason):
                     self.world.sim.happened[f"value failed: {reason}"] += 1
-                    assert rref_id not in self.begun, f"{self.key} has {rref_id}, and made an error of it"
+                    assert rref_id not in self.begun, f"{self.key} has {rref_id}, and replaced it by an error"
                     self.failed[rref_id] += 1
-                    if reason != "died":  # there is an error in the value's place
+                    if reason != "died":  # the error replaces the value
                         self.begun.add(rref_id)
 
 
 class World:
-    """Workers 0 to `size - 1`, each in some life, and all calls that are on their way.
+    """Workers 0 to `size - 1`, and all calls that are on their way.
 
     Args:
         sim: the network.
-        table: makes the tables; tests of the tests pass a broken one.
-        death_s: a death becomes known to each of the others within this time.
+        table: creates the tables.
+        death_s: each of the others learns of a death within this time.
     """
 
     def __init__(
@@ -194,7 +194,7 @@ class World:
         death_s: float = 0.5,
     ) -> None:
         self.sim = sim
-        self.workers: dict[WorkerKey, PlayedWorker] = {}
+        self.workers: dict[WorkerKey, SimulatedWorker] = {}
         self.flying: Counter[tuple[WorkerKey, Call]] = Counter()
         self._table = table
         self._death_s = death_s
@@ -204,27 +204,27 @@ class World:
             self.join(number)
 
     def join(self, number: int) -> WorkerKey:
-        """Worker `number` begins a life. It is told of all deaths before it."""
+        """Start an incarnation of worker `number`, which knows all earlier deaths."""
         key = WorkerKey(number, next(self._incarnations))
-        worker = PlayedWorker(self, key, self._table(key))
-        for other in self.workers.values():
-            other.others.add(key)
-            worker.others.add(other.key)
+        worker = SimulatedWorker(self, key, self._table(key))
+        for peer in self.workers.values():
+            peer.others.add(key)
+            worker.others.add(peer.key)
         for dead in self._dead:
             worker.learn_of_death(dead)
         self.workers[key] = worker
-        self.sim.join(key, worker.hear)
+        self.sim.join(key, worker.receive)
         return key
 
     def crash(self, key: WorkerKey) -> None:
-        """The worker is gone at once; the others hear of it one after another."""
+        """Kill a worker. The others learn it one after another."""
         del self.workers[key]
         self._dead.append(key)
         self.sim.crash(key)
-        for other in list(self.workers):
-            self.sim.after(self.sim.chance.uniform(0.0, self._death_s), partial(self._tell_death, other, key))
+        for peer in list(self.workers):
+            self.sim.after(self.sim.chance.uniform(0.0, self._death_s), partial(self._report_death, peer, key))
 
-    def _tell_death(self, to: WorkerKey, dead: WorkerKey) -> None:
+    def _report_death(self, to: WorkerKey, dead: WorkerKey) -> None:
         if to in self.workers:
             self.workers[to].learn_of_death(dead)
 
@@ -232,15 +232,15 @@ class World:
         self.flying[to, call] += 1
         self.sim.send(sender, to, call, reliably=True)
 
-    def landed(self, to: WorkerKey, call: Call) -> None:
+    def arrived(self, to: WorkerKey, call: Call) -> None:
         self.flying[to, call] -= 1
         if not self.flying[to, call]:
             del self.flying[to, call]
 
-    # -- what must hold --------------------------------------------------------------------------------------------
+    # -- checks ----------------------------------------------------------------------------------------------------
 
     def check_freed(self, owner: WorkerKey, rref_id: GlobalId) -> None:
-        """Nobody alive holds it, and nobody alive will take a call that carries it."""
+        """Check that no living worker holds the value, or will accept a call that carries it."""
         for worker in self.workers.values():
             for fork in worker.forks.values():
                 assert fork.rref_id != rref_id or fork.fork_id in worker.refused, (
@@ -251,7 +251,7 @@ class World:
                 assert self.workers[to].table.is_lost(call.fork.parent), f"{owner} freed {rref_id} on its way to {to}"
 
     def check_exactly(self) -> None:
-        """The whole state, when nothing is on its way: tables know what programs hold, and nothing else."""
+        """Check that tables hold exactly what programs hold, when no message is on its way."""
         for worker in self.workers.values():
             table = worker.table
             assert set(table.user_forks) == set(worker.forks) - worker.refused and not worker.queued
@@ -263,11 +263,11 @@ class World:
             assert set(worker.failed.values()) <= {1}
             assert worker.freed == Counter(worker.begun - set(table.owned))
 
-    def _forks_at(self, owner: PlayedWorker) -> set[tuple[GlobalId, GlobalId, WorkerKey]]:
+    def _forks_at(self, owner: SimulatedWorker) -> set[tuple[GlobalId, GlobalId, WorkerKey]]:
         owned = owner.table.owned
         return {(r, f, holder) for r in set(owned) & owner.begun for f, holder in owned[r].forks.items()}
 
-    def _forks_of(self, owner: PlayedWorker) -> set[tuple[GlobalId, GlobalId, WorkerKey]]:
+    def _forks_of(self, owner: SimulatedWorker) -> set[tuple[GlobalId, GlobalId, WorkerKey]]:
         return {
             (fork.rref_id, fork_id, worker.key)
             for worker in self.workers.values()

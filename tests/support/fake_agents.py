@@ -1,10 +1,9 @@
-"""Workers in one process that have references and no links: real tables, keepers and serializer on played agents.
+"""Workers in one process that have references and no links: real tables and serializers on fake agents.
 
-    with played_workers(3) as three:        # this process is worker 0
-        rref = remote(1, make, 40)          # made at once, on this thread, with worker 1 as this process's meanwhile
+    with fake_workers(3) as three:          # this process is worker 0
+        rref = remote(1, make, 40)          # created at once, on this thread, which is worker 1 meanwhile
 
-What the agents play: calls are carried out when they are made, messages when they are sent. `lose` and
-`leave_with_all` end workers.
+Calls run when they are made, and messages are handled when they are sent. `lose` and `leave_with_all` end workers.
 """
 
 import contextlib
@@ -34,15 +33,14 @@ from fanwise.testing.within import within
 # Any throughout: what users' functions take and return.
 
 
-class PlayedAgent:
-    """What `References` asks of an agent.
+class FakeAgent:
+    """The methods of an agent that `References` uses.
 
-    `late`: calls that create are kept back until the test makes them, and fail before. `creations`: what calls that
-    create return; none of them is made. `newcomers`: workers that this one does not know yet, and how
-    many messages to them fail.
+    `late`: calls that create fail, and run later when the test calls them. `creations`: the result of calls that
+    create, which do not run. `newcomers`: workers that this one does not know yet, with the number of messages that fail.
     """
 
-    def __init__(self, agents_by_id: dict[int, "PlayedAgent"], id: int, incarnation: int) -> None:
+    def __init__(self, agents_by_id: dict[int, "FakeAgent"], id: int, incarnation: int) -> None:
         self.info = WorkerInfo(f"worker{id}", id)
         self.incarnation = incarnation
         self.member = Member(self.info.name, id, incarnation, "", "", 0)
@@ -56,7 +54,7 @@ class PlayedAgent:
         self._all = agents_by_id
         self._handlers: dict[str, Callable[..., Any]] = {}
         agents_by_id[id] = self
-        self.references = References(self)  # type: ignore[arg-type]  # played
+        self.references = References(self)  # type: ignore[arg-type]  # a fake
         self.references.start()
         self.serializer = Serializer(references=self.references)
 
@@ -85,14 +83,14 @@ class PlayedAgent:
                 del self.newcomers[to]
             return failed_with(WorkerLostError(f"worker {to} is not in the group."))
         if to not in self._all or self._all[to].has_left:
-            return failed_with(WorkerLostError(f"worker {to} is gone."))
+            return failed_with(WorkerLostError(f"worker {to} was lost."))
         return done_with(self._all[to]._handlers[method](self.info, *pickle.loads(pickle.dumps(args))))
 
     def call(
         self, to: WorkerInfo, invocation: Invocation, *, timeout_s: float, remote: Any = None, **_: Any
     ) -> "Future[Any]":
         if to.id not in self._all:
-            return failed_with(WorkerLostError(f"worker {to.id} is gone."))
+            return failed_with(WorkerLostError(f"worker {to.id} was lost."))
         try:
             message = self.serializer.serialize(invocation, to.id, call="call", remote=remote)
         except RuntimeError:
@@ -111,7 +109,7 @@ class PlayedAgent:
     def call_sync(self, to: WorkerInfo, invocation: Invocation, *, timeout_s: float) -> Any:
         return result_of(self.call(to, invocation, timeout_s=timeout_s))
 
-    def serve(self, caller: "PlayedAgent", message: Any) -> "Future[Any]":
+    def serve(self, caller: "FakeAgent", message: Any) -> "Future[Any]":
         before = agents.current()
         be(self)
         try:
@@ -135,54 +133,54 @@ class PlayedAgent:
                 answer = None
             back = self.serializer.serialize(answer, caller.info.id)
         except Exception as error:
-            return failed_with(error.with_traceback(None))  # as it comes over a link
+            return failed_with(error.with_traceback(None))  # as over a link
         finally:
             be(before)
         return done_with(caller.serializer.deserialize(back, self.info.id).value)
 
 
 class Late(Future[Any]):
-    """Of a call that was sent, and is not answered in time."""
+    """The future of a call that was sent and has timed out."""
 
     was_sent = True
 
 
 def done_with(value: Any) -> "Future[Any]":
-    """A future that is done."""
+    """Return a future that is done."""
     future: Future[Any] = Future()
     future.set_result(value)
     return future
 
 
 def failed_with(error: Exception) -> "Future[Any]":
-    """A future that has failed."""
+    """Return a future that has failed."""
     future: Future[Any] = Future()
     future.set_exception(error)
     return future
 
 
 def be(agent: Any) -> None:
-    """This process is that worker from now on, or none."""
+    """Make this process that worker, or none."""
     process.set_current(agent)
 
 
 @contextlib.contextmanager
-def played_workers(count: int) -> Iterator[list[PlayedAgent]]:
-    """Workers 0, 1, ...; this process is worker 0."""
-    everybody: dict[int, PlayedAgent] = {}
-    played = [PlayedAgent(everybody, id, id + 100) for id in range(count)]
-    be(played[0])
+def fake_workers(count: int) -> Iterator[list[FakeAgent]]:
+    """Create workers 0, 1, ... This process is worker 0."""
+    agents_by_id: dict[int, FakeAgent] = {}
+    workers = [FakeAgent(agents_by_id, id, id + 100) for id in range(count)]
+    be(workers[0])
     try:
-        yield played
+        yield workers
     finally:
         gc.collect()
-        for agent in played:
+        for agent in workers:
             agent.references.destroy()
         be(None)
 
 
-def lose(workers: list[PlayedAgent], id: int) -> None:
-    """A worker dies, and all others hear of it."""
+def lose(workers: list[FakeAgent], id: int) -> None:
+    """Kill a worker. All others learn it."""
     dead = workers[id]._all.pop(id)
     for agent in workers[id]._all.values():
         agent.group.former[id] = dead.member
@@ -190,20 +188,20 @@ def lose(workers: list[PlayedAgent], id: int) -> None:
             callback(Lost(dead.member, "killed"))
 
 
-def leave_with_all(workers: list[PlayedAgent], id: int) -> None:
-    """All are about to leave, and a worker has gone: who is a member is not told any more."""
+def leave_with_all(workers: list[FakeAgent], id: int) -> None:
+    """Let all workers leave, and one of them first, whose departure is not reported."""
     for agent in workers:
         agent.group.ending.is_set = True
     workers[id].has_left = True
 
 
-def is_empty(agent: PlayedAgent) -> bool:
-    """Whether nothing is left of any reference."""
+def is_empty(agent: FakeAgent) -> bool:
+    """Return True if the worker has no references."""
     return set(agent.references.debug_info().values()) == {"0"}
 
 
-def all_empty(workers: list[PlayedAgent]) -> None:
-    """Soon nothing is left of any reference."""
+def wait_until_empty(workers: list[FakeAgent]) -> None:
+    """Wait until no worker has references."""
     gc.collect()
     within(5.0, lambda: all(is_empty(agent) for agent in workers), "no worker has a reference")
     states = [vars(agent.references) for agent in workers]
@@ -211,17 +209,17 @@ def all_empty(workers: list[PlayedAgent]) -> None:
 
 
 def remote(to: int, function: Callable[..., Any], *args: object) -> RRef[Any]:
-    """As `rpc.remote`."""
+    """Call `rpc.remote`."""
     agent = agents.current()
     return agent.references.remote(agent.worker(to), (function, args, {}), timeout_s=-1)
 
 
 def ask(to: int, function: Callable[..., Any], *args: object) -> Any:
-    """As `rpc.rpc_sync`."""
+    """Call `rpc.rpc_sync`."""
     agent = agents.current()
     return agent.call_sync(agent.worker(to), (function, args, {}), timeout_s=-1)
 
 
 def make(value: Any) -> Any:
-    """What workers are asked to do."""
+    """Return the value, on the worker that is called."""
     return value

@@ -165,20 +165,6 @@ def test_many_calls_wait_for_one_link_and_their_callbacks_may_call_there_again(
     assert two[0].do(end) == [2 * number for number in range(100)]
 
 
-def raise_it() -> None:
-    raise LookupError("not here")
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_what_the_function_raises_is_raised(real_workers: Workers, held: Hold, way: str) -> None:
-    two = real_workers.group(2)
-    busy = held(two[1])
-    two[0].do(begin, way, "w1", raise_it)
-    busy.go_on()
-    with pytest.raises(LookupError, match="not here"):
-        two[0].do(end)
-
-
 # -- when no link can be made --------------------------------------------------------------------------------------
 
 
@@ -275,16 +261,6 @@ def begin_with_a_reference(to: str, timeout_s: float) -> None:
 
 def value_of(rref: Any) -> float:
     return float(rref.to_here().sum())
-
-
-def test_a_reference_in_a_call_that_left_later_arrives_and_is_given_back(real_workers: Workers, held: Hold) -> None:
-    two = real_workers.group(2)
-    busy = held(two[1])
-    two[0].do(begin_with_a_reference, "w1", 0)
-    busy.go_on()
-    assert two[0].do(end) == 3.0
-    within(LIMIT_S, lambda: two[0].do(num_owned) == 0, "the value was freed")
-    all_do(two, leave)
 
 
 def test_a_reference_in_a_call_that_never_left_is_given_back(real_workers: Workers, held: Hold) -> None:

@@ -8,25 +8,11 @@ from rpc_workers import LIMIT_S, Worker, Workers, all_do, leave
 
 import fanwise.rpc as rpc
 from fanwise.base.errors import DeadlineExceeded, WireError
-from fanwise.links.counts import LinkCounts
-from fanwise.rpc.traffic import MAX_FORMER_PEERS, Traffic
 from fanwise.testing import within
 
 # Any throughout: what users' functions take and return; numbers, texts and dicts of these.
 
 # -- traffic -------------------------------------------------------------------------------------------------------
-
-
-def test_of_workers_that_are_gone_the_newest_are_remembered() -> None:
-    traffic = Traffic()
-    for number in range(MAX_FORMER_PEERS + 10):
-        traffic.count_refusal(f"w{number}", "not_welcome")
-    assert "w9" not in traffic.by_worker() and "w10" in traffic.by_worker()
-    traffic.count_refusal("w10", "not_welcome")
-    traffic.count_refusal("one more", "not_welcome")
-    known = traffic.by_worker()
-    assert len(known) == MAX_FORMER_PEERS and "w11" not in known
-    assert known["w10"][0] == LinkCounts(refused={"not_welcome": 2})
 
 
 # -- real workers --------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from rpc_workers import Workers
 
 import fanwise.rpc as rpc
 from fanwise.rpc import autograd
-from fanwise.rpc.nn import _REMOTE_MODULE_PICKLED_ATTRIBUTES, RemoteModule, _RemoteModule
+from fanwise.rpc.nn import RemoteModule, _RemoteModule
 
 # Any: what modules take and return.
 
@@ -65,86 +65,6 @@ def test_gradients_flow_through_it(real_workers: Workers) -> None:
     one, _two = real_workers.group(2)
     here, there = one.do(gradient, "w1")
     assert here.tolist() == [2.0] * 3 and there.tolist() == [4.0] * 3
-
-
-def parameters_and_modes(to: str) -> dict[str, Any]:
-    module = remote_module(to)
-    found = {
-        "all": [param.to_here().shape for param in module.remote_parameters()],
-        "own": [param.to_here().shape for param in module.remote_parameters(recurse=False)],
-        "is_self": module.eval() is module,
-        "eval": module.get_module_rref().to_here().training,
-        "train": module.train().get_module_rref().to_here().training,
-        "train_false": module.train(False).get_module_rref().to_here().training,
-    }
-    return {**found, "rref": module.get_module_rref() is module.module_rref}
-
-
-def test_parameters_are_references_and_modes_are_set_there(real_workers: Workers) -> None:
-    one, _two = real_workers.group(2)
-    found = one.do(parameters_and_modes, "w1")
-    assert (found["all"], found["own"]) == ([(3,), (1, 1), (1,)], [(3,)])
-    modes = [found[key] for key in ("is_self", "eval", "train", "train_false", "rref")]
-    assert modes == [True, False, True, False, True]
-
-
-def attributes(module: RemoteModule) -> tuple[list[str], str, Any]:
-    return list(module.__dict__), f"{module.on}/{module.device}", module(torch.ones(3))[2]
-
-
-def sent_on(module_at: str, to: str) -> Any:
-    module = remote_module(module_at)
-    setattr(module, "something_new", 1)  # noqa: B010  # nn.Module's annotations take tensors and modules only
-    return rpc.rpc_sync(to, attributes, args=(module,))
-
-
-def shared(module_at: str, to: str) -> Any:
-    other = rpc.rpc_sync(
-        to, RemoteModule.init_from_module_rref, args=(module_at, remote_module(module_at).get_module_rref())
-    )
-    return other(torch.ones(3))[2]
-
-
-def test_it_can_be_sent_to_others_with_six_attributes(real_workers: Workers) -> None:
-    one, _two, _three = real_workers.group(3)
-    names, where, result = one.do(sent_on, "w1", "w2")
-    assert names == [*_REMOTE_MODULE_PICKLED_ATTRIBUTES, "forward_async", "forward"]
-    assert where == "w1/cpu" and result.tolist() == [3.0] * 3
-    assert one.do(shared, "w1", "w2").tolist() == [3.0] * 3
-
-
-UNSUPPORTED: dict[str, tuple[Any, ...]] = {
-    **dict.fromkeys(("register_buffer", "register_parameter", "add_module"), ("x", None)),
-    **dict.fromkeys(
-        ("apply", "register_forward_hook", "register_forward_pre_hook", "register_backward_hook"), (print,)
-    ),
-    "to": ("cpu",),
-    "type": (torch.float16,),
-    "load_state_dict": ({},),
-    "requires_grad_": (False,),
-    **dict.fromkeys(("cuda", "ipu", "xpu", "cpu", "float", "double", "half", "bfloat16", "state_dict"), ()),
-    **dict.fromkeys(("buffers", "named_buffers", "children", "named_children", "modules", "named_modules"), ()),
-    **dict.fromkeys(("parameters", "named_parameters", "zero_grad", "share_memory", "extra_repr"), ()),
-}
-
-
-def refusals(to: str) -> dict[str, str]:
-    module = remote_module(to)
-    found = {}
-    for name, args in UNSUPPORTED.items():
-        try:
-            getattr(module, name)(*args)
-        except ValueError as error:
-            found[name] = str(error)
-    return found
-
-
-def test_what_needs_the_module_here_is_refused(real_workers: Workers) -> None:
-    found = real_workers.join(0, 1).do(refusals, "w0")
-    assert found.pop("parameters").endswith("RemoteModule. Please use ``remote_parameters`` instead.")
-    assert found == {
-        name: f"Method ``{name}`` not supported for RemoteModule" for name in UNSUPPORTED if name != "parameters"
-    }
 
 
 def make_wrongly(to: str) -> None:

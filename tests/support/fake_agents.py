@@ -37,7 +37,8 @@ class FakeAgent:
     """The methods of an agent that `References` uses.
 
     `late`: calls that create fail, and run later when the test calls them. `creations`: the result of calls that
-    create, which do not run. `newcomers`: workers that this one does not know yet, with the number of messages that fail.
+    create, which do not run. `newcomers`: workers that this one does not know yet, with the number of messages
+    that fail.
     """
 
     def __init__(self, agents_by_id: dict[int, "FakeAgent"], id: int, incarnation: int) -> None:

@@ -43,7 +43,7 @@ PROCESSES := $(wildcard tests/benchmarks tests/cli tests/gpu_check tests/paralle
 	tests/parallel/gpus/test_captured.py tests/parallel/gpus/test_leases.py tests/parallel/gpus/test_stand_in.py \
 	tests/parallel/processes tests/parallel/launchers $(foreach what,backend deaths_of_processes leftovers mps nested_jobs \
 	orphans out_of_gpu_memory pool_closing pool_torch reuse soak_pool tree warm,tests/pool/test_$(what).py) tests/rpc/test_*processes.py $(foreach what, \
-	first_calls group_tls passed_around rpc_* spawn switch_interval worker_events,tests/rpc/test_$(what).py) \
+	first_calls group_tls sendable_values rpc_* spawn switch_interval worker_events,tests/rpc/test_$(what).py) \
 	tests/tensor/test_tensor_processes.py \
 	$(foreach what,background control notebooks search_function resume* trials_with_checkpoints tuner*,tests/tune/test_$(what).py))
 # The folder as a whole: pytest loads the conftest of each folder that is named, torch among it, where it tests nothing.

@@ -5,6 +5,7 @@ import gc
 import operator
 import re
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from rpc_workers import LIMIT_S, Worker, Workers, all_do, leave, num_owned
 from torch.futures import Future
 
 import fanwise.rpc as rpc
-from fanwise.base.errors import NotSendableError, OwnerLostError, WorkerLostError
+from fanwise.base.errors import DeadlineExceeded, NotSendableError, OwnerLostError, WorkerLostError
 from fanwise.rpc import agent as agents
 from fanwise.rpc.functions import async_execution
 from fanwise.testing import within
@@ -251,6 +252,36 @@ def keep_the_promise() -> None:
 
 def set_promise(rref: Any) -> None:
     rref.local_value().promised.set_result("kept")
+
+
+def begin_with_references(timeout: float) -> None:
+    CALLS_BEGUN.append(LOGS[0].rpc_async(timeout=timeout).add(rpc.RRef("argument")))
+    LOGS.append(LOGS[0].remote(timeout=timeout).add("never"))
+
+
+def value_of_last() -> Any:
+    return LOGS.pop().to_here()
+
+
+def test_call_that_times_out_in_the_queue_does_not_run_and_releases_its_references(real_workers: Workers) -> None:
+    workers = one, two = real_workers.group(2)
+    one.do(make, "w1", serial=True)
+    one.do(begin, "wait", "first", timeout=0)
+    within(LIMIT_S, lambda: one.do(look, "now") == 1, "the first one runs")
+    one.do(begin, "add", "late", timeout=0.2)
+    one.do(begin_with_references, 0.2)
+    one.do(begin, "add", "last", timeout=0)
+    within(LIMIT_S, lambda: two.do(num_waiting) == 4, "all have arrived")
+    deadline_s = two.do(time.monotonic) + 0.2  # the owner counts from the arrival
+    assert one.do(outcome_of, 1) == one.do(outcome_of, 2) == "DeadlineExceeded"
+    within(LIMIT_S, lambda: two.do(time.monotonic) > deadline_s, "they have timed out at the owner, too")
+    one.do(open_the_gate)
+    assert one.do(outcome_of, -1) == "2"
+    with pytest.raises(DeadlineExceeded, match=r"did not run|timed out"):
+        one.do(value_of_last)
+    assert one.do(look, "seen") == ["first", "last"]
+    within(LIMIT_S, lambda: one.do(num_owned) == 0, "the reference in the arguments is released")
+    end(workers)
 
 
 def test_a_serial_actor_that_waits_for_itself_gets_an_error(

@@ -1,4 +1,4 @@
-"""Calls that their caller does not wait for any more, between real workers."""
+"""Cancellation of calls between real workers."""
 
 import asyncio
 import signal
@@ -14,17 +14,17 @@ from fanwise.base.errors import CallCancelled, CancelledError, WorkerLostError
 from fanwise.rpc.functions import async_execution
 from fanwise.testing import within
 
-said: list[str] = []
+events: list[str] = []
 unset: "Future[int]" = Future()
 released = threading.Event()
 
 
-def told() -> list[str]:
-    return said
+def recorded_events() -> list[str]:
+    return events
 
 
-def say(text: str) -> None:
-    said.append(text)
+def record(text: str) -> None:
+    events.append(text)
 
 
 def release() -> None:
@@ -35,41 +35,41 @@ def wait_until_released() -> None:
     released.wait(LIMIT_S)
 
 
-def hears(wait: Callable[[], object]) -> None:
-    """Wait, and say how that ended."""
-    say("waits")
+def record_wait(wait: Callable[[], object]) -> None:
+    """Wait, and record how that ended."""
+    record("waits")
     try:
         wait()
     except CallCancelled:
-        say("heard")
+        record("canceled")
         raise
     finally:
-        rpc.rpc_sync(rpc.get_worker_info(), say, ("cleaned up",))  # a wait of what cleans up is not ended
+        rpc.rpc_sync(rpc.get_worker_info(), record, ("cleaned up",))  # cleanup may wait
 
 
 def by_rpc_sync(to: str) -> None:
-    hears(lambda: rpc.rpc_sync(to, wait_until_released))
+    record_wait(lambda: rpc.rpc_sync(to, wait_until_released))
 
 
 def by_rpc_sync_without_limit(to: str) -> None:
-    hears(lambda: rpc.rpc_sync(to, wait_until_released, timeout=0))
+    record_wait(lambda: rpc.rpc_sync(to, wait_until_released, timeout=0))
 
 
 def by_future(to: str) -> None:
     call = rpc.rpc_async(to, wait_until_released, timeout=0)
-    hears(call.wait)
+    record_wait(call.wait)
 
 
 def by_future_of_a_chain(to: str) -> None:
-    hears(rpc.rpc_async(to, wait_until_released).then(lambda done: done.wait()).wait)
+    record_wait(rpc.rpc_async(to, wait_until_released).then(lambda done: done.wait()).wait)
 
 
 def by_own_future(_to: str) -> None:
-    hears(unset.wait)
+    record_wait(unset.wait)
 
 
 def by_reference(to: str) -> None:
-    hears(rpc.remote(to, wait_until_released).to_here)
+    record_wait(rpc.remote(to, wait_until_released).to_here)
 
 
 def by_waiting(_to: str) -> None:
@@ -78,35 +78,37 @@ def by_waiting(_to: str) -> None:
             with rpc.waiting():
                 released.wait(0.01)
 
-    hears(wait)
+    record_wait(wait)
 
 
 def by_asking(_to: str) -> None:
-    say("waits")
+    record("waits")
     while not rpc.cancelled():
         released.wait(0.001)
-    say("heard")
-    say("cleaned up")
+    record("canceled")
+    record("cleaned up")
 
 
 async def by_await(to: str) -> None:
-    say("waits")
+    record("waits")
     try:
         await rpc.rpc_async(to, wait_until_released)
     except asyncio.CancelledError:
-        say("heard")
-        await rpc.rpc_async(rpc.get_worker_info(), say, ("cleaned up",))
+        record("canceled")
+        await rpc.rpc_async(rpc.get_worker_info(), record, ("cleaned up",))
         raise
 
 
 def cancel_when_it_waits(to: str, other: str, function: Callable[[str], object]) -> str:
-    """Return what the caller of the canceled function is told."""
+    """Return the text of the caller's error."""
     call = rpc.rpc_async(to, function, (other,), timeout=0)
-    within(LIMIT_S, lambda: rpc.rpc_sync(to, told) == ["waits"], "it waits")
+    within(LIMIT_S, lambda: rpc.rpc_sync(to, recorded_events) == ["waits"], "it waits")
     assert call.cancel() and not call.cancel()
     assert call.done()
-    within(LIMIT_S, lambda: "heard" in rpc.rpc_sync(to, told), "it has heard")
-    within(LIMIT_S, lambda: rpc.rpc_sync(to, told) == ["waits", "heard", "cleaned up"], "it has cleaned up")
+    within(LIMIT_S, lambda: "canceled" in rpc.rpc_sync(to, recorded_events), "it was canceled")
+    within(
+        LIMIT_S, lambda: rpc.rpc_sync(to, recorded_events) == ["waits", "canceled", "cleaned up"], "it has cleaned up"
+    )
     with pytest.raises(CancelledError) as raised:
         call.wait()
     return str(raised.value)
@@ -119,10 +121,10 @@ WAYS = [
 
 
 def forget() -> None:
-    said.clear()
+    events.clear()
 
 
-def test_a_function_hears_at_its_next_wait_that_nobody_waits_for_its_call(real_workers: Workers) -> None:
+def test_next_wait_of_a_canceled_function_raises(real_workers: Workers) -> None:
     one, two, three = real_workers.group(3)
     for way in WAYS:
         text = one.do(cancel_when_it_waits, "w1", "w2", way)
@@ -134,39 +136,43 @@ def test_a_function_hears_at_its_next_wait_that_nobody_waits_for_its_call(real_w
     for worker in (one, two, three):
         worker.result()
     assert "Leaking" not in one.printed + two.printed + three.printed
-    assert "Traceback" not in two.printed, "it is no error"
+    assert "Traceback" not in two.printed, "it is not reported as an error"
 
 
 def wait_for_one_that_waits(to: str) -> None:
-    hears(lambda: rpc.rpc_sync(to, by_own_future, (to,)))
+    record_wait(lambda: rpc.rpc_sync(to, by_own_future, (to,)))
 
 
 def cancel_nested(to: str, other: str) -> None:
     call = rpc.rpc_async(to, wait_for_one_that_waits, (other,), timeout=0)
-    within(LIMIT_S, lambda: rpc.rpc_sync(other, told) == ["waits"], "the last waits")
+    within(LIMIT_S, lambda: rpc.rpc_sync(other, recorded_events) == ["waits"], "the last waits")
     call.cancel()
-    ended = ["waits", "heard", "cleaned up"]
-    within(LIMIT_S, lambda: [rpc.rpc_sync(each, told) for each in (to, other)] == [ended, ended], "both have heard")
+    ended = ["waits", "canceled", "cleaned up"]
+    within(
+        LIMIT_S,
+        lambda: [rpc.rpc_sync(each, recorded_events) for each in (to, other)] == [ended, ended],
+        "both were canceled",
+    )
 
 
-def say_then(text: str, rref: "rpc.RRef[int]") -> None:
-    say(text)
+def record_text(text: str, rref: "rpc.RRef[int]") -> None:
+    record(text)
 
 
-def cancel_one_that_has_not_begun(to: str) -> list[bool]:
-    """Of three that wait for a place the second."""
-    mine = rpc.RRef(1)
+def cancel_queued_call(to: str) -> list[bool]:
+    """Cancel the second of three calls that wait for a slot."""
+    rref = rpc.RRef(1)
     first = rpc.rpc_async(to, wait_until_released)
-    queued = [rpc.rpc_async(to, say_then, (text, mine)) for text in ("a", "b", "c")]
+    queued = [rpc.rpc_async(to, record_text, (text, rref)) for text in ("a", "b", "c")]
     assert queued[1].cancel()
     return [not call.done() for call in (first, *queued)]
 
 
 def results(to: str) -> list[str]:
-    return list(rpc.rpc_sync(to, told))
+    return list(rpc.rpc_sync(to, recorded_events))
 
 
-def answered_cannot_be_cancelled(to: str) -> None:
+def check_answered_calls_cannot_be_canceled(to: str) -> None:
     call = rpc.rpc_async(to, max, (1, 2))
     assert call.wait() == 2 and not call.cancel() and call.wait() == 2
     failed = rpc.rpc_async(to, max, ())
@@ -179,20 +185,20 @@ def answered_cannot_be_cancelled(to: str) -> None:
 
 class Thing:
     def wait(self) -> None:
-        hears(unset.wait)
+        record_wait(unset.wait)
 
     @async_execution
     def later(self) -> "Future[None]":
-        say("waits")
-        return rpc.rpc_async("w2", wait_until_released).then(lambda done: say("heard"))
+        record("waits")
+        return rpc.rpc_async("w2", wait_until_released).then(lambda done: record("canceled"))
 
 
 def cancel_a_method(to: str, name: str) -> None:
     thing = rpc.remote(to, Thing)
     call = getattr(thing.rpc_async(timeout=0), name)()
-    within(LIMIT_S, lambda: rpc.rpc_sync(to, told) == ["waits"], "it waits")
+    within(LIMIT_S, lambda: rpc.rpc_sync(to, recorded_events) == ["waits"], "it waits")
     assert call.cancel()
-    within(LIMIT_S, lambda: "heard" in rpc.rpc_sync(to, told), "it has heard")
+    within(LIMIT_S, lambda: "canceled" in rpc.rpc_sync(to, recorded_events), "it was canceled")
     with pytest.raises(CancelledError):
         call.wait()
 
@@ -212,15 +218,19 @@ def cancel_in_asyncio(to: str) -> str:
             await call
         return "done"
 
-    said_there = asyncio.run(work())
-    within(LIMIT_S, lambda: rpc.rpc_sync(to, told) == ["waits", "heard", "cleaned up"], "the task's call has heard")
-    return said_there
+    result = asyncio.run(work())
+    within(
+        LIMIT_S,
+        lambda: rpc.rpc_sync(to, recorded_events) == ["waits", "canceled", "cleaned up"],
+        "the call of the task was canceled",
+    )
+    return result
 
 
-def test_what_a_cancelled_call_has_asked_of_others_is_cancelled_with_it(real_workers: Workers) -> None:
+def test_calls_that_a_canceled_function_has_made_are_canceled(real_workers: Workers) -> None:
     one, two, three = real_workers.group(3)
     one.do(cancel_nested, "w1", "w2")
-    one.do(answered_cannot_be_cancelled, "w1")
+    one.do(check_answered_calls_cannot_be_canceled, "w1")
     for name in ("wait", "later"):
         two.do(forget)
         one.do(cancel_a_method, "w1", name)
@@ -234,12 +244,12 @@ def test_what_a_cancelled_call_has_asked_of_others_is_cancelled_with_it(real_wor
         worker.result()
 
 
-def test_a_call_that_has_not_begun_never_begins_and_its_references_come_back(real_workers: Workers) -> None:
+def test_canceled_call_that_has_not_started_never_starts_and_releases_its_references(real_workers: Workers) -> None:
     one, two = real_workers.group(2, num_worker_threads=1)
-    assert one.do(cancel_one_that_has_not_begun, "w1") == [True, True, False, True]
+    assert one.do(cancel_queued_call, "w1") == [True, True, False, True]
     two.do(release)
     within(LIMIT_S, lambda: one.do(results, "w1") == ["a", "c"], "the others have run")
-    within(LIMIT_S, lambda: one.do(num_owned) == 0, "what went with the calls is nobody's")
+    within(LIMIT_S, lambda: one.do(num_owned) == 0, "the references in the calls were released")
     one.begin(leave)
     two.do(leave)
     one.result()
@@ -250,46 +260,48 @@ def answer_with_a_reference() -> "rpc.RRef[int]":
     return rpc.RRef(3)
 
 
-def give_up_waiting(to: str) -> None:
+def time_out(to: str) -> None:
     with pytest.raises(TimeoutError):
         rpc.rpc_sync(to, answer_with_a_reference, timeout=0.05)
 
 
-def test_a_reference_in_an_answer_that_comes_too_late_is_given_back(real_workers: Workers) -> None:
+def test_reference_in_a_late_reply_is_released(real_workers: Workers) -> None:
     one, two = real_workers.group(2)
-    one.do(give_up_waiting, "w1")
+    one.do(time_out, "w1")
     two.do(release)
-    one.do(rpc.rpc_sync, "w1", told)
-    within(LIMIT_S, lambda: two.do(num_owned) == 0, "the value is let go of")
+    one.do(rpc.rpc_sync, "w1", recorded_events)
+    within(LIMIT_S, lambda: two.do(num_owned) == 0, "the value is freed")
 
 
-def cancel_at_one_that_is_stopped(to: str, stopped: str) -> None:
-    """The one in the middle waits for one that does not move, so nothing but the cancelling can wake it."""
+def cancel_call_to_stopped_worker(to: str, stopped: str) -> None:
+    """Cancel a call to a worker that waits for a stopped worker, so only the cancellation can wake it."""
     call = rpc.rpc_async(to, by_rpc_sync_without_limit, (stopped,), timeout=0)
     direct = rpc.rpc_async(stopped, wait_until_released, timeout=0)
-    within(LIMIT_S, lambda: rpc.rpc_sync(to, told) == ["waits"], "it waits")
+    within(LIMIT_S, lambda: rpc.rpc_sync(to, recorded_events) == ["waits"], "it waits")
     print("ready", flush=True)
     within(LIMIT_S, released.is_set, "the last is stopped")
     assert direct.cancel() and call.cancel()
     with pytest.raises(CancelledError):
         direct.wait()
-    within(LIMIT_S, lambda: "heard" in rpc.rpc_sync(to, told), "it has heard")
+    within(LIMIT_S, lambda: "canceled" in rpc.rpc_sync(to, recorded_events), "it was canceled")
 
 
 def by_stream(to: str) -> None:
-    hears(lambda: list(rpc.stream(to, iter, ((1,),), timeout=0)))
+    record_wait(lambda: list(rpc.stream(to, iter, ((1,),), timeout=0)))
 
 
 def cancel_while_connecting(to: str, stopped: str) -> None:
     for function in (by_rpc_sync_without_limit, by_stream):
         rpc.rpc_sync(to, forget)
         call = rpc.rpc_async(to, function, (stopped,), timeout=0)
-        within(LIMIT_S, lambda: rpc.rpc_sync(to, told) == ["waits"], "it connects")
+        within(LIMIT_S, lambda: rpc.rpc_sync(to, recorded_events) == ["waits"], "it connects")
         assert call.cancel()
-        within(LIMIT_S, lambda: rpc.rpc_sync(to, told) == ["waits", "heard", "cleaned up"], "it has heard")
+        within(
+            LIMIT_S, lambda: rpc.rpc_sync(to, recorded_events) == ["waits", "canceled", "cleaned up"], "it was canceled"
+        )
 
 
-def test_a_call_is_cancelled_while_it_connects_to_a_stopped_worker(real_workers: Workers) -> None:
+def test_call_that_connects_to_a_stopped_worker_can_be_canceled(real_workers: Workers) -> None:
     one, two, three = real_workers.group(3)
     three.send(signal.SIGSTOP)
     one.do(cancel_while_connecting, "w1", "w2")
@@ -300,46 +312,47 @@ def test_a_call_is_cancelled_while_it_connects_to_a_stopped_worker(real_workers:
         worker.result()
 
 
-def cancel_at_one_that_is_lost(to: str) -> bool:
+def cancel_call_to_lost_worker(to: str) -> bool:
     call = rpc.rpc_async(to, wait_until_released, timeout=0)
-    print("asked", flush=True)
+    print("called", flush=True)
     with pytest.raises(WorkerLostError):
         call.wait()
     return call.cancel()
 
 
-def test_a_call_is_cancelled_whatever_has_become_of_its_worker(real_workers: Workers) -> None:
+def test_call_to_a_stopped_or_lost_worker_can_be_canceled(real_workers: Workers) -> None:
     one, two, three = real_workers.group(3)
-    one.begin(cancel_at_one_that_is_stopped, "w1", "w2")
+    one.begin(cancel_call_to_stopped_worker, "w1", "w2")
     within(LIMIT_S, lambda: "ready" in one.printed, "both wait")
     three.send(signal.SIGSTOP)
     two.do(rpc.rpc_sync, "w0", release)
     one.result()
     three.send(signal.SIGCONT)
-    two.begin(cancel_at_one_that_is_lost, "w2")
-    within(LIMIT_S, lambda: "asked" in two.printed, "it waits")
+    two.begin(cancel_call_to_lost_worker, "w2")
+    within(LIMIT_S, lambda: "called" in two.printed, "it waits")
     three.kill()
     assert two.result() is False
 
 
 class Actor:
-    def note(self, text: str) -> None:
-        say(text)
+    def note(self, text: str, rref: "rpc.RRef[str]") -> None:
+        record(text)
 
     def wait(self) -> None:
-        hears(unset.wait)
+        record_wait(unset.wait)
 
 
 def cancel_in_the_queue_of_an_actor(to: str) -> None:
     actor = rpc.remote(to, Actor, serial=True)
     first = actor.rpc_async(timeout=0).wait()
-    queued = [actor.rpc_async(timeout=0).note(text) for text in ("a", "b", "c")]
-    within(LIMIT_S, lambda: rpc.rpc_sync(to, told) == ["waits"], "the first waits")
+    queued = [actor.rpc_async(timeout=0).note(text, rpc.RRef(text)) for text in ("a", "b", "c")]
+    within(LIMIT_S, lambda: rpc.rpc_sync(to, recorded_events) == ["waits"], "the first waits")
     assert queued[1].cancel() and first.cancel()
     queued[2].wait()
-    assert rpc.rpc_sync(to, told) == ["waits", "heard", "cleaned up", "a", "c"]
+    assert rpc.rpc_sync(to, recorded_events) == ["waits", "canceled", "cleaned up", "a", "c"]
 
 
-def test_a_call_in_the_queue_of_an_actor_never_begins_and_one_that_runs_makes_room(real_workers: Workers) -> None:
+def test_canceled_call_of_an_actor_never_starts_or_lets_the_next_one_start(real_workers: Workers) -> None:
     one, _two = real_workers.group(2)
     one.do(cancel_in_the_queue_of_an_actor, "w1")
+    within(LIMIT_S, lambda: one.do(num_owned) == 0, "the references in the calls were released")

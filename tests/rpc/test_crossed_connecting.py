@@ -1,6 +1,6 @@
 """Two workers open links to each other at once, and the end of a link is the loss of its worker.
 
-Real links and event loops in one process; the group is played.
+Real links and event loops in one process, with a fake group.
 """
 
 import socket
@@ -27,7 +27,7 @@ LIMIT_S = 30.0
 
 
 class Side:
-    """One of the two workers: its connections, and what it asks of its group."""
+    """One of the two workers: its connections, and the methods of a group."""
 
     def __init__(self, id: int) -> None:
         self.me = Member(f"w{id}", id, 10 + id, "", f"host{id}", 0)
@@ -48,10 +48,10 @@ class Side:
         self.threads[-1].start()
 
     def handle(self, sender: WorkerInfo, request: Request) -> None:
-        """As an agent does."""
+        """Reply with the arguments."""
         request.answer(request.args)
 
-    # -- as a group ----------------------------------------------------------------------------------------------------
+    # -- methods of a group --------------------------------------------------------------------------------------------
 
     def members(self) -> dict[int, Member]:
         return {side.me.id: side.me for side in (self, self.other)}
@@ -75,7 +75,7 @@ class Side:
         return near
 
     def join(self) -> None:
-        """Wait for what runs outside; it ends, as the connections are closed."""
+        """Wait for the jobs that run outside. They end because the connections are closed."""
         while self.threads:
             self.threads.pop().join(LIMIT_S)
 
@@ -101,7 +101,7 @@ def talk(side: Side, num_calls: int) -> None:
 
 
 @pytest.mark.parametrize("_round", range(8))
-def test_two_that_dial_each_other_at_once_answer_every_call(sides: tuple[Side, Side], _round: int) -> None:
+def test_workers_that_dial_each_other_at_once_answer_every_call(sides: tuple[Side, Side], _round: int) -> None:
     with ThreadPoolExecutor(2) as threads:
         for talking in [threads.submit(talk, side, 40) for side in sides]:
             talking.result(LIMIT_S)
@@ -109,7 +109,7 @@ def test_two_that_dial_each_other_at_once_answer_every_call(sides: tuple[Side, S
         within(LIMIT_S, lambda side=side: side.connections.num_open == 0, "nothing is open")  # type: ignore[misc]
 
 
-def test_a_link_that_ends_without_a_goodbye_is_the_loss_of_its_worker(sides: tuple[Side, Side]) -> None:
+def test_link_that_ends_without_a_goodbye_is_the_loss_of_its_worker(sides: tuple[Side, Side]) -> None:
     one, two = sides
     talk(one, 1)
     link = one.connections.to(1)

@@ -20,7 +20,7 @@ from fanwise.testing import within
 
 # Any throughout: what users' functions take and return.
 
-# -- what workers are told to do -----------------------------------------------------------------------------------
+# -- functions of workers ------------------------------------------------------------------------------------------
 
 ALIVE: "weakref.WeakSet[Thing]" = weakref.WeakSet()
 FREED: list[int] = []
@@ -28,12 +28,12 @@ KEPT: list[Any] = []
 
 
 class Thing:
-    """A value that counts its end."""
+    """A value that records when it is freed."""
 
-    made = 0
+    num_created = 0
 
     def __init__(self, number: int) -> None:
-        Thing.made += 1
+        Thing.num_created += 1
         self.number = number
         ALIVE.add(self)
 
@@ -49,13 +49,13 @@ def pid() -> int:
 
 
 def number_of(thing: Any) -> int:
-    """Of a reference that came along, or of a value."""
+    """Return the number of a value, or of the value of a reference."""
     value: Any = thing.to_here(timeout=LIMIT_S) if isinstance(thing, rpc.RRef) else thing
     return int(getattr(value, "number", value))
 
 
 def lend(number: int) -> Any:
-    """A reference to a value of this worker, as an answer."""
+    """Return a reference to a value of this worker."""
     return rpc.RRef(Thing(number))
 
 
@@ -65,7 +65,7 @@ def lend_lately(number: int) -> Any:
 
 
 def join_behind_resets(host: PlayedHost, name: str, rank: int, secret: str) -> None:
-    """Become a worker on a host of its own."""
+    """Join the group on the given host."""
     host.enter()
     torch.set_num_threads(1)
     os.environ.update(MASTER_ADDR="10.91.0.1", MASTER_PORT="29500", FANWISE_PORTS="29600", FANWISE_SECRET=secret)
@@ -75,12 +75,12 @@ def join_behind_resets(host: PlayedHost, name: str, rank: int, secret: str) -> N
 
 
 def work_among_cuts(seed: int, num_steps: int) -> dict[str, Any]:
-    """Call, make, hand on and drop references. Returns how many steps went well, and what went wrong."""
+    """Call, and create, send and drop references. Return the number of successful steps, and the errors."""
     me = rpc.get_worker_info().id
     chance = random.Random(f"{seed}/{me}")
     others = [f"w{id}" for id in range(3) if id != me]
-    said: dict[str, Any] = {"well": 0, "wrong": []}
-    held: list[Any] = []
+    result: dict[str, Any] = {"num_successful": 0, "errors": []}
+    rrefs: list[Any] = []
     for step in range(num_steps):
         to, third = chance.choice(others), chance.choice([f"w{id}" for id in range(3)])
         try:
@@ -91,43 +91,43 @@ def work_among_cuts(seed: int, num_steps: int) -> dict[str, Any]:
                     futures = [rpc.rpc_async(to, number_of, args=(n,), timeout=LIMIT_S) for n in range(5)]
                     assert [future.wait() for future in futures] == list(range(5))
                 case "make":
-                    held.append(rpc.remote(to, Thing, args=(step,), timeout=LIMIT_S))
-                case "pass" if held:
-                    rpc.rpc_sync(third, number_of, args=(chance.choice(held),), timeout=LIMIT_S)
+                    rrefs.append(rpc.remote(to, Thing, args=(step,), timeout=LIMIT_S))
+                case "pass" if rrefs:
+                    rpc.rpc_sync(third, number_of, args=(chance.choice(rrefs),), timeout=LIMIT_S)
                 case "lend":
-                    held.append(rpc.rpc_sync(to, chance.choice([lend, lend_lately]), args=(step,), timeout=LIMIT_S))
-                case "ask" if held:
-                    number_of(chance.choice(held))
-                case "drop" if held:
-                    held.pop(chance.randrange(len(held)))
-            said["well"] += 1
+                    rrefs.append(rpc.rpc_sync(to, chance.choice([lend, lend_lately]), args=(step,), timeout=LIMIT_S))
+                case "ask" if rrefs:
+                    number_of(chance.choice(rrefs))
+                case "drop" if rrefs:
+                    rrefs.pop(chance.randrange(len(rrefs)))
+            result["num_successful"] += 1
         except Exception as error:
-            said["wrong"].append(f"step {step}: {type(error).__name__}: {error}")
-    del held
-    return said
+            result["errors"].append(f"step {step}: {type(error).__name__}: {error}")
+    del rrefs
+    return result
 
 
-def hold_nothing() -> tuple[int, int, int, dict[str, str]]:
-    """How many values were made here, are freed, live; and what the books say."""
+def state() -> tuple[int, int, int, dict[str, str]]:
+    """Return the numbers of created, freed and living values, and the counters of references."""
     gc.collect()
-    return Thing.made, len(FREED), len(ALIVE), agents.current().references.debug_info()
+    return Thing.num_created, len(FREED), len(ALIVE), agents.current().references.debug_info()
 
 
 def is_empty(worker: Worker) -> bool:
-    made, freed, alive, books = worker.do(hold_nothing)
-    return made == freed and alive == 0 and set(books.values()) == {"0"}
+    num_created, num_freed, num_alive, counters = worker.do(state)
+    return num_created == num_freed and num_alive == 0 and set(counters.values()) == {"0"}
 
 
 def work_to_the_end(group: list[Worker], seed: int, num_steps: int) -> None:
-    """All work, nothing goes wrong, and nothing is left."""
-    said = all_do(group, work_among_cuts, seed, num_steps)
-    assert [one["wrong"] for one in said] == [[], [], []], said
-    assert [one["well"] for one in said] == [num_steps] * 3
-    within(LIMIT_S, lambda: all(is_empty(worker) for worker in group), "all values are freed and all books empty")
+    """Let all workers work, and check that no step failed and nothing is left."""
+    result = all_do(group, work_among_cuts, seed, num_steps)
+    assert [one["errors"] for one in result] == [[], [], []], result
+    assert [one["num_successful"] for one in result] == [num_steps] * 3
+    within(LIMIT_S, lambda: all(is_empty(worker) for worker in group), "all values are freed and all counters are 0")
 
 
-def end_among_resets(workers: Workers, seed: int, *, num_steps: int, num_resets: int) -> None:
-    """Three workers on three hosts; a device between them resets so many connections, in the middle of frames."""
+def run_among_resets(workers: Workers, seed: int, *, num_steps: int, num_resets: int) -> None:
+    """Run three workers on three hosts, with a device between them that resets connections within frames."""
     secret = new_secret()
     with hosts_behind_resets(
         3, [29500, 29600], seed=seed, bytes_between=(3_000, 30_000), num_resets_max=num_resets
@@ -143,12 +143,12 @@ def end_among_resets(workers: Workers, seed: int, *, num_steps: int, num_resets:
 
 
 @pytest.mark.skipif(bool(why_not()), reason=why_not())
-def test_calls_and_references_outlive_connections_that_are_reset_in_the_middle_of_frames(real_workers: Workers) -> None:
-    end_among_resets(real_workers, 1, num_steps=30, num_resets=6)
+def test_calls_and_references_survive_connections_that_are_reset_within_frames(real_workers: Workers) -> None:
+    run_among_resets(real_workers, 1, num_steps=30, num_resets=6)
 
 
 @pytest.mark.soak
 @pytest.mark.skipif(bool(why_not()), reason=why_not())
 @pytest.mark.parametrize("seed", range(100, 103))
-def test_calls_and_references_outlive_a_hundred_connections_that_are_reset(real_workers: Workers, seed: int) -> None:
-    end_among_resets(real_workers, seed, num_steps=200, num_resets=100)
+def test_calls_and_references_survive_a_hundred_resets(real_workers: Workers, seed: int) -> None:
+    run_among_resets(real_workers, seed, num_steps=200, num_resets=100)

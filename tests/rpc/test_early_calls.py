@@ -1,4 +1,4 @@
-"""Calls that come before their worker has joined: served once each, in their order, whatever comes meanwhile."""
+"""Calls that arrive before their worker has joined are served once each, in their order."""
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
@@ -15,8 +15,8 @@ from fanwise.rpc.worker_info import WorkerInfo
 CALLER = WorkerInfo("w0", 0)
 
 
-class Asked:
-    """A request, as far as it is looked at."""
+class FakeRequest:
+    """A fake request."""
 
     def __init__(self, number: int, *, is_open: bool = True) -> None:
         self.number = number
@@ -34,40 +34,40 @@ def server_with(serve: Any) -> Server:
     return server
 
 
-def receive(server: Server, asked: Asked) -> None:
-    server.receive(CALLER, cast(Request, asked))
+def receive(server: Server, request: FakeRequest) -> None:
+    server.receive(CALLER, cast(Request, request))
 
 
 @given(before=st.integers(0, 4), meanwhile=st.lists(st.integers(0, 3), max_size=8), after=st.integers(0, 3))
-def test_no_call_passes_another_that_came_before_it(before: int, meanwhile: list[int], after: int) -> None:
-    """`meanwhile`: how many the reading thread brings while each is served."""
+def test_no_call_overtakes_an_earlier_one(before: int, meanwhile: list[int], after: int) -> None:
+    """`meanwhile`: numbers of calls that arrive while each is served."""
     served: list[int] = []
-    more, num_made = list(meanwhile), 0
+    more, num_delivered = list(meanwhile), 0
 
-    def bring(count: int) -> None:
-        nonlocal num_made
+    def deliver(count: int) -> None:
+        nonlocal num_delivered
         for _ in range(count):
-            num_made += 1
-            receive(server, Asked(num_made))
+            num_delivered += 1
+            receive(server, FakeRequest(num_delivered))
 
-    def serve(sender: WorkerInfo, request: Any, was_cancelled: bool = False) -> None:  # Any: as it was asked
+    def serve(sender: WorkerInfo, request: Any, was_cancelled: bool = False) -> None:  # Any: as it was requests
         if more and not is_over:
             count = more.pop()
-            reading.submit(bring, count).result()
+            reading.submit(deliver, count).result()
         served.append(request.number)
 
     is_over = False
     server = server_with(serve)
     with ThreadPoolExecutor(1) as reading:
-        bring(before)
+        deliver(before)
         assert served == []
         server.start()
         is_over = True
-        bring(after)
-    assert served == list(range(1, num_made + 1))
+        deliver(after)
+    assert served == list(range(1, num_delivered + 1))
 
 
-def test_what_was_given_up_since_is_served_as_such_and_what_cannot_be_served_fails_alone() -> None:
+def test_canceled_call_is_served_as_canceled_and_an_invalid_one_fails_alone() -> None:
     served: list[tuple[int, bool]] = []
 
     def serve(sender: WorkerInfo, request: Any, was_cancelled: bool = False) -> None:  # Any: as above
@@ -76,11 +76,11 @@ def test_what_was_given_up_since_is_served_as_such_and_what_cannot_be_served_fai
         served.append((request.number, was_cancelled))
 
     server = server_with(serve)
-    asked = [Asked(1, is_open=False), Asked(2), Asked(3)]
-    for one in asked:
-        receive(server, one)
+    requests = [FakeRequest(1, is_open=False), FakeRequest(2), FakeRequest(3)]
+    for request in requests:
+        receive(server, request)
     server.start()
     assert served == [(1, True), (3, False)]
-    assert [one.failed != [] for one in asked] == [False, True, False]
+    assert [request.failed != [] for request in requests] == [False, True, False]
     with pytest.raises(WireError):
-        receive(server, asked[1])
+        receive(server, requests[1])

@@ -130,7 +130,8 @@ def num_running(number: int) -> int:
 
 
 def max_over_calls(to: str, function: Callable[..., int], count: int) -> int:
-    return max(torch.futures.wait_all([rpc.rpc_async(to, function, (number,)) for number in range(count)]))
+    results: list[int] = torch.futures.wait_all([rpc.rpc_async(to, function, (number,)) for number in range(count)])
+    return max(results)
 
 
 @pytest.mark.parametrize("to", ["w0", "w1"])
@@ -204,7 +205,7 @@ async def wait_in_a_coroutine(name: str) -> int:
 
 def wait_for_events(to: str, count: int) -> list[str]:
     names = [str(number) for number in range(count)]
-    waiting = [rpc.rpc_async(to, wait_for_event, (name,)) for name in names]
+    waiting: list[Future[str]] = [rpc.rpc_async(to, wait_for_event, (name,)) for name in names]
     setting: list[Future[None]] = [rpc.rpc_async(to, set_event, (name,)) for name in reversed(names)]
     torch.futures.wait_all(setting)
     return torch.futures.wait_all(waiting)
@@ -213,7 +214,7 @@ def wait_for_events(to: str, count: int) -> list[str]:
 def wait_for_futures(to: str, wait: Callable[[str], object], count: int) -> int:
     """Let all calls wait for futures that later calls set. Return the sum of the results."""
     prefix = f"{wait.__name__} "
-    waiting = [rpc.rpc_async(to, wait, (f"{prefix}{number}",)) for number in range(count)]
+    waiting: list[Future[int]] = [rpc.rpc_async(to, wait, (f"{prefix}{number}",)) for number in range(count)]
     torch.futures.wait_all([rpc.rpc_async(to, set_future, (f"{prefix}{number}", number)) for number in range(count)])
     return sum(torch.futures.wait_all(waiting))
 

@@ -83,7 +83,7 @@ def keep(rref: RRef[Any]) -> None:
     KEPT.append(rref)
 
 
-KEPT: list[RRef[Any]] = []
+KEPT: list[Any] = []
 
 
 def identity(value: Any) -> Any:

@@ -1,8 +1,8 @@
-"""A program of three workers that pass each other whatever programs of torch's rpc do; run by test_passed_around.py.
+"""A program of three workers that send each other the values that programs of torch.distributed.rpc send.
 
-    WHICH=torch.distributed.rpc python passed_around.py        or fanwise.rpc
+    WHICH=torch.distributed.rpc python sendable_values.py        or fanwise.rpc
 
-Prints one line of JSON: of each case what came of it, or the type and the text of its error.
+Prints one line of JSON: the result of each case, or the type and text of its error. test_sendable_values.py runs it.
 """
 
 import collections
@@ -91,8 +91,8 @@ def add_to(rref: Any, by: int) -> Any:
     return rref.rpc_sync().add(by)
 
 
-def look(held: Any) -> Any:
-    return held.rref.rpc_sync().add(0)
+def look(holder: Any) -> Any:
+    return holder.rref.rpc_sync().add(0)
 
 
 def look_in(values: Any, key: Any) -> Any:
@@ -123,11 +123,11 @@ def described(info: Any) -> list[Any]:
     return [info.name, info.id]
 
 
-def record_of_ours() -> Record:
+def create_record() -> Record:
     return Record(rpc.RRef(Counter(3)))
 
 
-def module_of_ours() -> Module:
+def create_module() -> Module:
     return Module(rpc.RRef(Counter(4)))
 
 
@@ -142,7 +142,7 @@ def name_here() -> Any:
 
 
 def cases() -> dict[str, Callable[[], Any]]:
-    """Of one counter on worker 2, which counts from 7. Worker 0 asks worker 1."""
+    """Return calls of worker 1 by worker 0, with references to a counter on worker 2 that starts at 7."""
     far, near, own = rpc.remote("w2", Counter), rpc.remote("w1", Counter), rpc.RRef(Counter())
     sync, later = functools.partial(rpc.rpc_sync, "w1"), functools.partial(rpc.rpc_async, "w1")
     return {
@@ -170,7 +170,7 @@ def cases() -> dict[str, Callable[[], Any]]:
         "partial": lambda: sync(functools.partial(add_to, far), args=(1,)),
         "partial as argument": lambda: sync(call, args=(functools.partial(add_to, far, 1),)),
         "dataclass": lambda: sync(look, args=(Record(far),)),
-        "dataclass returned": lambda: look(sync(record_of_ours)),
+        "dataclass returned": lambda: look(sync(create_record)),
         "named tuple": lambda: sync(look, args=(Pair(far, 1),)),
         "slots": lambda: sync(look, args=(Slotted(far),)),
         "dict": lambda: sync(look_in, args=({"a": far}, "a")),
@@ -180,9 +180,9 @@ def cases() -> dict[str, Callable[[], Any]]:
         # modules with references
         "module": lambda: sync(look, args=(Module(far),)),
         "module as function": lambda: sync(Module(far), args=(1,)),
-        "module returned": lambda: look(sync(module_of_ours)),
-        "module made there": lambda: rpc.remote("w1", Module).rpc_sync().forward(1),
-        "module made there with a reference": lambda: rpc.remote("w1", Module, args=(far,)).rpc_sync().forward(0),
+        "module returned": lambda: look(sync(create_module)),
+        "module created there": lambda: rpc.remote("w1", Module).rpc_sync().forward(1),
+        "module created there with a reference": lambda: rpc.remote("w1", Module, args=(far,)).rpc_sync().forward(0),
         # references to references
         "reference to a reference": lambda: sync(twice_to_here, args=(rpc.RRef(far),)),
         "remote reference": lambda: rpc.remote("w1", same, args=(far,)).to_here().to_here().count,
@@ -192,7 +192,7 @@ def cases() -> dict[str, Callable[[], Any]]:
         "future of a call": lambda: sync(same, args=(rpc.rpc_async("w2", same, args=(1,)),)),
         "bound method of a future": lambda: sync(done_future().wait),
         "future returned": lambda: sync(done_future),
-        # functions of all kinds, and what else programs have at hand
+        # functions of all kinds, and worker infos
         "worker info": lambda: sync(described, args=(rpc.get_worker_info(),)),
         "worker info in a dict": lambda: described(sync(same, args=({"to": far.owner()},))["to"]),
         "rpc_sync": lambda: sync(rpc.rpc_sync, args=("w2", name_here)),
@@ -215,13 +215,13 @@ def work(rank: int, meet: str) -> None:
     options = rpc.TensorPipeRpcBackendOptions(init_method=meet)
     rpc.init_rpc(f"w{rank}", rank=rank, world_size=3, rpc_backend_options=options)
     if rank == 0:
-        found: dict[str, list[Any]] = {}
+        results: dict[str, list[Any]] = {}
         for name in cases():
             try:
-                found[name] = ["value", cases()[name]()]
+                results[name] = ["value", cases()[name]()]
             except Exception as error:
-                found[name] = ["error", type(error).__name__, str(error)]
-        print(json.dumps(found))
+                results[name] = ["error", type(error).__name__, str(error)]
+        print(json.dumps(results))
     rpc.shutdown()
 
 

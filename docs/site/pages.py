@@ -4,9 +4,9 @@
     examples/*.py, and every file that a page links   --as a page each-->   FOLDER/code/
     tests/arch/surface.txt                            --a page a layer-->   FOLDER/reference/
 
-The documents are written for who reads them in the repository: a link leads to a file, or to a line of it. On the site
-the same link leads to the page of that file. The reference has the public names, which tests/arch/surface.txt lists;
-mkdocstrings reads their docstrings from the sources, and nothing is imported.
+In the repository a link leads to a file, or to a line of it. On the site the same link leads to the page of that file.
+The reference has the public names, which tests/arch/surface.txt lists. mkdocstrings reads their docstrings from the
+sources, without importing them.
 """
 
 import os
@@ -18,14 +18,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
-NOT_PAGES = DOCS / "site"  # what the site is made with
+NOT_PAGES = DOCS / "site"  # the programs and assets of the site
 
-# The pages of the repository's root, and what they are called on the site.
+# {page in the root of the repository: its name on the site}
 AT_ROOT = {"README.md": "index.md", "CHANGELOG.md": "CHANGELOG.md", "SECURITY.md": "SECURITY.md"}
 AT_ROOT["CONTRIBUTING.md"] = "CONTRIBUTING.md"
 
 LAYERS = {
-    "fanwise": "What is at hand after `import fanwise`.",
+    "fanwise": "The names of `import fanwise`.",
     "fanwise.tune": "Searches.",
     "fanwise.parallel": "Training on several devices.",
     "fanwise.rpc": "Remote calls, references, distributed autograd.",
@@ -47,7 +47,7 @@ def documents() -> Iterator[Path]:
 
 
 def place_of(file: Path) -> Path:
-    """Where a file of the repository is on the site, relative to its root."""
+    """Return the path of a file of the repository on the site."""
     if file.parent == ROOT and file.name in AT_ROOT:
         return Path(AT_ROOT[file.name])
     if DOCS in file.parents:
@@ -70,8 +70,8 @@ def rewritten(text: str, page: Path) -> tuple[str, set[Path]]:
         if place.parts[0] == "code":
             linked.add(file)
             anchor = re.sub(r"^L(\d+)$", r"__codelineno-0-\1", anchor)
-        here = os.path.relpath(place, place_of(page).parent)
-        return f"{here}#{anchor}" if anchor else here
+        link = os.path.relpath(place, place_of(page).parent)
+        return f"{link}#{anchor}" if anchor else link
 
     parts, end = [], 0
     for block in FENCED.finditer(text):
@@ -91,9 +91,9 @@ def public_names() -> dict[str, list[str]]:
     """The names of each layer that users import, as the snapshot has them."""
     names: dict[str, list[str]] = {layer: [] for layer in LAYERS}
     for line in (ROOT / "tests" / "arch" / "surface.txt").read_text().splitlines():
-        found = re.match(r"(fanwise(?:\.[a-z]+)?)\.(\w+)(?:\(|: (?!module)| =)", line)
-        if found and found[1] in names and not found[2].startswith("__"):
-            names[found[1]].append(found[2])
+        entry = re.match(r"(fanwise(?:\.[a-z]+)?)\.(\w+)(?:\(|: (?!module)| =)", line)
+        if entry and entry[1] in names and not entry[2].startswith("__"):
+            names[entry[1]].append(entry[2])
     return names
 
 

@@ -1,8 +1,8 @@
 """Makes pictures of the documents again: `python docs/site/pictures.py [NAME ...]`; without a name all, in 15 minutes.
 
-Each runs an example as it stands, in an empty folder, prints what it printed, and copies its figures into docs/img. The
-pages quote that output; tests/examples sees that an example still prints such lines. `board` is a search that runs, and
-its board in Chromium, which playwright drives.
+Run each example unchanged in an empty folder, print its output, and copy its figures into docs/img. The
+pages quote that output; tests/examples checks that an example still prints such lines. `board` is
+the board of a running search in Chromium, driven by playwright.
 """
 
 import os
@@ -87,7 +87,7 @@ def board_after(seconds: float = 75.0) -> None:
             page = browser.new_page(viewport={"width": 1280, "height": 1190}, color_scheme="light")
             page.goto(address)
             page.locator(".scatterlayer path.js-line").first.wait_for(state="attached", timeout=30_000)
-            time.sleep(2.0)  # what is drawn moves to its place
+            time.sleep(2.0)  # wait for the animation of the figures
             page.screenshot(path=IMAGES / "board.png")
             browser.close()
         finally:
@@ -96,5 +96,5 @@ def board_after(seconds: float = 75.0) -> None:
 
 
 if __name__ == "__main__":
-    for each in sys.argv[1:] or [*FIGURES, "board"]:
-        board_after() if each == "board" else run_example(each)
+    for name in sys.argv[1:] or [*FIGURES, "board"]:
+        board_after() if name == "board" else run_example(name)

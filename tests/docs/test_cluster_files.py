@@ -1,7 +1,7 @@
-"""What the guide on clusters hands out: a file for Ray's launcher, a manifest for KubeRay, a script for SLURM.
+"""The files of the guide on clusters: for Ray's launcher, for KubeRay and for SLURM.
 
-The first is held against the schema that Ray has for it. The fields of the second are those of KubeRay's reference of
-ray.io/v1 that we use. The third runs with stand-ins for SLURM, Ray and Python, which write down what they were asked.
+The first is validated by Ray's schema, the second against fields of KubeRay's reference of ray.io/v1. The third runs
+with stand-ins for SLURM, Ray and Python, which record their arguments.
 """
 
 import importlib.util
@@ -24,7 +24,7 @@ def read(name: str) -> Any:  # Any: YAML
 # -- Ray's launcher ------------------------------------------------------------------------------------------------
 
 
-# In a process of its own: to import Ray changes the environment.
+# Runs in a separate process, because importing Ray changes the environment.
 VALIDATE = """
 import sys, ray, yaml
 from ray.autoscaler._private.util import prepare_config, validate_config
@@ -37,8 +37,8 @@ print(config["max_workers"], ray.__version__)
 @pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs fanwise[ray]")
 def test_the_file_for_rays_launcher_is_as_ray_wants_it_and_the_manifest_asks_for_this_ray() -> None:
     command = [sys.executable, "-c", VALIDATE, str(FOLDER / "own-machines.yaml")]
-    said = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-    num_workers, version = said.split()[-2:]
+    output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    num_workers, version = output.split()[-2:]
     assert int(num_workers) == len(read("own-machines.yaml")["provider"]["worker_ips"])
     assert at(read("kuberay.yaml"), "spec.rayClusterSpec")["rayVersion"] == version
 
@@ -124,27 +124,27 @@ def job(tmp_path: Path) -> dict[str, str]:
     for name, text in STAND_INS.items():
         (tmp_path / "bin" / name).write_text(f"#!/bin/bash\n{text}\n")
         (tmp_path / "bin" / name).chmod(0o755)
-    told = {"SLURM_JOB_NODELIST": "n[1-3]", "SLURM_JOB_ID": "14711", "SLURM_CPUS_PER_TASK": "4"}
+    slurm_variables = {"SLURM_JOB_NODELIST": "n[1-3]", "SLURM_JOB_ID": "14711", "SLURM_CPUS_PER_TASK": "4"}
     path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
-    return {"PATH": path, "HOME": str(tmp_path), "NOTES": str(tmp_path), "SLURM_GPUS_ON_NODE": "2", **told}
+    return {"PATH": path, "HOME": str(tmp_path), "NOTES": str(tmp_path), "SLURM_GPUS_ON_NODE": "2", **slurm_variables}
 
 
 def run(job: dict[str, str]) -> tuple[int, list[str]]:
-    """Its exit status, and what was said to Ray and Python, on which node."""
+    """Return the exit status, and the calls of Ray and Python with their nodes."""
     done = subprocess.run(
         ["bash", FOLDER / "slurm.sh", "search.py", "--quick"], env=job, timeout=60, capture_output=True, text=True
     )
-    said = Path(job["NOTES"], "said").read_text().splitlines()
-    return done.returncode, [line for line in said if "health-check" not in line]
+    calls = Path(job["NOTES"], "said").read_text().splitlines()
+    return done.returncode, [line for line in calls if "health-check" not in line]
 
 
 def test_the_script_for_slurm_starts_ray_on_each_node_and_the_program_on_the_first(job: dict[str, str]) -> None:
-    status, said = run(job)
+    status, calls = run(job)
     assert status == 0
     common = "--num-cpus=4 --num-gpus=2 --object-store-memory=100000000 --block"
     head = "--head --node-ip-address=10.0.0.1 --port=24711 --temp-dir=/tmp/ray-14711 --include-dashboard=false"
-    assert said[-1] == "n1 python search.py --quick 10.0.0.1:24711"
-    assert sorted(line for line in said if " ray " in line) == [
+    assert calls[-1] == "n1 python search.py --quick 10.0.0.1:24711"
+    assert sorted(line for line in calls if " ray " in line) == [
         f"n1 ray start {head} {common}",
         f"n2 ray start --address=10.0.0.1:24711 {common}",
         f"n3 ray start --address=10.0.0.1:24711 {common}",

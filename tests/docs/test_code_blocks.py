@@ -27,7 +27,7 @@ STARTS_PROCESSES = re.compile(r"\b(?:spawn|Pool|Tuner|run)\b")
 
 
 def blocks(text: str) -> list[tuple[int, str, str]]:
-    """Of each fenced block its line, what stands behind the fence, and its text without common indentation."""
+    """Return the line, the label and the text without indentation of each fenced block."""
     found = []
     for match in BLOCK.finditer(text):
         indent = len(match[1])
@@ -52,7 +52,7 @@ def labelled(language: str) -> list[tuple[str, str, str]]:
 
 @pytest.fixture(scope="module")
 def usual_loaded() -> Iterator[LoadedInterpreter]:
-    """Has what a search without torch loads sooner or later."""
+    """An interpreter that has imported the libraries of a search without torch."""
     with LoadedInterpreter("cloudpickle", "matplotlib.pyplot", "pandas", "scipy.stats", "yaml") as loaded:
         yield loaded
 
@@ -64,7 +64,7 @@ def run_alone(
     torch_loaded: LoadedInterpreter,
     engines_loaded: LoadedInterpreter,
 ) -> Callable[[str], tuple[int, str]]:
-    """Exit status and output of a script with this text. Whatever it started ends with it."""
+    """Run a script with this text. Returns its exit status and output. Its processes end with it."""
 
     def run(code: str) -> tuple[int, str]:
         script = tmp_path / "block.py"
@@ -162,7 +162,7 @@ def needs_gradients(code: str) -> bool:
 
 
 def printed_below(page: str) -> dict[str, str]:
-    """What a page shows of each block: the next one, if it is `text`."""
+    """Return the `text` block that follows each Python block of a page: its output."""
     found = blocks((ROOT / page).read_text())
     return {
         f"{page}:{line}": below

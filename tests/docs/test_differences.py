@@ -1,8 +1,8 @@
-"""The table of differences in docs/guides/tensor.md is what the engines do now: made here, and compared with the page.
+"""The table of differences in docs/guides/tensor.md agrees with the engines. This test computes the table.
 
 `FANWISE_WRITE_DIFFERENCES=1 pytest tests/docs/test_differences.py` writes it anew. Every function of one or two arrays
 and every reduction is called with every kind of type, mixed kinds and Python numbers, and there are some calls besides
-where engines are known to part. What all engines refuse is no difference.
+where engines are known to part. Calls that all engines refuse are left out.
 """
 
 import os
@@ -121,7 +121,7 @@ def outcome(call: Callable[[], Any]) -> tuple[str, str]:
 
 
 def cells(found: list[tuple[str, str]]) -> tuple[str, ...] | None:
-    """What stands in a row; None: all engines agree, or none has a result."""
+    """Return the cells of a row, or None if all engines agree or none has a result."""
     results = [each for each in found if each[1]]
     if not results or len(set(found)) == 1:
         return None

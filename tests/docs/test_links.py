@@ -1,7 +1,7 @@
 """Every link of the README and the docs leads to something: a file, a heading of it, or the line that is meant.
 
 A link to a line has as its text what stands in that line, as [`def allreduce(`](file.py#L40): when the file changes,
-the link either still says what it shows, or this fails and says which line it is now. Links to other sites are not
+the test fails and names the line where that text is now. Links to other sites are not
 followed.
 """
 
@@ -25,7 +25,7 @@ def anchors_of(text: str) -> set[str]:
 
 
 def wrong_links(page: Path, text: str) -> Iterator[str]:
-    for said, target in LINK.findall(FENCED.sub("", text)):
+    for label, target in LINK.findall(FENCED.sub("", text)):
         path, _, place = target.partition("#")
         if re.match(r"\w+:", target):
             continue
@@ -33,16 +33,16 @@ def wrong_links(page: Path, text: str) -> Iterator[str]:
         if path and not file.exists():
             yield f"{target}: there is no such file"
         elif line := re.fullmatch(r"L(\d+)", place):
-            yield from _wrong_line(said.strip("`"), int(line[1]), file, target)
+            yield from _wrong_line(label.strip("`"), int(line[1]), file, target)
         elif place and place not in anchors_of(file.read_text() if path else text):
             yield f"{target}: there is no such heading"
 
 
-def _wrong_line(said: str, number: int, file: Path, target: str) -> Iterator[str]:
+def _wrong_line(label: str, number: int, file: Path, target: str) -> Iterator[str]:
     lines = file.read_text().splitlines()
-    places = [at for at, line in enumerate(lines, 1) if said in line]
+    places = [at for at, line in enumerate(lines, 1) if label in line]
     if number not in places:
-        yield f"{target}: `{said}` stands in {', '.join(f'line {at}' for at in places) or 'no line'}"
+        yield f"{target}: `{label}` stands in {', '.join(f'line {at}' for at in places) or 'no line'}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

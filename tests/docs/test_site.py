@@ -1,6 +1,6 @@
 """The pages of the site: links lead where they lead in the repository, and every public name is in the reference.
 
-Whether all links of all pages lead somewhere is seen when the site is built, by `make docs`.
+`make docs` checks the links of all pages when it builds the site.
 """
 
 import importlib.util

@@ -48,6 +48,14 @@ def experiment() -> Experiment:
     return search.experiment
 
 
+def test_error_message_with_an_undecodable_file_name_is_escaped(tmp_path: Path) -> None:
+    with open_search({"x": uniform(0, 1)}, "loss") as search:
+        search.fail(search.ask(), "no such file: caf\udce9.csv")  # type: ignore[arg-type]  # not None
+    assert search.experiment.trials.reason_text.tolist() == ["no such file: caf\\udce9.csv"]
+    for name in ("r.csv", "r.json", "r.sqlite"):
+        search.experiment.export(tmp_path / name)
+
+
 def test_csv_json_and_parquet_have_the_same_rows(experiment: Experiment, tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     results = experiment.results

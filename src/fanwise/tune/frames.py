@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..base.errors import NotInstalled
 from ..base.plain_json import json_bytes
+from ..base.text import printable
 from .record.state import SearchState
 from .record.trials import Trial
 
@@ -106,7 +107,12 @@ def _column_name(name: str, other_names: Container[str]) -> str:
 def _series(values: Sequence[Any]) -> "pd.Series[Any]":
     import pandas as pd
 
-    return pd.Series(list(values)) if values else pd.Series([], dtype=object)
+    if not values:
+        return pd.Series([], dtype=object)
+    try:
+        return pd.Series(list(values))
+    except UnicodeEncodeError:  # a lone surrogate, e.g. in an error message with an undecodable file name
+        return pd.Series([printable(value) if isinstance(value, str) else value for value in values])
 
 
 def write_results(results: "pd.DataFrame", trials: "pd.DataFrame", path: str | os.PathLike[str]) -> None:

@@ -183,7 +183,7 @@ HINT = "report it under this name, or pass another name to the scheduler"
             {"loss": 0.5, "cost": 1},
             f"the objective reported 'loss', 'cost', but not the scheduler's resource_attr 'epoch'; {HINT}",
         ),
-        ({"loss": 0.5, "cost": 1, "epoch": math.nan}, "the resource 'epoch' must be a number, got nan of type float"),
+        ({"loss": 0.5, "cost": 1, "epoch": math.nan}, "the resource 'epoch' must not be NaN"),
         ({"loss": "0.5"}, "the metric 'loss' must be a number, got '0.5' of type str"),
         ({"loss": None}, "the metric 'loss' must be a number, got None of type NoneType"),
         ({"loss": True}, "the metric 'loss' must be a number, got True of type bool"),

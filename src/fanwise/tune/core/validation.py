@@ -68,6 +68,8 @@ def problem_with(values: Mapping[str, object], required: Iterable[RequiredValue]
         value = values.get(item.name)
         if (type(value) is float or is_number(value)) and (item.role != "resource" or not math.isnan(value)):
             continue
+        if is_number(value):
+            return f"the {item.role} {item.name!r} must not be NaN"
         if item.name in values:
             kind = type(value).__name__
             return f"the {item.role} {item.name!r} must be a number, got {value!r} of type {kind}"

@@ -73,7 +73,7 @@ class Scene:
 
     def _begin(self, connection: socket.socket, _address: object) -> PendingHandshake:
         if "refuse" in self.notes:
-            raise Refused("key-user")
+            raise Refused("other-user")
         return ScriptedHandshake(connection, self.notes, lambda: self.on_reject())
 
     @contextlib.contextmanager
@@ -117,7 +117,7 @@ def test_connection_refused_before_its_handshake_is_closed_and_counted(scene: Sc
     scene.notes.append("refuse")
     with scene.guest() as guest:
         scene.hub.turn()
-        assert guest.recv(1) == b"" and scene.acceptor.refused == {"key-user": 1}
+        assert guest.recv(1) == b"" and scene.acceptor.refused == {"other-user": 1}
 
 
 def test_turn_accepts_a_bounded_number_of_connections(scene: Scene) -> None:

@@ -39,7 +39,7 @@ PROGRAMS := tests/docs tests/examples tests/sources
 SYSTEMS := $(wildcard tests/board/test_in_a_browser.py tests/links/test_liveness.py tests/parallel/cluster \
 	tests/parallel/launchers/test_launcher.py tests/parallel/launchers/test_launchers.py tests/pool/cluster tests/rpc/test_two_hosts.py)
 # What starts processes, stops and kills them, and waits for what becomes of the others.
-PROCESSES := $(wildcard tests/benchmarks tests/cli tests/gpu_check tests/parallel/data/test_loader.py \
+PROCESSES := $(wildcard tests/benchmarks tests/cli tests/gpu_check tests/links/test_processes.py tests/parallel/data/test_loader.py \
 	tests/parallel/gpus/test_captured.py tests/parallel/gpus/test_leases.py tests/parallel/gpus/test_stand_in.py \
 	tests/parallel/processes tests/parallel/launchers $(foreach what,backend deaths_of_processes leftovers mps nested_jobs \
 	orphans out_of_gpu_memory pool_closing pool_torch reuse soak_pool tree warm,tests/pool/test_$(what).py) tests/rpc/test_*processes.py $(foreach what, \

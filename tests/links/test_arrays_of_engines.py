@@ -3,21 +3,20 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 from late import Late
+from listeners import EchoServer
 
 from fanwise.base.errors import NotInstalled
 from fanwise.links import codec
 from fanwise.links.hub import Hub
 from fanwise.links.link import Link, Request
-from fanwise.links.transports.unix import UnixListener, link_pair, new_key
+from fanwise.links.transports.unix import link_pair
 from fanwise.tensor import engine_of, same_memory, to_numpy
-from fanwise.testing import within
 
 jax, jnp, tf = Late("jax"), Late("jax.numpy"), Late("tensorflow")
 pytestmark = pytest.mark.usefixtures("jax_is_loaded", "tensorflow_is_loaded")
@@ -47,30 +46,6 @@ link.handler = lambda request: request.answer(request.args)
 link.open()
 hub.run(until=lambda: link.ending is not None)
 """
-
-
-class Server:
-    """A hub in a thread, at which links arrive."""
-
-    def __init__(self, folder: Path) -> None:
-        self.hub, self.path, self.key = Hub(name="server"), folder / "hub", new_key()
-        self.links: list[Link] = []
-        self.listener = UnixListener(self.hub, self.path, self.key, on_link=self._arrived)
-        self.hub.start()
-
-    def _arrived(self, link: Link) -> None:
-        link.handler = self._serve
-        self.links.append(link)
-
-    def _serve(self, request: Request) -> None:
-        request.answer(MAKE[request.args[0]](10) if request.method == "make" else request.args)
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    server = Server(tmp_path)
-    yield server
-    server.hub.close()
 
 
 @pytest.mark.parametrize("engine", MAKE)
@@ -132,12 +107,11 @@ def test_numbers_that_the_receiver_would_narrow_are_an_error_for_the_caller(near
 
 
 @pytest.mark.parametrize("engine", MAKE)
-def test_a_peer_without_the_engine_says_what_to_install_and_the_link_goes_on(server: Server, engine: str) -> None:
+def test_a_peer_without_the_engine_says_what_to_install_and_the_link_goes_on(server: EchoServer, engine: str) -> None:
     arguments = [sys.executable, "-c", HIDDEN, str(server.path), server.key.hex()]
     child = subprocess.Popen(arguments, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
     try:
-        within(LIMIT_S, lambda: server.links, "the child has come")
-        link = server.links[0]
+        link = server.link()
         for size in (3, 5000):
             with pytest.raises(NotInstalled, match=rf"{engine} is not installed.*'fanwise\[{engine}\]'.*to_numpy"):
                 link.ask("echo", {"x": [MAKE[engine](size)]}, within_s=LIMIT_S)

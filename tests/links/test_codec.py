@@ -467,12 +467,6 @@ def test_an_error_of_a_class_that_no_module_has_comes_back_as_that_class() -> No
     assert "in failed" in back.__notes__[-1]
 
 
-def test_a_group_comes_back_with_its_members() -> None:
-    back = failed(ExceptionGroup("both failed", [ValueError("one"), KeyError("two")]))
-    assert isinstance(back, ExceptionGroup)
-    assert [repr(member) for member in back.exceptions] == ["ValueError('one')", "KeyError('two')"]
-
-
 def ping(depth: int) -> None:
     if depth == 0:
         raise ValueError("deep " + "x" * 100_000)

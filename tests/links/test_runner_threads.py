@@ -8,7 +8,7 @@ from contextlib import nullcontext
 
 import pytest
 
-from fanwise.links.hub import Hub, Spinning
+from fanwise.links.hub import Hub
 from fanwise.links.runner_threads import RunnerThreads
 from fanwise.testing import within
 
@@ -82,78 +82,6 @@ def test_the_hub_is_driven_while_a_job_waits(hub: Hub, runners: RunnerThreads, t
     wait_for(began)
     hub.call_soon(turned.set)
     wait_for(ended)
-
-
-class NeverSpins(Spinning):
-    """Counts who asks whether to spin."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.asked = 0
-
-    def is_due(self) -> bool:
-        self.asked += 1
-        return False
-
-    def ended(self, *, seen: bool) -> None:
-        raise AssertionError("none was due")
-
-
-def test_who_has_run_a_job_may_spin_and_who_has_not_sleeps(hub: Hub) -> None:
-    spinning = NeverSpins()
-    runners = RunnerThreads(hub, name="test", spinning=spinning)
-    runners.start()
-    for number in range(1, 4):
-        ran = threading.Event()
-        runners.call(ran.set)
-        wait_for(ran)
-        within(10.0, lambda number=number: spinning.asked == number, "it asked once after a job")  # type: ignore[misc]
-        for _ in range(5):  # the hub turns, and nothing is run
-            turned = threading.Event()
-            hub.call_soon(turned.set)
-            wait_for(turned)
-        assert spinning.asked == number
-    runners.close()
-
-
-class AlwaysSpins(Spinning):
-    """Spins whenever it may, and is told what came of it. With `brings` something comes as a spin begins."""
-
-    def __init__(self, hub: Hub) -> None:
-        super().__init__()
-        self.hub = hub
-        self.brings = False
-        self.told: list[bool] = []
-
-    def is_due(self) -> bool:
-        if self.brings:
-            self.hub.call_soon(lambda: None)
-        return True
-
-    def ended(self, *, seen: bool) -> None:
-        self.told.append(seen)
-
-
-def test_a_spin_after_a_job_is_told_whether_something_came(hub: Hub) -> None:
-    spinning = AlwaysSpins(hub)
-    runners = RunnerThreads(hub, name="test", spinning=spinning)
-    runners.start()
-
-    def run_a_job() -> None:
-        ran = threading.Event()
-        runners.call(ran.set)
-        wait_for(ran)
-
-    def a_spin_was_in_vain() -> bool:
-        run_a_job()  # which ends the wait after the spin before
-        return False in spinning.told
-
-    within(10.0, a_spin_was_in_vain, "a spin that saw nothing was told so")
-    spinning.brings = True
-    run_a_job()
-    num_told = len(spinning.told)
-    within(10.0, lambda: True in spinning.told[num_told - 1 :], "a spin that saw something was told so")
-    runners.close()
 
 
 def test_jobs_that_wait_for_each_other_all_end_when_they_say_so(hub: Hub) -> None:
@@ -380,13 +308,6 @@ def test_a_job_that_raises_is_logged_and_the_next_one_runs(
     assert "a job of test failed" in caplog.text
 
 
-def test_nobody_wakes_up_while_nothing_comes(hub: Hub, runners: RunnerThreads) -> None:
-    done = threading.Event()
-    runners.outside(done.set)
-    wait_for(done)
-    within(30.0, lambda: runners._is_watch_asleep, "the watch sleeps")
-
-
 def test_close_does_not_wait_for_a_job_that_goes_on(hub: Hub) -> None:
     runners = driven(hub)
     began, go_on, ended = threading.Event(), threading.Event(), threading.Event()
@@ -502,25 +423,3 @@ def test_when_the_system_gives_no_more_threads_another_drives_as_soon_as_there_i
 
 def _threads() -> int:
     return sum(thread.name.startswith("fanwise-test") for thread in threading.enumerate())
-
-
-def test_every_message_of_many_threads_is_run_once(runners: RunnerThreads) -> None:
-    ran: list[int] = []
-    left = threading.Semaphore(0)
-
-    def job(i: int) -> None:
-        ran.append(i)
-        left.release()
-
-    def hand_in(start: int) -> None:
-        for i in range(start, start + 500):
-            runners.outside(lambda i=i: job(i))  # type: ignore[misc]  # a default binds i
-
-    threads = [threading.Thread(target=hand_in, args=(500 * k,)) for k in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for _ in range(2000):
-        assert left.acquire(timeout=10.0)
-    assert sorted(ran) == list(range(2000))

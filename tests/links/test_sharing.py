@@ -184,17 +184,6 @@ def test_memory_that_came_back_is_used_again(pair: Pair) -> None:
     assert len(pair.sharing._sent) <= 3
 
 
-def test_answers_are_shared_too(pair: Pair) -> None:
-    for i in range(3):
-        back = pair.near.ask("back", torch.full((MIB,), float(i)))
-        assert (back == i).all()
-    assert pair.far._sharing is not None
-    table = pair.far._sharing._table
-    gc.collect()
-    within(30.0, lambda: table.num_in_use == 1, "the first is returned")
-    back[:] = 5.0
-
-
 def test_arrays_outlive_their_link_and_hub(hubs: tuple[Hub, Hub], pair: Pair) -> None:
     pair.near.ask("keep", np.full(MIB, 9, np.uint8))
     pair.near.close()

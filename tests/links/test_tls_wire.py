@@ -119,17 +119,6 @@ def test_bytes_that_polling_does_not_show_are_reported_and_not_waited_for(pair: 
     assert not b.holds_bytes and not b.wait_readable(0.0) and b.read_into(view) == 0
 
 
-def test_a_big_view_is_filled_from_many_records(pair: Pair) -> None:
-    a, b = pair
-    data = random.Random(5).randbytes(100_000)
-    assert a.write([data]) == len(data)
-    into = memoryview(bytearray(200_000))
-    received = 0
-    while received < len(data):
-        received += read_waiting(b, into[received:])
-    assert into[: len(data)] == data
-
-
 def test_all_small_records_that_have_arrived_are_read_at_once(pair: Pair) -> None:
     a, b = pair
     for _ in range(5):

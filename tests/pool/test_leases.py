@@ -25,9 +25,6 @@ def shares(**fractions: float) -> tuple[GpuShare, ...]:
     return tuple(GpuShare(name, fraction) for name, fraction in fractions.items())
 
 
-# -- resources ---------------------------------------------------------------------------------------------------------
-
-
 # -- single cases ------------------------------------------------------------------------------------------------------
 
 

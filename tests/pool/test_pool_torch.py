@@ -56,25 +56,6 @@ def test_torchs_threads_follow_the_lease(torch_pool: Pool) -> None:
     assert torch_pool.needs(cpus=2).submit(threads).result(within_s=30) == (2, "2")
 
 
-def test_tensors_come_back_equal(torch_pool: Pool) -> None:
-    def make() -> dict[str, Any]:
-        model = torch.nn.Linear(3, 2)
-        return {
-            "big": torch.arange(1 << 24, dtype=torch.float32),
-            "half": torch.arange(8, dtype=torch.bfloat16).reshape(2, 4).T,
-            "state": model.state_dict(),
-            "copy": {name: value.clone() for name, value in model.state_dict().items()},
-            "array": np.arange(6).reshape(2, 3),
-        }
-
-    result = torch_pool.submit(make).result(within_s=60)
-    assert result["big"].nbytes == 64 << 20
-    assert torch.equal(result["big"], torch.arange(1 << 24, dtype=torch.float32))
-    assert torch.equal(result["half"], torch.arange(8, dtype=torch.bfloat16).reshape(2, 4).T)
-    assert all(torch.equal(result["state"][name], value) for name, value in result["copy"].items())
-    np.testing.assert_array_equal(result["array"], np.arange(6).reshape(2, 3))
-
-
 def test_tensors_travel_as_arguments_and_through_nested_jobs(torch_pool: Pool) -> None:
     def double(tensor: "torch.Tensor") -> "torch.Tensor":
         return tensor * 2

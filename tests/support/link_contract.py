@@ -63,7 +63,7 @@ def a_call_returns_the_answer(pair: LinkPair) -> None:
 
 def both_sides_may_ask(pair: LinkPair) -> None:
     pair.near.handler = pair.far.handler = _echo
-    asked = _started(lambda: pair.far.ask("echo", "from far", within_s=pair.patience_s))
+    asked = started(lambda: pair.far.ask("echo", "from far", within_s=pair.patience_s))
     assert pair.near.ask("echo", "from near", within_s=pair.patience_s) == ("from near",)
     _drive(pair, asked.done)
     assert asked.result(pair.patience_s) == ("from far",)
@@ -75,7 +75,7 @@ def an_answer_may_come_later_from_another_thread(pair: LinkPair) -> None:
     first, second = pair.near.call("first"), pair.near.call("second")
     within(pair.patience_s, lambda: len(requests) == 2, "both requests are there")
     for request in reversed(requests):  # and in another order
-        _started(functools.partial(request.answer, request.method)).result(pair.patience_s)
+        started(functools.partial(request.answer, request.method)).result(pair.patience_s)
     assert first.result(pair.patience_s) == "first"
     assert second.result(pair.patience_s) == "second"
 
@@ -148,7 +148,7 @@ def many_threads_may_use_one_link(pair: LinkPair) -> None:
     def caller(number: int) -> list[object]:
         return [pair.near.ask("echo", number, i, within_s=pair.patience_s) for i in range(50)]
 
-    callers = [_started(functools.partial(caller, number)) for number in range(16)]
+    callers = [started(functools.partial(caller, number)) for number in range(16)]
     for number, one in enumerate(callers):
         assert one.result(2 * pair.patience_s) == [(number, i) for i in range(50)]
 
@@ -189,7 +189,7 @@ def arrays_belong_to_the_receiver(pair: LinkPair) -> None:
         request.answer(array)
 
     pair.far.handler = far_handler
-    callers = [_started(functools.partial(_keep_and_drop, pair, thread)) for thread in range(4)]
+    callers = [started(functools.partial(_keep_and_drop, pair, thread)) for thread in range(4)]
     for caller in callers:
         caller.result(4 * pair.patience_s)
     assert kept and all((array == number).all() for number, array in kept), "nobody else has written there"
@@ -225,7 +225,7 @@ def an_array_may_be_changed_after_a_call(pair: LinkPair) -> None:
     pair.far.handler = handler
     array = np.ones(_BIG_BYTES, np.uint8)
     blocker = pair.near.call("wait")
-    called = _started(lambda: pair.near.call("array", array))
+    called = started(lambda: pair.near.call("array", array))
     if pair.near_is_driven:
         called.result(pair.patience_s)
         array[:] = 0
@@ -269,7 +269,7 @@ def a_cancelled_call_fails_at_once_and_the_other_side_hears_of_it(pair: LinkPair
     asked = _Asked(pair)
     reply = pair.near.call_on_credit("never")
     within(pair.patience_s, lambda: len(asked.requests) == 1, "the call is there")
-    waits = _started(reply.wait)  # reads, where no hub does
+    waits = started(reply.wait)  # reads, where no hub does
     assert reply.cancel() and not reply.cancel() and reply.done()
     waits.result(pair.patience_s)
     _raised(CancelledError, reply.result)
@@ -291,7 +291,7 @@ def items_come_in_order_before_the_answer(pair: LinkPair) -> None:
             asked.requests[0].give((number, np.full(1 << (number % 20), number % 100, np.uint8)))
         asked.requests[0].answer("over")
 
-    _started(give)
+    started(give)
     assert reply.result(pair.patience_s) == "over"
     assert len(items) == 50
     for number, item in enumerate(items):
@@ -309,7 +309,7 @@ def loss_fails_every_open_call(pair: LinkPair) -> None:
     endings: list[Ending] = []
     pair.far.handler = requests.append
     pair.near.on_ended(lambda link, ending: endings.append(ending))
-    callers = [_started(lambda: pair.near.ask("ask", within_s=10 * pair.patience_s)) for _ in range(3)]
+    callers = [started(lambda: pair.near.ask("ask", within_s=10 * pair.patience_s)) for _ in range(3)]
     replies = [pair.near.call("call", i) for i in range(100)]
     within(pair.patience_s, lambda: len(requests) == 103, "all requests are there")
     pair.lose()
@@ -329,7 +329,7 @@ def loss_fails_every_open_call(pair: LinkPair) -> None:
 def a_clean_close_reaches_the_other_side(pair: LinkPair) -> None:
     requests: list[Request] = []
     pair.far.handler = requests.append
-    caller = _started(lambda: pair.near.ask("ask", within_s=10 * pair.patience_s))
+    caller = started(lambda: pair.near.ask("ask", within_s=10 * pair.patience_s))
     within(pair.patience_s, lambda: len(requests) == 1, "the request is there")
     pair.far.close("retired")
     closed = _raised(ClosedError, lambda: caller.result(pair.patience_s))
@@ -342,7 +342,7 @@ def a_clean_close_reaches_the_other_side(pair: LinkPair) -> None:
 def closing_wakes_who_waits_at_this_side(pair: LinkPair) -> None:
     requests: list[Request] = []
     pair.far.handler = requests.append
-    callers = [_started(lambda: pair.near.ask("ask", within_s=10 * pair.patience_s)) for _ in range(3)]
+    callers = [started(lambda: pair.near.ask("ask", within_s=10 * pair.patience_s)) for _ in range(3)]
     within(pair.patience_s, lambda: len(requests) == 3, "all requests are there")
     pair.near.close("enough")
     for caller in callers:
@@ -362,7 +362,7 @@ def several_closes_are_one(pair: LinkPair) -> None:
         barrier.wait(pair.patience_s)
         link.close()
 
-    for one in [_started(functools.partial(closer, link)) for link in [pair.near, pair.far] * 4]:
+    for one in [started(functools.partial(closer, link)) for link in [pair.near, pair.far] * 4]:
         one.result(pair.patience_s)
     within(pair.patience_s, lambda: len(endings) == 2, "both ends were told")
     assert sorted(endings) == [("far", True), ("near", True)]
@@ -457,8 +457,8 @@ def _once_undone(callback: Callable[[Reply], None], reply: Reply) -> Callable[[R
     return (lambda reply: None) if reply.done() else callback
 
 
-def _started(work: Callable[[], T]) -> "Future[T]":
-    """`work` in a thread of its own. Daemon: a broken link shall not keep the process."""
+def started(work: Callable[[], T]) -> "Future[T]":
+    """Run `work` in a daemon thread, so that a broken link does not keep the process alive."""
     future: Future[T] = Future()
 
     def run() -> None:

@@ -98,7 +98,7 @@ def test_a_report_contains_no_script_and_loads_nothing(tmp_path: Path) -> None:
 
 def test_a_search_without_reports_has_a_report(tmp_path: Path) -> None:
     text = report_of(record(tmp_path / "empty", lambda search: None))
-    assert "no report yet" in text and "Failures" not in text
+    assert "no report" in text and "Failures" not in text
 
 
 def test_several_objectives_add_the_pareto_front(tmp_path: Path) -> None:

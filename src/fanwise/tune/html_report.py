@@ -16,15 +16,11 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..base.errors import NotInstalled
 from ..base.text import counted, printable, printable_line
 from ..base.tracebacks import of_the_user
-from ..plot import importance, incumbent, learning_curves, pareto_front, rungs, workers
-from ..plot.rung_levels import levels_of
-from ..plot.worker_intervals import worker_timeline
+from ..plot.data import worker_timeline
 from .display.table import method_line
-from .permutation_importance import importances_of
-from .plot_data import front_data, search_data
+from .plot_data import figures_of, search_data
 from .record.overview import SearchReader
 from .record.state import SearchState
 from .record.trials import Trial
@@ -36,6 +32,14 @@ if TYPE_CHECKING:
 _MAX_ROWS, _MAX_CELL_CHARS = 500, 100
 _MAX_FAILURES = 20
 _MAX_VECTOR_POINTS, _MIN_RASTERIZED_POINTS = 4_000, 100  # in figures with more points, large artists become images
+_TITLES = {
+    "incumbent": "Best {} so far",
+    "learning-curves": "Learning curves",
+    "workers": "Workers",
+    "rungs": "Rungs",
+    "pareto-front": "Pareto front",
+    "importance": "Importance of hyperparameters",
+}
 _SVG_NAMESPACES = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
 _COLORS = {
     **dict.fromkeys(("#000000", "#222222"), "var(--ink)"),
@@ -59,7 +63,7 @@ section { min-width: 0; padding: 12px 14px; border: 1px solid var(--line); borde
   background: var(--card); }
 .wide { grid-column: 1 / -1; } .scroll { overflow-x: auto; } .rows { overflow: auto; max-height: 640px; }
 .big { font-size: 26px; line-height: 1.25; }
-svg { display: block; width: 100%; height: auto; min-width: 340px; } .wide svg { min-width: 760px; }
+svg { display: block; width: 100%; height: auto; min-width: 600px; }
 svg text { fill: var(--ink); font-family: inherit !important; }
 dl { display: grid; grid-template-columns: auto 1fr; gap: 2px 14px; margin: 0; } dt { color: var(--soft); }
 dd { margin: 0; overflow-wrap: anywhere; } dd, td { font-variant-numeric: tabular-nums; }
@@ -88,6 +92,8 @@ def write_report(reader: SearchReader, path: str | os.PathLike[str]) -> None:
 
 
 def _page(reader: SearchReader) -> Iterator[str]:
+    from matplotlib import rc_context
+
     history = reader.search
     reason = f" ({history.stop_reason})" if history.stop_reason else ""
     details = [method_line(history.meta.get("scheduler", {})), f"objective {history.meta.get('objective')}"]
@@ -101,8 +107,13 @@ def _page(reader: SearchReader) -> Iterator[str]:
     yield f'<p class="soft">{_text(" - ".join(filter(None, [*details, f"started {created}"])))}</p>\n<main>'
     yield from _best(history)
     yield from _facts(reader)
-    for title, figure, is_wide in _figures(history):
-        yield from _section(title, f'<div class="scroll">{_svg(figure, is_wide=is_wide)}</div>', is_wide=is_wide)
+    with rc_context({"font.size": 9.5}):
+        figures, note = figures_of(history)
+    for name, figure in figures.items():
+        caption = f'<p class="soft">{_text(_remove_titles(figure))}</p>'
+        yield from _section(_TITLES[name].format(history.metric), caption, f'<div class="scroll">{_svg(figure)}</div>')
+    if note:
+        yield from _section("Importance", f'<p class="soft">{_text(note)}</p>')
     yield from _section("Trials", *_trial_table(reader))
     failed = [trial for trial in history.trials.values() if trial.last.failure is not None]
     if failed:
@@ -120,7 +131,7 @@ def _section(title: str, *parts: str, is_wide: bool = True) -> Iterator[str]:
 def _best(history: SearchState) -> Iterator[str]:
     best = history.best()
     if best is None:
-        yield from _section("Best configuration", '<p class="soft">no report yet</p>', is_wide=False)
+        yield from _section("Best configuration", '<p class="soft">no report</p>', is_wide=False)
         return
     goal = "smaller" if history.mode == "min" else "larger"
     where = f"{history.metric}, {goal} is better; trial {best.trial_id}, report {best.iter}"
@@ -148,40 +159,27 @@ def _facts(reader: SearchReader) -> Iterator[str]:
     yield from _section("Search", _definitions({name: text for name, text in facts.items() if text}), is_wide=False)
 
 
-def _figures(history: SearchState) -> Iterator[tuple[str, "Figure", bool]]:
-    """Yield (title, figure, whether it needs the full width) for all figures that are not empty."""
-    from matplotlib import rc_context
-
-    search = search_data(history)
-    with rc_context({"font.size": 9.5}):
-        yield f"Best {history.metric} so far", incumbent(search), False
-        yield "Learning curves", learning_curves(search), False
-        yield "Workers", workers(search), True
-        if levels_of(search):
-            yield "Rungs", rungs(search), True
-        if 2 <= len(history.objectives) <= 4:
-            yield "Pareto front", pareto_front(front_data(history)), True
-        with suppress(ValueError, NotInstalled):  # too few trials
-            result = importances_of(history)
-            bars = [(bar.name, bar.mean, bar.deviation) for bar in result.hyperparameters]
-            figure = importance(history.name, result.metric, bars, result.predicted, result.actual, result.correlation)
-            yield f"Importance for {result.metric} (correlation of the model {result.correlation:.2f})", figure, True
-
-
-def _svg(figure: "Figure", *, is_wide: bool) -> str:
-    """Return the figure as an SVG element without titles, which are headings in the report."""
-    from matplotlib import rc_context
-
+def _remove_titles(figure: "Figure") -> str:
+    """Remove the titles of a figure, and return their text."""
+    titles = [figure.get_suptitle(), *(axes.get_title(loc="left") for axes in figure.axes)]
     for axes in figure.axes:
         axes.set_title("", loc="left")
     if figure.get_suptitle():
         figure.suptitle("")
-    figure.set_size_inches((11.0, figure.get_figheight()) if is_wide else (5.4, 4.4))
+    return "; ".join(filter(None, titles)).replace("\n", "; ").replace(r"\$", "$")
+
+
+def _svg(figure: "Figure") -> str:
+    """Return the figure as an SVG element."""
+    from matplotlib import rc_context
+    from matplotlib.collections import PathCollection
+
+    figure.set_size_inches(11.0, figure.get_figheight())
     num_points = {artist: _num_points(artist) for artist in figure.findobj()}
     if sum(num_points.values()) > _MAX_VECTOR_POINTS:
         for artist, number in num_points.items():
             artist.set_rasterized(number > _MIN_RASTERIZED_POINTS)
-            if number > _MAX_VECTOR_POINTS:
+            if number > _MAX_VECTOR_POINTS and isinstance(artist, PathCollection):
                 artist.set_alpha(0.5)  # so that thousands of dots do not hide lines below them
     buffer = io.StringIO()
     no_metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
@@ -192,13 +190,13 @@ def _svg(figure: "Figure", *, is_wide: bool) -> str:
         r'<svg [^>]*?(viewBox="[^"]*")[^>]*>', rf'<svg \1 {_SVG_NAMESPACES} role="img">', svg[svg.index("<svg") :]
     )
     svg = re.sub(r'<g id="[^"]*"', "<g", svg)
-    # Texts keep their colors, because they may lie on boxes, whose colors do not depend on the scheme.
+    # Other texts than notes keep their colors, because they may lie on boxes, whose colors do not depend on the scheme.
     return re.sub(r'<text[^>]*>|style="[^"]*"', lambda match: _with_css_colors(match[0]), svg)
 
 
 def _with_css_colors(markup: str) -> str:
     if markup.startswith("<text"):
-        return markup
+        return markup.replace("#767676", "var(--soft)")
     return re.sub("#[0-9a-f]{6}", lambda color: _COLORS.get(color[0], color[0]), markup)
 
 

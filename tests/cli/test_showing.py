@@ -348,6 +348,6 @@ def test_terminal_board_report_and_figures_show_the_same_numbers_of_a_resumed_se
     assert (board["best"]["value"], board["best"]["trial"], board["trials"]["total"]) == (0.125, 2, 3)
     assert place.typed("report", "twice", "--out", str(place.home / "twice.html")).status == 0
     report = (place.home / "twice.html").read_text()
-    assert f"<dt>utilization</dt><dd>{words}</dd>" in report
+    assert "<dt>utilization</dt><dd>83.3 %</dd>" in report and f"worker utilization {words}" in report
     assert '<div class="big">0.125</div>' in report and "trial 2, report 1" in report
     assert "<dt>trials</dt><dd>3 (2 completed, 1 stopped)</dd>" in report

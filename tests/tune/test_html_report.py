@@ -3,7 +3,6 @@
 import re
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -65,7 +64,7 @@ def test_a_report_contains_best_configuration_figures_trials_failures_and_enviro
     assert headings == [
         "Best configuration",
         "Search",
-        "Best error so far",
+        "Incumbent",
         "Learning curves",
         "Workers",
         "Rungs",
@@ -137,5 +136,4 @@ def test_a_report_that_cannot_be_written_leaves_no_file(tmp_path: Path) -> None:
 
 def test_a_trial_id_of_a_damaged_record_is_escaped() -> None:
     failure = Failure("exception", "no", None, None)
-    trial = SimpleNamespace(trial_id=ATTACK, last=SimpleNamespace(failure=failure))
-    assert "<script" not in "".join(html_report._failures([cast(Any, trial)]))
+    assert "<script" not in "".join(html_report._failures([(cast(Any, ATTACK), failure)]))

@@ -170,13 +170,13 @@ def set_title(axes: "Axes", search: SearchData, pad: float = 6) -> None:
     axes.set_ylabel(plain(search.metric))
 
 
-def add_legend(figure: "Figure", num_columns: int = 4) -> None:
+def add_legend(figure: "Figure") -> None:
     """Add a legend below the axes, where it hides nothing. Equal labels have one entry."""
     handles: dict[str, Any] = {}
     for axes in figure.axes:
         handles |= {label: handle for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
     if handles:
-        figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=num_columns, frameon=False)
+        figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=4, frameon=False)
 
 
 def draw_star(axes: "Axes", x: float, y: float, color: str, label: str | None = None) -> None:
@@ -185,44 +185,25 @@ def draw_star(axes: "Axes", x: float, y: float, color: str, label: str | None = 
     axes.plot([x], [y], "*", color=color, markeredgecolor=INK, markersize=15, zorder=5, clip_on=False, label=label)
 
 
-def label_trials(
-    axes: "Axes",
-    points: Sequence[tuple[int, float, float]],
-    *,
-    offset: tuple[float, float] = (5, 0),
-    best_trial: int | None = None,
-) -> None:
+def label_trials(axes: "Axes", points: Sequence[tuple[int, float, float]], best_trial: int | None = None) -> None:
     """Write trial numbers beside points, except where they would overlap another number or leave the axes.
 
     The limits of the axes must be set.
 
     Args:
         points: (trial id, x, y), the most important first.
-        offset: of the numbers, in points.
         best_trial: its number is bold, and farther away because of the star.
     """
     from matplotlib.patheffects import withStroke
 
+    style = {"fontsize": 8, "color": INK, "zorder": 4, "textcoords": "offset points", "in_layout": False}
+    style |= {"path_effects": [withStroke(linewidth=2.5, foreground="white")]}
     occupied: list[tuple[float, float]] = []
-    for trial_id, point_x, point_y in points:
-        x, y = axes.transAxes.inverted().transform(axes.transData.transform((point_x, point_y)))
+    for trial_id, *point in points:
+        x, y = axes.transAxes.inverted().transform(axes.transData.transform(point))
         width = (len(str(trial_id)) + 1.5) * _DIGIT_WIDTH
-        if not (0.0 <= x <= 1.0 - width / 2 and 0.0 <= y <= 1.0):
-            continue
-        if any(abs(x - a) <= width and abs(y - b) <= _LABEL_HEIGHT for a, b in occupied):
-            continue
-        occupied.append((x, y))
-        is_best = trial_id == best_trial
-        style: dict[str, Any] = {"fontsize": 8, "color": INK, "zorder": 4, "textcoords": "offset points"}
-        if is_best:
-            style |= {"fontweight": "bold", "xytext": (offset[0] + 4, offset[1])}
-        outline = [withStroke(linewidth=2.5, foreground="white")]
-        va = "center" if offset[1] == 0 else "baseline"
-        axes.annotate(
-            str(trial_id),
-            (point_x, point_y),
-            va=va,
-            path_effects=outline,
-            in_layout=False,
-            **{"xytext": offset, **style},
-        )
+        is_inside = 0.0 <= x <= 1.0 - width / 2 and 0.0 <= y <= 1.0
+        if is_inside and not any(abs(x - a) <= width and abs(y - b) <= _LABEL_HEIGHT for a, b in occupied):
+            occupied.append((x, y))
+            offset, weight = ((10, -3), "bold") if trial_id == best_trial else ((5, 3), "normal")
+            axes.annotate(str(trial_id), point, xytext=offset, fontweight=weight, **style)  # type: ignore[arg-type]

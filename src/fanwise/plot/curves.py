@@ -53,12 +53,11 @@ def learning_curves(search: SearchData) -> "Figure":
     canvas.set_axes_of_reports(axes, search)
     if is_dense:
         _draw_bins(axes, search, len(curves))
+        canvas.add_legend(figure)
         best_points = sorted(best_of_trials(search).values(), key=lambda p: (search.sign * p.value, p.trial_id))
         drawn = [point.trial_id for point in best_points[:_BEST_CURVES]] or list(curves)[:_BEST_CURVES]
         curves = {trial_id: curves[trial_id] for trial_id in drawn}
     _draw_curves(axes, search, curves)
-    if is_dense:
-        canvas.add_legend(figure)
     return figure
 
 

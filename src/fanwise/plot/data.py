@@ -1,15 +1,5 @@
 """Plain data of figures, shared by `fanwise.plot`, the board and the HTML report. Nothing here draws.
 
-    SearchData --incumbent_steps--> improvements of the best value
-               --incumbent_band---> mean and spread of the best value over repeated searches
-               --best_of_trials---> the best report of each trial
-               --curves_by_trial--> learning curves
-               --bin_reports------> median and spread of all reports over time
-               --worker_timeline--> activity of the workers, and the utilization
-               --rungs_of---------> the trials that continued at each rung
-    FrontData                       the same for several objectives
-    value_scale, thin, thin_curve   limits of axes; fewer points
-
 Values that are not finite are not drawn and are never the best. NumPy is imported when the first search is made,
 because importing it takes longer than starting a search.
 """
@@ -21,8 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-NUM_BINS = 60  # time intervals of `bin_reports`
-MAX_OBJECTIVES = 4
+MAX_OBJECTIVES = 4  # of a figure of the Pareto front
 _LOG_RATIO = 100.0  # values over more than two decades get a logarithmic axis
 _TYPICAL_QUANTILE, _OUTLIER_FACTOR = 0.9, 10.0
 
@@ -186,14 +175,11 @@ def incumbent_band(searches: Sequence[SearchData]) -> Band:
     begin_s = max(steps[0].t_s for steps, _ in curves)
     times = {step.t_s for steps, _ in curves for step in steps} | {last_s for _, last_s in curves} | {begin_s}
     times_s = np.array(sorted(t_s for t_s in times if t_s >= begin_s))
-    values = np.array(
-        [
-            np.array([step.value for step in steps])[
-                np.searchsorted([step.t_s for step in steps], times_s, "right") - 1
-            ]
-            for steps, _ in curves
-        ]
-    )
+    rows = []
+    for steps, _ in curves:
+        indices = np.searchsorted([step.t_s for step in steps], times_s, "right") - 1
+        rows.append([steps[index].value for index in indices])
+    values = np.array(rows)
     mean, deviation = values.mean(axis=0), values.std(axis=0, ddof=1) if len(curves) > 1 else 0.0
     low, high = np.maximum(mean - deviation, values.min(axis=0)), np.minimum(mean + deviation, values.max(axis=0))
     return Band(times_s.tolist(), mean.tolist(), low.tolist(), high.tolist())
@@ -211,7 +197,7 @@ def curves_by_trial(search: SearchData, trial_ids: Iterable[int] | None = None) 
     return dict(zip(ids.tolist(), np.split(reports, starts[1:]), strict=False))
 
 
-def bin_reports(search: SearchData, n_bins: int = NUM_BINS) -> Band:
+def bin_reports(search: SearchData, n_bins: int = 60) -> Band:
     """Return median, 10th and 90th percentile of the finite reports of all trials, in `n_bins` equal intervals of time.
 
     Intervals without reports are left out.

@@ -38,7 +38,7 @@ def _title(data: FrontData) -> str:
         head += ": no report meets all constraints"
     notes = [f"crosses: {len(data.infeasible):,} infeasible"] if data.infeasible else []
     notes += [f"{data.n_left_out:,} not finite are left out"] if data.n_left_out else []
-    return "\n".join([head, *filter(None, ["; ".join(notes)])])
+    return head + ("\n" + "; ".join(notes) if notes else "")
 
 
 def _draw_pair(axes: "Axes", data: FrontData, x: int, y: int) -> None:
@@ -73,7 +73,7 @@ def _draw_pair(axes: "Axes", data: FrontData, x: int, y: int) -> None:
     first_points: dict[int, tuple[int, float, float]] = {}
     for trial_id, values in front:
         first_points.setdefault(trial_id, (trial_id, values[x], values[y]))
-    canvas.label_trials(axes, list(first_points.values()), offset=(5, 5))
+    canvas.label_trials(axes, list(first_points.values()))
 
 
 def _label(name: str, mode: str) -> str:

@@ -1,7 +1,7 @@
 """The figure of the best value so far: one search with all its reports, or several with mean and spread."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from . import canvas
 from .data import SearchData, finite_reports, incumbent_band, incumbent_steps, thin, value_scale
@@ -53,16 +53,11 @@ def draw_incumbent(figure: "Figure", search: SearchData) -> None:
     reports, steps = finite_reports(search), incumbent_steps(search)
     canvas.set_axes_of_reports(axes, search)
     dots = reports[thin(len(reports), canvas.MAX_DOTS)]
-    size = 14 if len(dots) <= 500 else 5
-    for mask, label, marker, width in (
-        (dots.feasible, "reports of all trials", "o", 0.0),
-        (~dots.feasible, "infeasible reports", "x", 1.0),
-    ):
-        if mask.any():
-            points = dots[mask]
-            axes.scatter(
-                points.t_s, points.value, s=size, color=canvas.DOTS, marker=marker, linewidths=width, label=label
-            )
+    style: dict[str, Any] = {"color": canvas.DOTS, "s": 14 if len(dots) <= 500 else 5}
+    if len(feasible := dots[dots.feasible]):
+        axes.scatter(feasible.t_s, feasible.value, linewidths=0.0, label="reports of all trials", **style)
+    if len(infeasible := dots[~dots.feasible]):
+        axes.scatter(infeasible.t_s, infeasible.value, marker="x", linewidths=1.0, label="infeasible reports", **style)
     if steps:
         times, values = [step.t_s for step in steps], [step.value for step in steps]
         line = ([*times, max(search.last_s, times[-1])], [*values, values[-1]])
@@ -82,10 +77,8 @@ def _draw_groups(axes: "Axes", searches: Sequence[SearchData], names: Sequence[s
             groups[name].append(search)
     values: list[float] = []
     for index, (name, group) in enumerate(groups.items()):
-        color, style = (
-            canvas.PALETTE[index % len(canvas.PALETTE)],
-            _LINE_STYLES[index // len(canvas.PALETTE) % len(_LINE_STYLES)],
-        )
+        color = canvas.trial_color(index)
+        style = _LINE_STYLES[index // len(canvas.PALETTE) % len(_LINE_STYLES)]
         band = incumbent_band(group)
         result = f"{band.middle[-1]:.4g}" if group else "no reports"
         runs = f" ({len(group)} runs)" if len(group) > 1 else ""

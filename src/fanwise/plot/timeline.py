@@ -78,7 +78,7 @@ def draw_rows(axes: "Axes", search: SearchData, timeline: Timeline, row_in: floa
     for is_wide in (False, True):  # wide boxes over narrow ones
         boxes = [i for i in timeline.intervals if (i.length_s >= _MIN_WIDE_IN * s_per_in) is is_wide]
         busy = [interval for interval in boxes if interval.kind == "busy"]
-        faces = [_color(i) for i in busy] if is_colored else canvas.PALETTE[0]
+        faces = [canvas.trial_color(i.trial_id or 0) for i in busy] if is_colored else canvas.PALETTE[0]
         edge: dict[str, Any] = {"edgecolors": "white", "linewidths": 0.7} if is_wide and is_colored else {}
         hatch: dict[str, Any] = {"edgecolors": _STARTUP_HATCH, "linewidths": 0.3, "hatch": "//////"} if is_wide else {}
         _draw_boxes(axes, busy, "in the objective (trial number)", facecolors=faces, **edge)
@@ -122,38 +122,30 @@ def _number_boxes(axes: "Axes", busy: Sequence[WorkerInterval], row_in: float, s
         if size < 5.0 or interval.length_s < (len(text) + 0.6) * 0.009 * size * s_per_in:
             continue
         middle_s = (interval.begin_s + interval.end_s) / 2
+        color = canvas.trial_color(interval.trial_id or 0)
+        ink = "white" if color in _DARK_COLORS else canvas.INK
         style: dict[str, Any] = {"ha": "center", "va": "center", "clip_on": True}
         if interval.status == "Failed":  # a number on a hatched box needs a background
-            style["bbox"] = {"facecolor": _color(interval), "edgecolor": "none", "pad": 0.6}
+            style["bbox"] = {"facecolor": color, "edgecolor": "none", "pad": 0.6}
         # Outside of the layout, which would measure a thousand numbers again and again.
-        axes.text(middle_s, interval.slot, text, fontsize=size, color=_ink_on(interval), in_layout=False, **style)
+        axes.text(middle_s, interval.slot, text, fontsize=size, color=ink, in_layout=False, **style)
 
 
 def _mark_pauses(axes: "Axes", busy: Sequence[WorkerInterval], row_in: float, s_per_in: float) -> None:
     """Mark paused and resumed trials in boxes with room for it."""
     paused_trials: set[int | None] = set()
     offset_s = 0.07 * s_per_in
-    marks: dict[str, list[tuple[float, int, str]]] = {"paused": [], "resumed": []}  # (time, row, color)
+    marks: dict[str, list[tuple[float, int]]] = {"paused": [], "resumed": []}  # (time, row)
     for interval in sorted(busy, key=lambda i: i.begin_s):
         has_room = interval.length_s > 4 * offset_s
         if interval.trial_id in paused_trials and has_room:
-            marks["resumed"].append((interval.begin_s + offset_s, interval.slot, _ink_on(interval)))
+            marks["resumed"].append((interval.begin_s + offset_s, interval.slot))
         paused_trials.discard(interval.trial_id)
         if interval.status == "Paused":
             paused_trials.add(interval.trial_id)
             if has_room:
-                marks["paused"].append((interval.end_s - offset_s, interval.slot, _ink_on(interval)))
+                marks["paused"].append((interval.end_s - offset_s, interval.slot))
+    style: dict[str, Any] = {"color": canvas.INK, "s": min(7.0, 29 * row_in) ** 2, "linewidths": 0.5, "zorder": 3}
     for marker, (label, positions) in zip(("$||$", ">"), marks.items(), strict=True):
         if positions:
-            times, slots, colors = zip(*positions, strict=True)
-            size = min(7.0, 29 * row_in) ** 2
-            axes.scatter(times, slots, marker=marker, c=colors, s=size, linewidths=0.5, label=label, zorder=3)
-
-
-def _color(interval: WorkerInterval) -> str:
-    return canvas.trial_color(interval.trial_id or 0)
-
-
-def _ink_on(interval: WorkerInterval) -> str:
-    """Return the color of text on a box."""
-    return "white" if _color(interval) in _DARK_COLORS else canvas.INK
+            axes.scatter(*zip(*positions, strict=True), marker=marker, label=label, **style)

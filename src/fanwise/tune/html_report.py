@@ -18,12 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 from ..base.text import counted, printable, printable_line
 from ..base.tracebacks import of_the_user
-from ..plot.data import worker_timeline
 from .display.table import method_line
-from .plot_data import figures_of, search_data
+from .plot_data import figures_of
 from .record.overview import SearchReader
 from .record.state import SearchState
-from .record.trials import Trial
+from .record.trials import Failure
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -32,15 +31,6 @@ if TYPE_CHECKING:
 _MAX_ROWS, _MAX_CELL_CHARS = 500, 100
 _MAX_FAILURES = 20
 _MAX_VECTOR_POINTS, _MIN_RASTERIZED_POINTS = 4_000, 100  # in figures with more points, large artists become images
-_TITLES = {
-    "incumbent": "Best {} so far",
-    "learning-curves": "Learning curves",
-    "workers": "Workers",
-    "rungs": "Rungs",
-    "pareto-front": "Pareto front",
-    "importance": "Importance of hyperparameters",
-}
-_SVG_NAMESPACES = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
 _COLORS = {
     **dict.fromkeys(("#000000", "#222222"), "var(--ink)"),
     **dict.fromkeys(("#767676", "#a8a8a8"), "var(--soft)"),
@@ -111,13 +101,14 @@ def _page(reader: SearchReader) -> Iterator[str]:
         figures, note = figures_of(history)
     for name, figure in figures.items():
         caption = f'<p class="soft">{_text(_remove_titles(figure))}</p>'
-        yield from _section(_TITLES[name].format(history.metric), caption, f'<div class="scroll">{_svg(figure)}</div>')
+        heading = name.replace("-", " ").capitalize()
+        yield from _section(heading, caption, f'<div class="scroll">{_svg(figure)}</div>')
     if note:
         yield from _section("Importance", f'<p class="soft">{_text(note)}</p>')
     yield from _section("Trials", *_trial_table(reader))
-    failed = [trial for trial in history.trials.values() if trial.last.failure is not None]
-    if failed:
-        yield from _section("Failures", *_failures(failed))
+    failures = [(trial.trial_id, failure) for trial in history.trials.values() if (failure := trial.last.failure)]
+    if failures:
+        yield from _section("Failures", *_failures(failures))
     yield from _section("Environment", *_environment(history.meta))
     yield "</main>\n</body>\n</html>\n"
 
@@ -131,19 +122,17 @@ def _section(title: str, *parts: str, is_wide: bool = True) -> Iterator[str]:
 def _best(history: SearchState) -> Iterator[str]:
     best = history.best()
     if best is None:
-        yield from _section("Best configuration", '<p class="soft">no report</p>', is_wide=False)
-        return
+        return (yield from _section("Best configuration", '<p class="soft">no report</p>', is_wide=False))
     goal = "smaller" if history.mode == "min" else "larger"
     where = f"{history.metric}, {goal} is better; trial {best.trial_id}, report {best.iter}"
     violated = f'<p class="bad">violates {_text(best.violated)}</p>' if best.violated else ""
     config = pprint.pformat(dict(best.config), sort_dicts=False, width=60)
-    parts = (f'<div class="big">{_number(best.value)}</div>', f"<div>{_text(where)}</div>", violated, _pre(config))
+    parts = (f'<div class="big">{best.value:.6g}</div>', f"<div>{_text(where)}</div>", violated, _pre(config))
     yield from _section("Best configuration", *parts, is_wide=False)
 
 
 def _facts(reader: SearchReader) -> Iterator[str]:
     history, snapshot = reader.search, reader.snapshot()
-    shares = worker_timeline(search_data(history)).utilization_in_words()
     counts = {"running": snapshot.running, "paused": snapshot.paused, "lost": snapshot.lost}
     counts |= {status.lower(): number for status, number in history.num_ended.items()}
     facts = {
@@ -151,7 +140,7 @@ def _facts(reader: SearchReader) -> Iterator[str]:
         "reports": f"{len(history.reports):,}",
         "time": f"{snapshot.elapsed_s:,.1f} s",
         "workers": str(history.n_workers),
-        "utilization": shares,
+        "utilization": "" if snapshot.utilization is None else f"{100 * snapshot.utilization:.1f} %",
         "limits": ", ".join(f"{name}={limit}" for name, limit in history.stop.items() if limit is not None),
         "constraints": ", ".join(snapshot.constraints),
         "random seed": str(history.meta.get("seed")),
@@ -186,16 +175,14 @@ def _svg(figure: "Figure") -> str:
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": "fanwise"}):
         figure.savefig(buffer, format="svg", dpi=150, transparent=True, metadata=no_metadata)
     svg = buffer.getvalue()
-    svg = re.sub(
-        r'<svg [^>]*?(viewBox="[^"]*")[^>]*>', rf'<svg \1 {_SVG_NAMESPACES} role="img">', svg[svg.index("<svg") :]
-    )
+    head = r'<svg \1 xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" role="img">'
+    svg = re.sub(r'<svg [^>]*?(viewBox="[^"]*")[^>]*>', head, svg[svg.index("<svg") :])
     svg = re.sub(r'<g id="[^"]*"', "<g", svg)
-    # Other texts than notes keep their colors, because they may lie on boxes, whose colors do not depend on the scheme.
     return re.sub(r'<text[^>]*>|style="[^"]*"', lambda match: _with_css_colors(match[0]), svg)
 
 
 def _with_css_colors(markup: str) -> str:
-    if markup.startswith("<text"):
+    if markup.startswith("<text"):  # may lie on a box, whose color does not depend on the scheme, unless it is a note
         return markup.replace("#767676", "var(--soft)")
     return re.sub("#[0-9a-f]{6}", lambda color: _COLORS.get(color[0], color[0]), markup)
 
@@ -231,25 +218,21 @@ def _trial_table(reader: SearchReader) -> Iterator[str]:
 
 def _cell(value: object) -> str:
     if isinstance(value, float):
-        return f"<td>{_number(value)}</td>"
+        return f"<td>{value:.6g}</td>"
     return f"<td>{'' if value is None else _text(str(value)[:_MAX_CELL_CHARS])}</td>"
 
 
-def _failures(trials: Sequence[Trial]) -> Iterator[str]:
+def _failures(failures: Sequence[tuple[int, Failure]]) -> Iterator[str]:
     """Yield the failures, equal ones together, each with the traceback of its first trial."""
-    groups: dict[tuple[str, str], list[Trial]] = {}
-    for trial in trials:
-        failure = trial.last.failure
-        assert failure is not None
-        groups.setdefault((failure.kind, failure.text), []).append(trial)
+    groups: dict[tuple[str, str], list[tuple[int, Failure]]] = {}
+    for trial_id, failure in failures:
+        groups.setdefault((failure.kind, failure.text), []).append((trial_id, failure))
     ranked = sorted(groups.items(), key=lambda group: -len(group[1]))
     for (kind, text), group in ranked[:_MAX_FAILURES]:
-        ids = ", ".join(str(trial.trial_id) for trial in group[:20]) + (", ..." if len(group) > 20 else "")
+        ids = ", ".join(str(trial_id) for trial_id, _ in group[:20]) + (", ..." if len(group) > 20 else "")
         yield f"<details><summary>{_text(f'{kind}: {text.partition(chr(10))[0]}')}"
         yield f' <span class="soft">({counted(len(group), "trial")}: {_text(ids)})</span></summary>'
-        failure = group[0].last.failure
-        assert failure is not None
-        yield _pre(of_the_user(failure.traceback or text)) + "</details>"
+        yield _pre(of_the_user(group[0][1].traceback or text)) + "</details>"
     if len(ranked) > _MAX_FAILURES:
         yield f'<p class="soft">and {counted(len(ranked) - _MAX_FAILURES, "other failure")}</p>'
 
@@ -266,10 +249,6 @@ def _definitions(items: Mapping[str, object]) -> str:
 
 def _pre(text: str) -> str:
     return f"<pre>{escape(printable(text))}</pre>"
-
-
-def _number(value: float) -> str:
-    return str(value) if isinstance(value, int) else f"{value:.6g}"
 
 
 def _text(value: object) -> str:

@@ -4,9 +4,7 @@ A random forest predicts the rank of each trial from its configuration. Ranks go
 outliers have bounded influence. Importances are computed by 5-fold cross-validation on the trials that the forest was
 not fitted to. The values of a hyperparameter are permuted among the trials that have it. To keep configurations valid,
 conditional hyperparameters that no longer exist are removed, and new ones are sampled. (fANOVA, in contrast, integrates
-over the whole space.)
-
-Of more than 2,000 trials, a random sample of that size is used, with a fixed seed.
+over the whole space.) Of more than 2,000 trials, a random sample of that size is used, with a fixed seed.
 
 The value of a trial is its best feasible report. Failed trials and trials without a feasible report are ignored. Trials
 that were stopped early are compared with longer ones, so if there are many (`num_stopped`), ranks are less meaningful.
@@ -16,7 +14,7 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..base.text import counted
 from .record.state import SearchState
@@ -32,9 +30,7 @@ _FOLDS, _REPEATS, _TREES = 5, 5, 100
 _MIN_CORRELATION = 0.3  # the model then explains a tenth of the variance of the ranks
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class Importance:
+class Importance(NamedTuple):
     """The increase of the prediction error when the values of a hyperparameter are permuted.
 
     `mean` is the increase of the squared error, divided by the variance of the ranks. `deviation` is the standard
@@ -47,7 +43,6 @@ class Importance:
     deviation: float
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Importances:
     """Importances of all hyperparameters.
@@ -109,10 +104,8 @@ def importances_of(history: SearchState, metric: str | None = None) -> Importanc
     trial_ids = sorted(trial_id for trial_id, status in statuses.items() if status != "Failed")
     if len(trial_ids) < MIN_TRIALS or not encoder.names:
         problem = "no hyperparameters" if not encoder.names else f"{len(trial_ids)} trials with a result"
-        raise ValueError(
-            f"importances need at least {MIN_TRIALS} trials with a result, and a hyperparameter; the experiment has "
-            f"{problem}"
-        )
+        needs = f"importances need at least {MIN_TRIALS} trials with a result, and a hyperparameter"
+        raise ValueError(f"{needs}; the experiment has {problem}")
     check_sklearn("importances need")
     num_results = len(trial_ids)
     if num_results > _MAX_TRIALS:
@@ -140,13 +133,8 @@ def importances_of(history: SearchState, metric: str | None = None) -> Importanc
 def _cross_validate(encoder: "Encoder", rows: "Rows", ranks: "Floats") -> "tuple[Floats, Floats]":
     """Predict the rank of each trial with a forest that was fitted to other trials only.
 
-    Args:
-        rows: encoded configurations, one row per trial.
-        ranks: true ranks of the trials.
-
-    Returns:
-        The predictions, and the increases of the prediction error (see `Importance`), with one column per
-        hyperparameter and one row per fold and repetition.
+    Return the predictions, and the increases of the prediction error (see `Importance`), with one column per
+    hyperparameter and one row per fold and repetition.
     """
     import numpy as np
 

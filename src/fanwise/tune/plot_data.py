@@ -64,6 +64,10 @@ def search_data(history: SearchState) -> SearchData:
         reports.decisions,
         (not infeasibility for infeasibility in history.infeasibilities()),
     )
+    spans = []
+    for trial, a in history.attempts():
+        started_s, ready_s, ended_s = max(0.0, a.started_s - zero_s), since_zero(a.ready_s), since_zero(a.ended_s)
+        spans.append(Span(a.slot, trial.trial_id, started_s, ready_s, ended_s, a.status, a.objective_s))
     windows = [(a - zero_s, b - zero_s, number) for a, b, number in utilization.windows(history.last_s)]
     n_workers = max([int(meta["n_workers"]), *(number for _, _, number in windows)])  # see `set_workers`
     return SearchData(
@@ -73,18 +77,7 @@ def search_data(history: SearchState) -> SearchData:
         # n_workers is 0 in ask-and-tell searches.
         n_workers=n_workers or 1 + max((attempt.slot for _, attempt in history.attempts()), default=0),
         reports=compress(zip(*columns, strict=True), mask),
-        spans=[
-            Span(
-                attempt.slot,
-                trial.trial_id,
-                max(0.0, attempt.started_s - zero_s),
-                since_zero(attempt.ready_s),
-                since_zero(attempt.ended_s),
-                attempt.status,
-                attempt.objective_s,
-            )
-            for trial, attempt in history.attempts()
-        ],
+        spans=spans,
         startup_s=utilization.first_objective_s,
         stop_s=since_zero(utilization.stop_s),
         last_s=history.last_s - zero_s,
@@ -99,11 +92,7 @@ def figures_of(history: SearchState) -> tuple[dict[str, "Figure"], str]:
     The reason is empty if they are drawn or if there are too few trials.
     """
     search, note = search_data(history), ""
-    figures = {
-        "incumbent": incumbent(search),
-        "learning-curves": learning_curves(search),
-        "workers": workers(search),
-    }
+    figures = {"incumbent": incumbent(search), "learning-curves": learning_curves(search), "workers": workers(search)}
     if rungs_of(search):
         figures["rungs"] = rungs(search)
     if 2 <= len(history.objectives) <= MAX_OBJECTIVES:
@@ -120,8 +109,8 @@ def figures_of(history: SearchState) -> tuple[dict[str, "Figure"], str]:
 def importance_figure(history: SearchState, metric: str | None = None) -> "Figure":
     """Return `Experiment.plot_importances`."""
     result = importances_of(history, metric)
-    bars = [(bar.name, bar.mean, bar.deviation) for bar in result.hyperparameters]
-    return importance(history.name, result.metric, bars, result.predicted, result.actual, result.in_words())
+    bars, note = result.hyperparameters, result.in_words()
+    return importance(history.name, result.metric, bars, result.predicted, result.actual, note)
 
 
 def front_data(history: SearchState) -> FrontData:
@@ -138,18 +127,12 @@ def front_data(history: SearchState) -> FrontData:
 
 
 def hyperparameter_axes(history: SearchState) -> list[HyperparameterAxis]:
-    return [
-        HyperparameterAxis(
-            name,
-            _ticks(domain),
-            {
-                trial.trial_id: domain.to_unit(trial.config[name])
-                for trial in history.trials.values()
-                if name in trial.config and domain.contains(trial.config[name])
-            },
-        )
-        for name, domain in space_from_json(history.meta["space"]).domains.items()
-    ]
+    axes = []
+    for name, domain in space_from_json(history.meta["space"]).domains.items():
+        values = {trial.trial_id: trial.config[name] for trial in history.trials.values() if name in trial.config}
+        positions = {trial_id: domain.to_unit(value) for trial_id, value in values.items() if domain.contains(value)}
+        axes.append(HyperparameterAxis(name, _ticks(domain), positions))
+    return axes
 
 
 def _as_float(value: object) -> float:

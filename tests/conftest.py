@@ -203,10 +203,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 @pytest.fixture(scope="module")
 def fonts() -> None:
     """Draw once before the tests, because matplotlib keeps the font files open that it opens at the first drawing."""
-    from fanwise.plot.canvas import new_figure, png_bytes
+    from fanwise.plot.canvas import file_bytes, new_figure
 
     figure = new_figure(2.0, 2.0)
     axes = figure.subplots()
     axes.set_yscale("log")
     axes.set_title("bold", fontweight="bold")
-    png_bytes(figure)
+    file_bytes(figure)

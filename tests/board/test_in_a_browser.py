@@ -211,7 +211,7 @@ def test_the_board_of_a_tuner_that_is_killed_ends_too(live: Live, page: "Page") 
 
 def wait_for_importances(page: "Page") -> None:
     """Wait until no thread computes importances any more."""
-    playwright.expect(page.locator("#importance-note")).to_contain_text("predicted and observed ranks", timeout=60_000)
+    playwright.expect(page.locator("#importance-note")).to_contain_text("predicted and actual ranks", timeout=60_000)
 
 
 @contextmanager

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fanwise.board.thinning import merge_intervals, select_trials
-from fanwise.plot.data import thin_curve
-from fanwise.plot.worker_intervals import IntervalKind, WorkerInterval
+from fanwise.plot.data import IntervalKind, WorkerInterval, thin_curve
 
 VALUES = st.lists(st.floats(allow_nan=False), max_size=300)
 ALL_KINDS: tuple[IntervalKind, ...] = ("busy", "start-up", "idle")

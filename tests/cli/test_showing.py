@@ -339,7 +339,7 @@ def test_terminal_board_report_and_figures_show_the_same_numbers_of_a_resumed_se
     assert f"worker utilization {words}" in workers(data).axes[0].get_title(loc="left")
     assert experiment.plot().axes[0].get_title(loc="left") == "twice: best loss 0.125 (trial 2)"
     steps = [(5.0, 0.5), (23.0, 0.25), (23.0, 0.125)]
-    assert [(step.t_s - 1.0, step.value) for step in incumbent_steps(data)] == steps
+    assert [(step.t_s, step.value) for step in incumbent_steps(data)] == steps
     state = Home(place.home).experiment("twice").state()
     assert VIEWS["workers"](state)["shares"]["busy"] == pytest.approx(share)
     assert [(t_s, value) for t_s, value, _ in VIEWS["curves"](state)["incumbents"]] == steps
@@ -348,6 +348,6 @@ def test_terminal_board_report_and_figures_show_the_same_numbers_of_a_resumed_se
     assert (board["best"]["value"], board["best"]["trial"], board["trials"]["total"]) == (0.125, 2, 3)
     assert place.typed("report", "twice", "--out", str(place.home / "twice.html")).status == 0
     report = (place.home / "twice.html").read_text()
-    assert f"<dt>utilization</dt><dd>{words}</dd>" in report
+    assert "<dt>utilization</dt><dd>83.3 %</dd>" in report and f"worker utilization {words}" in report
     assert '<div class="big">0.125</div>' in report and "trial 2, report 1" in report
     assert "<dt>trials</dt><dd>3 (2 completed, 1 stopped)</dd>" in report

@@ -286,23 +286,23 @@ def test_search_data_has_reports_and_spans(experiment: Experiment) -> None:
     from fanwise.plot.data import Span
 
     data = experiment.search_data()
-    assert (data.name, data.metric, data.mode, data.n_workers, data.asynchronous) == ("lenet", "error", "min", 2, False)
-    assert (data.first_objective_s, data.stop_s, data.last_s) == (1.0, 9.0, 10.0)
-    points = [(p.trial_id, p.t_s, p.iter, p.value) for p in data.reports if math.isfinite(p.value)]
-    assert points == [(0, 2.0, 1, 0.5), (0, 4.0, 2, 0.3), (1, 6.0, 1, 0.2), (2, 9.0, 2, 0.25)]
+    assert (data.name, data.metric, data.mode, data.n_workers) == ("lenet", "error", "min", 2)
+    assert (data.startup_s, data.stop_s, data.last_s) == (1.0, 8.0, 9.0), "times since the first objective started"
+    points = [row[:4] for row in data.reports.tolist() if math.isfinite(row[3])]
+    assert points == [(0, 1.0, 1, 0.5), (0, 3.0, 2, 0.3), (1, 5.0, 1, 0.2), (2, 8.0, 2, 0.25)]
     assert len(data.reports) == 5
     assert list(data.spans) == [
-        Span(0, 0, 0.0, 1.0, 4.0, 4.0, "Completed", 3.0),
-        Span(1, 1, 0.0, 1.0, 3.0, 3.0, "Failed", 2.0),
-        Span(0, 1, 4.0, 5.0, 8.0, 8.0, "Completed", 3.0),
-        Span(1, 2, 4.0, 5.0, 10.0, 10.0, "Stopped", 5.0),
+        Span(0, 0, 0.0, 0.0, 3.0, "Completed", 3.0),
+        Span(1, 1, 0.0, 0.0, 2.0, "Failed", 2.0),
+        Span(0, 1, 3.0, 4.0, 7.0, "Completed", 3.0),
+        Span(1, 2, 3.0, 4.0, 9.0, "Stopped", 5.0),
     ]
 
 
 @pytest.mark.parametrize("objective_s", [1.25, None])
 @pytest.mark.parametrize("stop_s", [9.0, None])
 def test_utilization_equals_that_of_the_figure(tmp_path: Path, objective_s: float | None, stop_s: float | None) -> None:
-    from fanwise.plot.worker_intervals import worker_timeline
+    from fanwise.plot.data import worker_timeline
 
     with searching(tmp_path / "e") as search:
         for trial_id in range(4):
@@ -318,12 +318,14 @@ def test_utilization_equals_that_of_the_figure(tmp_path: Path, objective_s: floa
             search.free(begin_s + 2.25, trial_id)
     experiment = load_experiment(tmp_path / "e")
     timeline = worker_timeline(experiment.search_data())
-    assert experiment.utilization == pytest.approx(timeline.utilization)
-    assert timeline.startup_share != 0.0 and timeline.idle_share != 0.0
+    assert timeline.shares is not None
+    busy, startup, idle = timeline.shares
+    assert experiment.utilization == pytest.approx(busy)
+    assert startup != 0.0 and idle != 0.0
 
 
 def test_timeline_has_workers_that_were_added_during_the_search(tmp_path: Path) -> None:
-    from fanwise.plot.worker_intervals import worker_timeline
+    from fanwise.plot.data import worker_timeline
 
     with searching(tmp_path / "e", n_workers=1) as search:
         search.start(0.0, 0, {})
@@ -340,8 +342,8 @@ def test_timeline_has_workers_that_were_added_during_the_search(tmp_path: Path) 
     timeline = worker_timeline(data)
     assert (data.n_workers, timeline.n_workers) == (2, 2)
     assert timeline.capacity_s == 10 + 2 * 10 + 10 + 10
-    assert (timeline.busy_s, timeline.idle_s) == (40.0, 10.0)
-    assert experiment.utilization == pytest.approx(timeline.utilization) == pytest.approx(0.8)
+    assert timeline.shares == pytest.approx((0.8, 0.0, 0.2))
+    assert experiment.utilization == pytest.approx(0.8)
 
 
 def test_utilization_is_at_most_one(tmp_path: Path) -> None:
@@ -366,8 +368,8 @@ def test_search_data_has_no_void_or_repeated_reports(tmp_path: Path) -> None:
         search.start(9.0, 0, {"lr": 0.1, "max_epochs": 2}, attempt=2, from_iter=1)
         search.report(10.0, 0, 2, {"epoch": 20, "error": 0.3}, attempt=2)
     data = load_experiment(tmp_path / "e").search_data()
-    told = [(p.t_s, p.resource, p.value, p.decision) for p in data.reports]
-    assert told == [(2.0, 10.0, 0.5, "PAUSE"), (10.0, 20.0, 0.3, "CONTINUE")]
+    reports = data.reports[["t_s", "resource", "value", "decision"]].tolist()
+    assert reports == [(1.0, 10.0, 0.5, "PAUSE"), (9.0, 20.0, 0.3, "CONTINUE")]
     assert data.resource_name == "epoch"
 
 

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -65,7 +64,7 @@ def test_a_report_contains_best_configuration_figures_trials_failures_and_enviro
     assert headings == [
         "Best configuration",
         "Search",
-        "Best error so far",
+        "Incumbent",
         "Learning curves",
         "Workers",
         "Rungs",
@@ -98,7 +97,7 @@ def test_a_report_contains_no_script_and_loads_nothing(tmp_path: Path) -> None:
 
 def test_a_search_without_reports_has_a_report(tmp_path: Path) -> None:
     text = report_of(record(tmp_path / "empty", lambda search: None))
-    assert "no report yet" in text and "Failures" not in text
+    assert "no report" in text and "Failures" not in text
 
 
 def test_several_objectives_add_the_pareto_front(tmp_path: Path) -> None:
@@ -137,5 +136,4 @@ def test_a_report_that_cannot_be_written_leaves_no_file(tmp_path: Path) -> None:
 
 def test_a_trial_id_of_a_damaged_record_is_escaped() -> None:
     failure = Failure("exception", "no", None, None)
-    trial = SimpleNamespace(trial_id=ATTACK, last=SimpleNamespace(failure=failure))
-    assert "<script" not in "".join(html_report._failures([cast(Any, trial)]))
+    assert "<script" not in "".join(html_report._failures([(cast(Any, ATTACK), failure)]))

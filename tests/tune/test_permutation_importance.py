@@ -91,12 +91,22 @@ def test_command_line_shows_importances_as_text_and_json(
         if more:
             assert json.loads(out)["importances"][0]["name"] == "matters"
         else:
-            assert out.startswith("matters") and "of 36 trials; predicted and observed ranks: correlation 0." in out
+            assert out.startswith("matters") and "of 36 trials; predicted and actual ranks: correlation 0." in out
 
 
 def test_figure_has_the_bars_and_the_model() -> None:
     figure = told(40).plot_importances()
-    assert (figure.get_suptitle().partition(": 0")[0]).startswith("told: importance for loss\nmodel: correlation 0.")
+    title = "told: importance for loss\n36 trials; predicted and actual ranks: correlation 0."
+    assert figure.get_suptitle().startswith(title)
+
+
+def test_of_many_trials_a_sample_is_used_and_the_figure_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(permutation_importance, "_MAX_TRIALS", 30)
+    experiment = told(60)
+    found = experiment.importances()
+    assert (len(found.trials), found.num_results) == (30, 54)
+    assert found == experiment.importances(), "the sample has a fixed seed"
+    assert "\n30 of 54 trials; " in experiment.plot_importances().get_suptitle()
 
 
 def test_model_is_evaluated_only_for_configurations_of_the_space(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from ..plot.worker_intervals import WorkerInterval
+from ..plot.data import WorkerInterval
 
 
 def select_trials(losses: Mapping[int, float], running: Collection[int], max_trials: int) -> list[int]:

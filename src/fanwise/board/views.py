@@ -7,24 +7,24 @@ are not escaped here; the pages insert them as text and never as markup.
 import math
 import pprint
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from ..plot.data import (
     SearchData,
+    ValueScale,
     best_of_trials,
     bin_reports,
     curves_by_trial,
-    drawable_trials,
-    from_first_objective,
+    finite_reports,
     incumbent_steps,
-    num_not_finite,
+    rungs_of,
+    thin,
     thin_curve,
+    value_scale,
+    worker_timeline,
 )
-from ..plot.rung_levels import rungs_of
-from ..plot.scales import ValueScale, thin, value_scale
-from ..plot.worker_intervals import worker_timeline
 from ..tune.constraints import format_violations, violated_constraints
 from ..tune.display.table import method_line
 from ..tune.experiment import Experiment
@@ -109,7 +109,7 @@ def summary(state: ExperimentState) -> Json:
             **history.num_ended,
         },
         "num_reports": len(history.reports),
-        "num_not_finite": num_not_finite(state.search),
+        "num_not_finite": len(state.search.reports) - len(finite_reports(state.search)),
         "budget": _budget(state),
         "best": None
         if best is None
@@ -151,38 +151,40 @@ def _python_dict(config: Mapping[str, object]) -> str:
 
 def curves(state: ExperimentState) -> Json:
     """Return the best value so far, and learning curves of all trials or of a selection."""
-    history, search = state.history, from_first_objective(state.search)
-    losses = dict.fromkeys(drawable_trials(search), math.inf) | _losses(search)
+    history, search = state.history, state.search
+    losses = dict.fromkeys(finite_reports(search).trial_id.tolist(), math.inf) | _losses(search)
     running = [trial_id for trial_id, trial in history.trials.items() if state.status_of(trial) == "InProgress"]
     selected = select_trials(losses, running, _MAX_CURVES)
     max_points = min(_MAX_POINTS_PER_CURVE, _MAX_CURVE_POINTS // max(1, len(selected)))
-    drawn = [curve.thinned(max_points) for curve in curves_by_trial(search, selected)]
+    drawn = {
+        trial_id: curve[thin_curve(curve.value.tolist(), max_points)]
+        for trial_id, curve in curves_by_trial(search, selected).items()
+    }
+    values = [value for curve in drawn.values() for value in curve.value.tolist()]
     steps = incumbent_steps(search)
-    later_values = [value for curve in drawn for value in curve.values[1:]]
+    later_values = [value for curve in drawn.values() for value in curve.value[1:].tolist()]
     bins = bin_reports(search) if len(losses) > len(drawn) else None
     return {
         "metric": history.metric,
         "mode": history.mode,
-        "last_s": max(search.last_s, state.now_s - (state.search.first_objective_s or 0.0)),
+        "last_s": max(search.last_s, state.now_s - (search.startup_s or 0.0)),
         "num_trials": len(losses),
-        "scale": _scale(
-            value_scale((value for curve in drawn for value in curve.values), history.mode, later_values or None)
-        ),
+        "scale": _scale(value_scale(values, history.mode, later_values)),
         "incumbents": [
             [round(steps[i].t_s, 3), steps[i].value, steps[i].trial_id]
             for i in thin_curve([step.value for step in steps], _MAX_STEPS)
         ],
         "curves": [
             {
-                "trial": curve.trial_id,
-                "status": state.status_of(history.trials[curve.trial_id]),
-                "t": [round(t_s, 3) for t_s in curve.times_s],
-                "n": curve.iters,
-                "v": [float(f"{value:.6g}") for value in curve.values],
+                "trial": trial_id,
+                "status": state.status_of(history.trials[trial_id]),
+                "t": [round(t_s, 3) for t_s in curve.t_s.tolist()],
+                "n": curve.iter.tolist(),
+                "v": [float(f"{value:.6g}") for value in curve.value.tolist()],
             }
-            for curve in drawn
+            for trial_id, curve in drawn.items()
         ],
-        "bins": None if bins is None else asdict(bins),
+        "bins": bins and {"times_s": bins.times_s, "median": bins.middle, "low": bins.low, "high": bins.high},
     }
 
 
@@ -197,13 +199,13 @@ def _scale(scale: ValueScale) -> Json:
 
 def workers(state: ExperimentState) -> Json:
     """Return the activity of each worker. Intervals that are too short to be seen are merged."""
-    timeline = worker_timeline(from_first_objective(state.search))
+    timeline = worker_timeline(state.search)
     begin_s = min((interval.begin_s for interval in timeline.intervals), default=0.0)
     end_s = max((interval.end_s for interval in timeline.intervals), default=0.0)
     n_per_worker = max(_MIN_PER_WORKER, min(_MAX_PER_WORKER, _MAX_INTERVALS // timeline.n_workers))
     return {
         "n_workers": timeline.n_workers,
-        "shares": {"busy": timeline.utilization, "startup": timeline.startup_share, "idle": timeline.idle_share},
+        "shares": dict(zip(("busy", "startup", "idle"), timeline.shares or (None, None, None), strict=True)),
         "intervals": [
             {
                 "slot": interval.slot,
@@ -278,6 +280,7 @@ def importance(experiment: Experiment) -> Json:
         "correlation": result.correlation,
         "num_trials": len(result.trials),
         "num_stopped": result.num_stopped,
+        "num_results": result.num_results,
         "bars": [{"name": bar.name, "mean": bar.mean, "deviation": bar.deviation} for bar in result.hyperparameters],
     }
 

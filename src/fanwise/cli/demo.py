@@ -108,7 +108,7 @@ def _objective() -> Callable[[float, int, int, str], None]:
 
 
 def _summary(experiment: Experiment, workers: int) -> Iterator[str]:
-    best, first_s = experiment.best, experiment.search_data().first_objective_s
+    best, first_s = experiment.best, experiment.search_data().startup_s
     if best is not None:
         yield f"best configuration   {shown_config(best.config)}"
         yield f"validation error     {best.value:.4f} (trial {best.trial_id}, epoch {best.iter})"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ..base.errors import SearchFailedError, SearchInterrupted
 from ..base.text import counted, printable_line
-from ..plot.worker_intervals import worker_timeline
+from ..plot.data import worker_timeline
 from ..pool import Pool
 from ..tune import Experiment, Tuner, load_experiment
 from ..tune.constraints import format_violations

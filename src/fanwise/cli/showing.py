@@ -14,7 +14,6 @@ from ..base.plain_json import json_text
 from ..base.text import counted, printable, printable_line
 from ..base.tracebacks import of_the_user
 from ..base.urls import is_url
-from ..plot.importances import correlation_in_words
 from ..pool.output import tail
 from ..tune import Experiment, load_experiment
 from ..tune.display.table import method_line, summary_view, text_of
@@ -339,10 +338,7 @@ def importance_lines(name: str, metric: str | None) -> Iterator[str]:
     width = max(len(printable_line(one.name)) for one in importances.hyperparameters)
     for one in importances.hyperparameters:
         yield f"{printable_line(one.name):<{width}}  {one.mean:6.3f} +- {one.deviation:.3f}"
-    stopped = f", {importances.num_stopped:,} of them stopped or paused early" if importances.num_stopped else ""
-    trials = f"{counted(len(importances.trials), 'trial')}{stopped}"
-    model = correlation_in_words(importances.correlation)
-    yield f"for {printable_line(importances.metric)}, of {trials}; predicted and observed ranks: {model}"
+    yield f"for {printable_line(importances.metric)}, of {importances.in_words()}"
 
 
 def importance_json(name: str, metric: str | None) -> str:
@@ -357,5 +353,6 @@ def importance_json(name: str, metric: str | None) -> str:
             "correlation": importances.correlation,
             "num_trials": len(importances.trials),
             "num_stopped": importances.num_stopped,
+            "num_results": importances.num_results,
         }
     )

@@ -1,40 +1,30 @@
-"""Data of searches for figures, shared by `fanwise.plot` and the board. Nothing here draws.
+"""Plain data of figures, shared by `fanwise.plot`, the board and the HTML report. Nothing here draws.
 
-    SearchData --incumbent_steps-----> improvements of the best value
-               --incumbent_curve-----> the best value over time, a step function
-               --incumbent_band------> mean and spread over repeated searches
-               --best_of_trials------> the best report of each trial
-               --curves_by_trial-----> learning curves
-               --bin_reports---------> median and spread of all reports over time
-               --from_first_objective-> the same search, with times since the first objective started
-
-All times are seconds since the search began. Values that are not finite are not drawn and are never the best. NumPy is
-imported when the first search is made, because importing it takes longer than starting a search.
+Values that are not finite are not drawn and are never the best. NumPy is imported when the first search is made,
+because importing it takes longer than starting a search.
 """
 
 import math
-from bisect import bisect_right
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
-from operator import attrgetter
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, Literal, NamedTuple, TypeAlias
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+MAX_OBJECTIVES = 4  # of a figure of the Pareto front
+_LOG_RATIO = 100.0  # values over more than two decades get a logarithmic axis
+_TYPICAL_QUANTILE, _OUTLIER_FACTOR = 0.9, 10.0
 
-NUM_BINS = 60  # time intervals of `bin_reports`
+Reports: TypeAlias = Any  # NumPy record array with the fields of `ReportPoint`
 
 
-@dataclass(frozen=True, slots=True)
-class ReportPoint:
+class ReportPoint(NamedTuple):
     """A value that a trial reported.
 
     Attributes:
-        t_s: time of the report, in seconds since the search began.
+        t_s: time of the report (see `SearchData`).
         iter: number of the report in its trial, from 1.
-        resource: value of the search's `resource_name`, or None if reports are counted instead.
+        resource: value of the search's `resource_name`. NaN: the same as `iter`.
         decision: answer of the scheduler: "CONTINUE", "STOP" or "PAUSE".
         feasible: whether the report meets all constraints. Other reports are never the best.
     """
@@ -43,64 +33,9 @@ class ReportPoint:
     t_s: float
     iter: int
     value: float
-    resource: float | None = None
+    resource: float = math.nan
     decision: str = "CONTINUE"
     feasible: bool = True
-
-    @property
-    def reached(self) -> float:
-        """The resource, or the number of reports if there is no resource."""
-        return self.iter if self.resource is None else self.resource
-
-
-@final
-class Reports(Collection[ReportPoint]):
-    """Reports as NumPy columns, sorted by time. Iterating yields each as a `ReportPoint`.
-
-    Args:
-        columns: the attributes of `ReportPoint` in their order, each for all reports.
-    """
-
-    def __init__(self, *columns: Iterable[Any]) -> None:
-        import numpy as np
-
-        types = (np.int64, np.float64, np.int64, np.float64, np.float64, np.object_, np.bool_)
-        arrays: list[NDArray[Any]] = [np.asarray(column, dtype) for column, dtype in zip(columns, types, strict=True)]
-        order = np.argsort(arrays[1], kind="stable")
-        self.columns = [array[order] for array in arrays]
-        self.trial_ids: NDArray[np.int64] = self.columns[0]
-        self.times_s: NDArray[np.float64] = self.columns[1]
-        self.iters: NDArray[np.int64] = self.columns[2]
-        self.values: NDArray[np.float64] = self.columns[3]
-        self.feasible: NDArray[np.bool_] = self.columns[6]
-
-    @classmethod
-    def from_points(cls, points: Iterable[ReportPoint]) -> "Reports":
-        """Return the columns of these reports."""
-        rows = map(attrgetter("trial_id", "t_s", "iter", "value", "resource", "decision", "feasible"), points)
-        return cls(*(list(zip(*rows, strict=True)) or [()] * 7))
-
-    def __len__(self) -> int:
-        return len(self.times_s)
-
-    def __iter__(self) -> Iterator[ReportPoint]:
-        return map(_point, *(column.tolist() for column in self.columns))
-
-    def __contains__(self, point: object) -> bool:
-        return any(point == report for report in self)
-
-    def point(self, index: int) -> ReportPoint:
-        return _point(*(column.item(index) for column in self.columns))
-
-    def shifted(self, seconds: float) -> "Reports":
-        """Return the same reports with later times."""
-        return Reports(self.trial_ids, self.times_s + seconds, *self.columns[2:])
-
-
-def _point(
-    trial_id: int, t_s: float, iter: int, value: float, resource: float, decision: str, feasible: bool
-) -> ReportPoint:
-    return ReportPoint(trial_id, t_s, iter, value, None if math.isnan(resource) else resource, decision, feasible)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +47,6 @@ class Span:
         started_s: when the trial got the worker.
         ready_s: when its objective started.
         ended_s: when the search learned that it had ended.
-        free_s: when the worker could run another trial.
         objective_s: seconds in the objective as measured in the worker. None if it is running or could not be measured.
     """
 
@@ -121,7 +55,6 @@ class Span:
     started_s: float
     ready_s: float | None
     ended_s: float | None
-    free_s: float | None
     status: str
     objective_s: float | None = None
 
@@ -130,34 +63,41 @@ class Span:
 class SearchData:
     """Data of one search, for figures.
 
-    Workers are expected to be busy from `first_objective_s`, when the first objective started, to `stop_s`, after which
-    no trial is started. `last_s` is the time of the last event. `windows` lists intervals with a constant number of
-    workers, as (begin_s, end_s, number of workers). It is empty if there is only one. `reports` may be in any order.
+    Times are seconds since the first objective started, so that searches with warm workers have no lead over others.
+    Trials that got a worker earlier have `started_s` 0.
 
-    Raises:
-        ValueError: `mode` is neither "min" nor "max", or `n_workers` is less than 1.
+    Attributes:
+        mode: "min" or "max".
+        reports: a `ReportPoint` for each report. They are kept in order of time, as a NumPy record array.
+        startup_s: seconds from the begin of the search to the start of the first objective, or None if none has started
+            (then times are seconds since the search began).
+        stop_s: when the search decided to start no more trials.
+        last_s: time of the last event.
+        windows: (begin_s, end_s, number of workers) of each interval in which trials were started, which is where
+            workers are expected to be busy.
     """
 
     name: str
     metric: str
     mode: str
     n_workers: int
-    asynchronous: bool
-    reports: Collection[ReportPoint]
+    reports: Reports
     spans: Sequence[Span]
-    first_objective_s: float | None
+    startup_s: float | None
     stop_s: float | None
     last_s: float
     resource_name: str = "reports of a trial"
     windows: Sequence[tuple[float, float, int]] = ()
 
     def __post_init__(self) -> None:
-        if self.mode not in ("min", "max"):
-            raise ValueError(f"mode must be 'min' or 'max', got {self.mode!r}")
-        if self.n_workers < 1:
-            raise ValueError(f"n_workers must be at least 1, got {self.n_workers!r}")
-        if not isinstance(self.reports, Reports):
-            object.__setattr__(self, "reports", Reports.from_points(self.reports))
+        import numpy as np
+
+        types = ("i8", "f8", "i8", "f8", "f8", "O", "?")
+        dtype = np.dtype(list(zip(ReportPoint._fields, types, strict=True)))
+        reports: Reports = np.array(list(self.reports), dtype).view(np.recarray)
+        reports = reports[np.lexsort((reports.iter, reports.trial_id, reports.t_s))]
+        reports.resource = np.where(np.isnan(reports.resource), reports.iter, reports.resource)
+        object.__setattr__(self, "reports", reports)
 
     @property
     def sign(self) -> float:
@@ -165,100 +105,24 @@ class SearchData:
         return 1.0 if self.mode == "min" else -1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Curve:
-    """The finite values of a trial, in order of time."""
-
-    trial_id: int
-    times_s: list[float]
-    values: list[float]
-    iters: list[int]
-
-    def thinned(self, max_points: int) -> "Curve":
-        """Return at most `max_points` of the points, with all extremes (see `thin_curve`)."""
-        if len(self.values) <= max_points:
-            return self
-        indices = thin_curve(self.values, max_points)
-        return Curve(
-            self.trial_id,
-            [self.times_s[i] for i in indices],
-            [self.values[i] for i in indices],
-            [self.iters[i] for i in indices],
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class ReportBins:
-    """Median, 10th and 90th percentile of the reports in intervals of time. Intervals without reports are left out."""
-
-    times_s: list[float]
-    median: list[float]
-    low: list[float]
-    high: list[float]
+# -- best values and learning curves -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """Mean and spread of the best value of several searches. Each value holds until the next time."""
+    """A middle value over time, and the spread around it."""
 
     times_s: list[float]
-    mean: list[float]
+    middle: list[float]
     low: list[float]
     high: list[float]
-    n_searches: int
 
 
-def num_not_finite(search: SearchData) -> int:
-    """Return the number of reports with NaN or an infinity."""
-    return len(search.reports) - int(_is_finite(search).sum())
+def finite_reports(search: SearchData) -> Reports:
+    """Return the reports with finite values."""
+    import numpy as np
 
-
-def num_infeasible(search: SearchData) -> int:
-    """Return the number of finite reports that violate a constraint."""
-    return int((_is_finite(search) & ~_columns(search).feasible).sum())
-
-
-def typical_values(search: SearchData) -> list[float]:
-    """Return the finite values without each trial's first, which can be larger by orders of magnitude.
-
-    If all trials have one report, return all finite values.
-    """
-    curves = curves_by_trial(search)
-    later = [value for curve in curves for value in curve.values[1:]]
-    return later or [value for curve in curves for value in curve.values]
-
-
-def from_first_objective(search: SearchData) -> SearchData:
-    """Return the search with times since its first objective started, and earlier times cut off at 0.
-
-    Figures use these times because the utilization is measured from there, and because warm workers then give a search
-    no lead over others. Return the search unchanged if no objective has started.
-    """
-    zero_s = search.first_objective_s
-    if zero_s is None:
-        return search
-
-    def shifted(t_s: float | None) -> float | None:
-        return None if t_s is None else t_s - zero_s
-
-    return replace(
-        search,
-        reports=_columns(search).shifted(-zero_s),
-        spans=[
-            replace(
-                span,
-                started_s=max(0.0, span.started_s - zero_s),
-                ready_s=shifted(span.ready_s),
-                ended_s=shifted(span.ended_s),
-                free_s=shifted(span.free_s),
-            )
-            for span in search.spans
-        ],
-        first_objective_s=0.0,
-        stop_s=shifted(search.stop_s),
-        windows=tuple((begin_s - zero_s, end_s - zero_s, n_workers) for begin_s, end_s, n_workers in search.windows),
-        last_s=search.last_s - zero_s,
-    )
+    return search.reports[np.isfinite(search.reports.value)]
 
 
 def best_of_trials(search: SearchData) -> dict[int, ReportPoint]:
@@ -268,19 +132,26 @@ def best_of_trials(search: SearchData) -> dict[int, ReportPoint]:
     """
     import numpy as np
 
-    losses, trial_ids = _losses(search), _columns(search).trial_ids
-    order = np.lexsort((losses, trial_ids))  # stable, so the first of equal ones precedes the others
-    best = order[np.unique(trial_ids[order], return_index=True)[1]]
-    return {int(trial_ids[i]): _columns(search).point(i) for i in best[np.isfinite(losses[best])].tolist()}
+    reports, losses = _ranked_reports(search)
+    order = np.lexsort((losses, reports.trial_id))  # stable, so the first of equal ones precedes the others
+    best = order[np.unique(reports.trial_id[order], return_index=True)[1]]
+    return {point.trial_id: point for point in map(ReportPoint._make, reports[best].tolist())}
 
 
 def incumbent_steps(search: SearchData) -> list[ReportPoint]:
     """Return the reports that were better than all earlier ones, in order of time."""
     import numpy as np
 
-    losses = _losses(search)
+    reports, losses = _ranked_reports(search)
     best_before = np.minimum.accumulate(np.concatenate([[np.inf], losses]))[:-1]
-    return [_columns(search).point(i) for i in np.flatnonzero(losses < best_before).tolist()]
+    return list(map(ReportPoint._make, reports[losses < best_before].tolist()))
+
+
+def _ranked_reports(search: SearchData) -> tuple[Reports, Any]:
+    """Return the reports that may be the best, and their losses."""
+    reports = finite_reports(search)
+    reports = reports[reports.feasible]
+    return reports, search.sign * reports.value
 
 
 def best_point(search: SearchData) -> ReportPoint | None:
@@ -289,95 +160,317 @@ def best_point(search: SearchData) -> ReportPoint | None:
     return steps[-1] if steps else None
 
 
-def incumbent_curve(search: SearchData) -> tuple[list[float], list[float]]:
-    """Return times and values of the best value so far. The last value is repeated at `last_s`."""
-    steps = incumbent_steps(search)
-    if not steps:
-        return [], []
-    times_s = [step.t_s for step in steps]
-    values = [step.value for step in steps]
-    return [*times_s, max(search.last_s, times_s[-1])], [*values, values[-1]]
-
-
-def incumbent_band(searches: Sequence[SearchData]) -> Band | None:
+def incumbent_band(searches: Sequence[SearchData]) -> Band:
     """Return mean and spread of the best value over repetitions of a search.
 
     The band has all times at which a best value changes, from the time when all searches have one. A search that has
     ended keeps its best value. The spread is one sample standard deviation to each side, limited to the range of the
-    values. Searches without a finite feasible report are left out; None if there are no others.
-
-    Raises:
-        ValueError: the searches have different modes.
+    values. Searches without a finite feasible report are left out.
     """
-    if len({search.mode for search in searches}) > 1:
-        raise ValueError("repetitions of one search must share one mode, got 'min' and 'max'")
-    curves = [curve for curve in map(incumbent_curve, searches) if curve[0]]
+    import numpy as np
+
+    curves = [(steps, search.last_s) for search in searches if (steps := incumbent_steps(search))]
     if not curves:
-        return None
-    begin_s = max(times_s[0] for times_s, _ in curves)
-    grid_s = sorted({t_s for times_s, _ in curves for t_s in times_s if t_s >= begin_s} | {begin_s})
-    band = Band(grid_s, [], [], [], len(curves))
-    for t_s in grid_s:
-        mean, low, high = _mean_and_spread([values[bisect_right(times_s, t_s) - 1] for times_s, values in curves])
-        band.mean.append(mean)
-        band.low.append(low)
-        band.high.append(high)
-    return band
+        return Band([], [], [], [])
+    begin_s = max(steps[0].t_s for steps, _ in curves)
+    times = {step.t_s for steps, _ in curves for step in steps} | {last_s for _, last_s in curves} | {begin_s}
+    times_s = np.array(sorted(t_s for t_s in times if t_s >= begin_s))
+    rows = []
+    for steps, _ in curves:
+        indices = np.searchsorted([step.t_s for step in steps], times_s, "right") - 1
+        rows.append([steps[index].value for index in indices])
+    values = np.array(rows)
+    mean, deviation = values.mean(axis=0), values.std(axis=0, ddof=1) if len(curves) > 1 else 0.0
+    low, high = np.maximum(mean - deviation, values.min(axis=0)), np.minimum(mean + deviation, values.max(axis=0))
+    return Band(times_s.tolist(), mean.tolist(), low.tolist(), high.tolist())
 
 
-def _mean_and_spread(values: Sequence[float]) -> tuple[float, float, float]:
-    mean = math.fsum(values) / len(values)
-    if len(values) == 1:
-        return mean, mean, mean
-    deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
-    return mean, max(mean - deviation, min(values)), min(mean + deviation, max(values))
+def curves_by_trial(search: SearchData, trial_ids: Iterable[int] | None = None) -> dict[int, Reports]:
+    """Return the finite reports of each trial that has any, or only of `trial_ids`, in order of trial ids."""
+    import numpy as np
+
+    reports = finite_reports(search)
+    if trial_ids is not None:
+        reports = reports[np.isin(reports.trial_id, list(trial_ids))]
+    reports = reports[np.argsort(reports.trial_id, kind="stable")]
+    ids, starts = np.unique(reports.trial_id, return_index=True)
+    return dict(zip(ids.tolist(), np.split(reports, starts[1:]), strict=False))
 
 
-def drawable_trials(search: SearchData) -> list[int]:
-    """Return the ids of the trials with a finite report, in ascending order."""
-    return sorted(set(_columns(search).trial_ids[_is_finite(search)].tolist()))
+def bin_reports(search: SearchData, n_bins: int = 60) -> Band:
+    """Return median, 10th and 90th percentile of the finite reports of all trials, in `n_bins` equal intervals of time.
+
+    Intervals without reports are left out.
+    """
+    import numpy as np
+
+    reports = finite_reports(search)
+    if not len(reports):
+        return Band([], [], [], [])
+    begin_s = reports.t_s[0]
+    width_s = (reports.t_s[-1] - begin_s) / n_bins or 1.0
+    bins = np.minimum(((reports.t_s - begin_s) / width_s).astype(np.int64), n_bins - 1)
+    numbers, starts = np.unique(bins, return_index=True)
+    quantiles = [np.quantile(values, [0.5, 0.1, 0.9]).tolist() for values in np.split(reports.value, starts[1:])]
+    median, low, high = map(list, zip(*quantiles, strict=True))
+    return Band((begin_s + (numbers + 0.5) * width_s).tolist(), median, low, high)
 
 
-def curves_by_trial(search: SearchData, trial_ids: Sequence[int] | None = None) -> list[Curve]:
-    """Return the learning curve of each trial with a finite report, in order of trial ids.
+# -- workers -----------------------------------------------------------------------------------------------------------
+
+IntervalKind = Literal["busy", "start-up", "idle"]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerInterval:
+    """The activity of a worker from `begin_s` to `end_s`. Idle intervals have neither trial nor status."""
+
+    slot: int
+    kind: IntervalKind
+    begin_s: float
+    end_s: float
+    trial_id: int | None = None
+    status: str | None = None
+
+    @property
+    def length_s(self) -> float:
+        return self.end_s - self.begin_s
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """The activity of all workers. The sums count only the windows of the search.
+
+    `capacity_s` is the sum of the lengths of all windows times their numbers of workers.
+    """
+
+    intervals: list[WorkerInterval]
+    n_workers: int
+    capacity_s: float
+    busy_s: float
+    startup_s: float
+
+    @property
+    def shares(self) -> tuple[float, float, float] | None:
+        """The busy, start-up and idle shares of the workers' time, from 0 to 1, or None if there is no time yet.
+
+        Idle is the rest, not the sum of the idle intervals: after the number of workers is lowered, trials of the last
+        workers still run while lower ones are free and must not be used.
+        """
+        if not self.capacity_s:
+            return None
+        busy, startup = min(1.0, self.busy_s / self.capacity_s), min(1.0, self.startup_s / self.capacity_s)
+        return busy, startup, max(0.0, 1.0 - busy - startup)
+
+    def utilization_in_words(self) -> str | None:
+        """Return the three shares as text, or None if there is no time yet.
+
+        >>> Timeline([], 1, 10.0, busy_s=9.5, startup_s=0.25).utilization_in_words()
+        '95.0 % (start-up 2.5 %, idle 2.5 %)'
+        """
+        return self.shares and "{:.1%} (start-up {:.1%}, idle {:.1%})".format(*self.shares).replace("%", " %")
+
+
+def worker_timeline(search: SearchData) -> Timeline:
+    """Return the activity of all workers.
+
+    Start-up lasts from the start of a trial to the start of its objective. Busy is the time in the objective as the
+    worker measured it. Both are also listed outside of the search's windows. Idle is the rest of the windows, which
+    includes the time in which a worker is cleaned up after a trial. If spans of a worker overlap, the earlier one has
+    precedence.
+    """
+    windows = search.windows
+    n_slots = max([search.n_workers, *(span.slot + 1 for span in search.spans), *(window[2] for window in windows)])
+    spans: list[list[Span]] = [[] for _ in range(n_slots)]
+    for span in sorted(search.spans, key=lambda s: s.started_s):
+        spans[span.slot].append(span)
+    intervals: list[WorkerInterval] = []
+    for slot in range(n_slots):
+        occupied = _occupied(spans[slot], search.last_s)
+        intervals += occupied
+        for begin_s, end_s, n_workers in windows:
+            if slot < n_workers:
+                intervals += _idle(slot, occupied, begin_s, end_s)
+    sums = {"busy": 0.0, "start-up": 0.0, "idle": 0.0}
+    for interval in intervals:
+        for begin_s, end_s, _ in windows:
+            sums[interval.kind] += max(0.0, min(interval.end_s, end_s) - max(interval.begin_s, begin_s))
+    capacity_s = sum(n_workers * (end_s - begin_s) for begin_s, end_s, n_workers in windows)
+    return Timeline(intervals, n_slots, capacity_s, sums["busy"], sums["start-up"])
+
+
+def _occupied(spans: Iterable[Span], last_s: float) -> list[WorkerInterval]:
+    """Return the start-up and busy intervals of a worker. A trial that has not ended lasts until `last_s`."""
+    intervals: list[WorkerInterval] = []
+    free_s = -math.inf
+    for span in spans:
+        ended_s = last_s if span.ended_s is None else span.ended_s
+        ready_s = ended_s if span.ready_s is None else min(span.ready_s, ended_s)
+        if span.ready_s is not None and span.objective_s is not None:
+            ended_s = ready_s + span.objective_s
+        kinds: list[tuple[IntervalKind, float, float]] = [
+            ("start-up", span.started_s, ready_s),
+            ("busy", ready_s, ended_s),
+        ]
+        for kind, begin_s, end_s in kinds:
+            begin_s = max(begin_s, free_s)
+            if end_s > begin_s:
+                intervals.append(WorkerInterval(span.slot, kind, begin_s, end_s, span.trial_id, span.status))
+                free_s = end_s
+    return intervals
+
+
+def _idle(slot: int, occupied: Sequence[WorkerInterval], begin_s: float, end_s: float) -> list[WorkerInterval]:
+    """Return the gaps between the occupied intervals, from `begin_s` to `end_s`."""
+    begins = [begin_s, *(max(begin_s, interval.end_s) for interval in occupied)]
+    ends = [*(min(interval.begin_s, end_s) for interval in occupied), end_s]
+    return [WorkerInterval(slot, "idle", a, b) for a, b in zip(begins, ends, strict=True) if b > a]
+
+
+# -- rungs -------------------------------------------------------------------------------------------------------------
+
+
+class Arrival(NamedTuple):
+    """The report with which a trial arrived at a rung, and whether it continued."""
+
+    point: ReportPoint
+    has_continued: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Rung:
+    """A level of the resource at which trials were stopped or paused, and the arrivals in order of time."""
+
+    level: float
+    arrivals: list[Arrival]
+
+    @property
+    def num_continued(self) -> int:
+        return sum(arrival.has_continued for arrival in self.arrivals)
+
+
+def rungs_of(search: SearchData) -> list[Rung]:
+    """Return the rungs in ascending order, and at the end the highest resource that was reached.
+
+    Levels are derived from the decisions after reports, so they exist for all schedulers. Trials that were stopped
+    because their value is not finite, or because the search ended, add no level. Without a level the list is empty.
+
+    A trial arrives with its first report at the level or above. A trial that starts from the checkpoint of another
+    trial does not arrive at the levels that the other one passed. A trial continues if the decision was to continue, or
+    if it was resumed later.
+    """
+    points = list(map(ReportPoint._make, search.reports.tolist()))
+    levels = sorted(
+        {
+            point.resource
+            for point in points
+            if point.decision != "CONTINUE" and math.isfinite(point.value) and point.t_s != search.stop_s
+        }
+    )
+    if not levels:
+        return []
+    if (end := max(point.resource for point in points)) > levels[-1]:
+        levels.append(end)
+    rungs = [Rung(level, []) for level in levels]
+    last_points = {point.trial_id: point for point in points}
+    last_started_s = {span.trial_id: span.started_s for span in sorted(search.spans, key=lambda s: s.started_s)}
+    num_passed: dict[int, int] = {}
+    for point in points:
+        trial_id, num_reached = point.trial_id, bisect_right(levels, point.resource)
+        if trial_id not in num_passed:  # a trial with a source has not passed the levels below itself
+            num_passed[trial_id] = bisect_left(levels, point.resource) if point.iter > 1 else 0
+        if num_reached > num_passed[trial_id]:
+            is_resumed = last_points[trial_id] is not point or last_started_s.get(trial_id, -math.inf) > point.t_s
+            has_continued = num_reached < len(levels) and (point.decision == "CONTINUE" or is_resumed)
+            for index in range(num_passed[trial_id], num_reached):  # a report may pass several levels at once
+                rungs[index].arrivals.append(Arrival(point, index < num_reached - 1 or has_continued))
+            num_passed[trial_id] = num_reached
+    return rungs
+
+
+# -- several objectives ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class FrontData:
+    """Reports of a search with several objectives.
+
+    Attributes:
+        objectives: (name, "min" or "max") of each.
+        points: (trial id, values) of each report, in the order of the objectives. All values are finite.
+        front: indices of the points that no other point dominates.
+        n_left_out: number of reports with a value that is not finite.
+        infeasible: indices of the points that violate a constraint.
+    """
+
+    name: str
+    objectives: Sequence[tuple[str, str]]
+    points: Sequence[tuple[int, tuple[float, ...]]]
+    front: Sequence[int]
+    n_left_out: int = 0
+    infeasible: Sequence[int] = ()
+
+    def __post_init__(self) -> None:
+        if not 2 <= len(self.objectives) <= MAX_OBJECTIVES:
+            names = ", ".join(name for name, _ in self.objectives)
+            raise ValueError(
+                f"a Pareto front is drawn of 2 to {MAX_OBJECTIVES} objectives, got {len(self.objectives)}: {names}"
+            )
+
+
+# -- axes --------------------------------------------------------------------------------------------------------------
+
+
+class ValueScale(NamedTuple):
+    """Limits of a value axis with margins. `n_beyond`: number of finite values outside of the limits."""
+
+    low: float
+    high: float
+    log: bool
+    n_beyond: int
+
+
+def value_scale(values: Iterable[float], mode: str, typical: Iterable[float] = ()) -> ValueScale:
+    """Return limits that contain the best value and all values but outliers, for a linear or a logarithmic axis.
+
+    Outliers exceed the 0.9 quantile of the typical values by more than ten times the distance from it to the best
+    value, so that one diverged trial does not flatten all curves. Values that are not finite are ignored. Without any
+    value, the limits are 0 and 1.
 
     Args:
-        trial_ids: return only the curves of these trials.
+        values: all values that are drawn.
+        mode: "min" or "max": which end of the axis is good.
+        typical: values that define outliers, by default all.
     """
     import numpy as np
 
-    reports, mask = _columns(search), _is_finite(search)
-    if trial_ids is not None:
-        mask = mask & np.isin(reports.trial_ids, np.asarray(trial_ids, np.int64))
-    rows = np.flatnonzero(mask)
-    rows = rows[np.argsort(reports.trial_ids[rows], kind="stable")]
-    ids, starts = np.unique(reports.trial_ids[rows], return_index=True)
-    columns = [column[rows].tolist() for column in (reports.times_s, reports.values, reports.iters)]
-    bounds = zip(starts.tolist(), [*starts[1:].tolist(), len(rows)], strict=False)
-    return [
-        Curve(trial_id, *(column[start:end] for column in columns))
-        for trial_id, (start, end) in zip(ids.tolist(), bounds, strict=False)
-    ]
+    sign = 1.0 if mode == "min" else -1.0
+    arrays = (np.fromiter(numbers, float) for numbers in (values, typical))
+    losses, typical_losses = (np.sort(sign * numbers[np.isfinite(numbers)]) for numbers in arrays)
+    if not len(losses):
+        return ValueScale(0.0, 1.0, False, 0)
+    if not len(typical_losses):
+        typical_losses = losses
+    quantile = typical_losses[int(_TYPICAL_QUANTILE * (len(typical_losses) - 1))]
+    reach = max(quantile - losses[0], abs(losses[0])) or math.inf
+    worst = losses[losses <= quantile + _OUTLIER_FACTOR * reach][-1]
+    low, high = sorted((float(sign * losses[0]), float(sign * worst)))
+    is_log = low > 0 and high / low > _LOG_RATIO
+    if is_log:
+        margin = (high / low) ** 0.04
+        low, high = low / margin, high * margin
+    else:
+        margin = 0.05 * (high - low) or 0.1 * abs(low) or 0.5  # equal limits cannot be drawn
+        low, high = low - margin, high + margin
+    shown = sign * losses
+    return ValueScale(low, high, is_log, int(np.sum((shown < low) | (shown > high))))
 
 
-def bin_reports(search: SearchData, n_bins: int = NUM_BINS) -> ReportBins:
-    """Return quantiles of the finite reports of all trials, in `n_bins` equal intervals of time."""
-    import numpy as np
-
-    result, mask = ReportBins([], [], [], []), _is_finite(search)
-    times_s, values = _columns(search).times_s[mask], _columns(search).values[mask]
-    if not len(times_s):
-        return result
-    width_s = (times_s[-1] - times_s[0]) / n_bins or 1.0
-    bins = np.minimum(((times_s - times_s[0]) / width_s).astype(np.int64), n_bins - 1)
-    numbers, starts = np.unique(bins, return_index=True)
-    for number, in_bin in zip(numbers.tolist(), np.split(values, starts[1:]), strict=True):
-        low, median, high = np.quantile(in_bin, [0.1, 0.5, 0.9]).tolist()
-        result.times_s.append(float(times_s[0] + (number + 0.5) * width_s))
-        result.median.append(median)
-        result.low.append(low)
-        result.high.append(high)
-    return result
+def thin(n_points: int, max_points: int) -> list[int]:
+    """Return at most `max_points` evenly spread indices of `n_points` points, with the first and the last."""
+    if n_points <= max_points:
+        return list(range(n_points))
+    return [round(i * (n_points - 1) / (max_points - 1)) for i in range(max_points)]
 
 
 def thin_curve(values: Sequence[float], max_points: int) -> list[int]:
@@ -397,21 +490,3 @@ def thin_curve(values: Sequence[float], max_points: int) -> list[int]:
     for start, end in pairwise(bounds):
         indices |= {min(range(start, end), key=values.__getitem__), max(range(start, end), key=values.__getitem__)}
     return sorted(indices)
-
-
-def _columns(search: SearchData) -> Reports:
-    assert isinstance(search.reports, Reports)
-    return search.reports
-
-
-def _is_finite(search: SearchData) -> "NDArray[np.bool_]":
-    import numpy as np
-
-    return np.isfinite(_columns(search).values)
-
-
-def _losses(search: SearchData) -> "NDArray[np.float64]":
-    """Return a loss for each report, infinite if the report may not be the best."""
-    import numpy as np
-
-    return np.where(_is_finite(search) & _columns(search).feasible, search.sign * _columns(search).values, np.inf)

@@ -1,29 +1,15 @@
 """The figure of the best value so far: one search with all its reports, or several with mean and spread."""
 
-import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from .canvas import (
-    DOTS,
-    PALETTE,
-    WIDTH_IN,
-    clean_axes,
-    finish_time_axis,
-    new_figure,
-    note_hidden_reports,
-    show_empty,
-    title,
-    use_scale,
-)
-from .data import SearchData, from_first_objective, incumbent_band, incumbent_curve, typical_values
-from .scales import TimeUnit, number, plain, sample_steps, thin, time_unit, value_scale
+from . import canvas
+from .data import SearchData, finite_reports, incumbent_band, incumbent_steps, thin, value_scale
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_MAX_DOTS = 20_000
 _LINE_STYLES = ("-", "--", "-.", ":")
 
 
@@ -39,100 +25,80 @@ def incumbent(*searches: SearchData, labels: Sequence[str] | None = None) -> "Fi
 
     Raises:
         ValueError: there is no search, the number of labels is wrong, or metrics or modes differ.
-
-    Example:
-        >>> search = SearchData("demo", "error", "min", 1, True, [], [], None, None, 0.0)
-        >>> incumbent(search).axes[0].get_ylabel()
-        'error'
     """
-    names = checked_labels(searches, labels, [search.name for search in searches])
+    names = checked_labels(searches, labels)
     if len({(search.metric, search.mode) for search in searches}) > 1:
         shown = sorted({f"{search.metric} ({search.mode})" for search in searches})
         raise ValueError(f"one figure holds searches of one metric and mode, got {', '.join(shown)}")
-    figure = new_figure(WIDTH_IN, 4.8)
-    draw_incumbent_figure(figure, searches, names)
+    figure = canvas.new_figure(canvas.WIDTH_IN, 4.8)
+    if len(searches) == 1:
+        draw_incumbent(figure, searches[0])
+    else:
+        _draw_groups(figure.subplots(), searches, names)
     return figure
 
 
-def draw_incumbent_figure(figure: "Figure", searches: Sequence[SearchData], names: Sequence[str] = ()) -> None:
-    """Draw `incumbent` into an empty figure. `names`: one per search, unless there is only one search."""
-    searches = tuple(map(from_first_objective, searches))
-    axes = figure.subplots()
-    unit = time_unit(max(search.last_s for search in searches))
-    if len(searches) == 1:
-        _draw_search(axes, searches[0], unit)
-    else:
-        _draw_groups(axes, searches, names, unit)
-    finish_time_axis(axes, searches, unit)
-    axes.set_ylabel(plain(searches[0].metric))
-    clean_axes(axes)
-
-
-def checked_labels(searches: Sequence[SearchData], labels: Sequence[str] | None, default: Sequence[str]) -> list[str]:
-    """Return the labels, or the default. Raises ValueError if there is no search, or not one label per search."""
+def checked_labels(searches: Sequence[SearchData], labels: Sequence[str] | None) -> list[str]:
+    """Return the labels or the names. Raises ValueError if there is no search, or not one label per search."""
     if not searches:
         raise ValueError("at least one search is needed to draw a figure, got none")
     if labels is not None and len(labels) != len(searches):
         raise ValueError(f"labels must name each search: got {len(labels)} labels for {len(searches)} searches")
-    return list(default if labels is None else labels)
+    return list(labels or [search.name for search in searches])
 
 
-def _draw_search(axes: "Axes", search: SearchData, unit: TimeUnit) -> None:
-    finite = [point for point in search.reports if math.isfinite(point.value)]
-    scale = value_scale((point.value for point in finite), search.mode, typical_values(search))
-    use_scale(axes, scale)
-    note_hidden_reports(axes, search, scale)
-    axes.set_title(title(search), loc="left")
-    if not finite:
-        return
-    dots = [finite[i] for i in thin(len(finite), _MAX_DOTS)]
-    size = 14 if len(dots) <= 500 else 5
-    for feasible, label, marker in ((True, "reports of all trials", "o"), (False, "reports that are infeasible", "x")):
-        points = [(point.t_s / unit.seconds, point.value) for point in dots if point.feasible is feasible]
-        if points:
-            xs, ys = zip(*points, strict=True)
-            width = 0.0 if feasible else 1.0
-            axes.scatter(xs, ys, s=size, color=DOTS, marker=marker, linewidths=width, label=label)
-    times_s, values = incumbent_curve(search)
-    times = [t_s / unit.seconds for t_s in times_s]
-    if times:
-        axes.step(times, values, where="post", color=PALETTE[0], linewidth=2.2, label="best so far")
-        axes.plot(times[:-1], values[:-1], "o", color=PALETTE[0], markersize=5)
-    # Below the axes, because dots may be anywhere in them.
-    axes.figure.legend(loc="outside lower center", ncols=3, frameon=False)
+def draw_incumbent(figure: "Figure", search: SearchData) -> None:
+    """Draw the best value so far of one search into an empty figure."""
+    axes = figure.subplots()
+    reports, steps = finite_reports(search), incumbent_steps(search)
+    canvas.set_axes_of_reports(axes, search)
+    dots = reports[thin(len(reports), canvas.MAX_DOTS)]
+    style: dict[str, Any] = {"color": canvas.DOTS, "s": 14 if len(dots) <= 500 else 5}
+    if len(feasible := dots[dots.feasible]):
+        axes.scatter(feasible.t_s, feasible.value, linewidths=0.0, label="reports of all trials", **style)
+    if len(infeasible := dots[~dots.feasible]):
+        axes.scatter(infeasible.t_s, infeasible.value, marker="x", linewidths=1.0, label="infeasible reports", **style)
+    if steps:
+        times, values = [step.t_s for step in steps], [step.value for step in steps]
+        line = ([*times, max(search.last_s, times[-1])], [*values, values[-1]])
+        axes.step(*line, where="post", color=canvas.PALETTE[0], linewidth=2.2, label="best so far")
+        axes.plot(times, values, "o", color=canvas.PALETTE[0], markersize=5)
+    canvas.add_legend(figure)
+    canvas.finish_time_axis(axes, [search])
 
 
-def _draw_groups(axes: "Axes", searches: Sequence[SearchData], names: Sequence[str], unit: TimeUnit) -> None:
-    """Draw a line for each name."""
-    groups: dict[str, list[SearchData]] = {}
+def _draw_groups(axes: "Axes", searches: Sequence[SearchData], names: Sequence[str]) -> None:
+    """Draw mean and band for each name."""
+    import numpy as np
+
+    groups: dict[str, list[SearchData]] = {name: [] for name in names}
     for search, name in zip(searches, names, strict=True):
-        groups.setdefault(name, []).append(search)
+        if incumbent_steps(search):
+            groups[name].append(search)
     values: list[float] = []
     for index, (name, group) in enumerate(groups.items()):
-        values += _draw_group(axes, group, name, unit=unit, index=index)
-    use_scale(axes, value_scale(values, searches[0].mode))
+        color = canvas.trial_color(index)
+        style = _LINE_STYLES[index // len(canvas.PALETTE) % len(_LINE_STYLES)]
+        band = incumbent_band(group)
+        result = f"{band.middle[-1]:.4g}" if group else "no reports"
+        runs = f" ({len(group)} runs)" if len(group) > 1 else ""
+        # The space keeps a name that starts with "_" in the legend.
+        label = f" {canvas.plain(name)}: {result}{runs}"
+        axes.step(band.times_s, band.middle, where="post", color=color, linestyle=style, linewidth=2.2, label=label)
+        if len(group) > 1:
+            axes.fill_between(band.times_s, band.low, band.high, step="post", color=color, alpha=0.2, linewidth=0)
+        if group:
+            # Weighted by duration: a bad first value that holds for a moment must not set the scale.
+            times_s = np.linspace(band.times_s[0], band.times_s[-1], 200)
+            samples = np.searchsorted(band.times_s, times_s, "right") - 1
+            values += np.array([band.middle, band.low, band.high])[:, samples].ravel().tolist()
+    canvas.use_scale(axes, value_scale(values, searches[0].mode))
+    # The best value falls (or rises) to the right, so this corner is empty.
+    axes.legend(loc="upper right" if searches[0].mode == "min" else "lower right")
+    if not values:
+        canvas.show_empty(axes, "no reports")
     spread = ", mean and standard deviation" if len(groups) < len(searches) else ""
-    axes.set_title(f"best {plain(searches[0].metric)} so far{spread}", loc="left")
-    if values:
-        # The best value falls (or rises) to the right, so this corner is empty.
-        axes.legend(loc="upper right" if searches[0].mode == "min" else "lower right")
-    else:
-        show_empty(axes, "no report yet")
-
-
-def _draw_group(axes: "Axes", group: Sequence[SearchData], name: str, *, unit: TimeUnit, index: int) -> list[float]:
-    """Draw mean and band of repetitions. Return the values that the axis must show."""
-    band = incumbent_band(group)
-    if band is None:
-        return []
-    color = PALETTE[index % len(PALETTE)]
-    style = _LINE_STYLES[index // len(PALETTE) % len(_LINE_STYLES)]
-    times = [t_s / unit.seconds for t_s in band.times_s]
-    runs = f" ({band.n_searches} runs)" if band.n_searches > 1 else ""
-    # The space keeps a name that starts with "_" in the legend.
-    label = f" {plain(name)}: {number(band.mean[-1])}{runs}"
-    axes.step(times, band.mean, where="post", color=color, linestyle=style, linewidth=2.2, label=label)
-    if band.n_searches > 1:
-        axes.fill_between(times, band.low, band.high, step="post", color=color, alpha=0.2, linewidth=0)
-    # Weighted by duration: a bad first value that holds for a moment must not set the scale.
-    return [value for values in (band.mean, band.low, band.high) for value in sample_steps(band.times_s, values)]
+    axes.set_title(f"best {canvas.plain(searches[0].metric)} so far{spread}", loc="left")
+    axes.set_ylabel(canvas.plain(searches[0].metric))
+    canvas.finish_time_axis(axes, searches)
+    canvas.clean_axes(axes)

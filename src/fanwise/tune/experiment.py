@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 from ..base.errors import ClosedError, RecordError
 from ..base.home import experiments_folder, list_experiments
-from ..plot import SearchData, importance, incumbent, learning_curves, pareto_front, rungs, workers
+from ..plot import SearchData, incumbent, learning_curves, rungs, workers
+from ..plot.fronts import pareto_front
 from .display.screen import is_shown
 from .display.table import html_of, method_line, search_view
 from .frames import results_frame, trials_frame, write_results
 from .pareto_results import ParetoPoint, hypervolume_of, pareto_points
-from .plot_data import front_data, search_data
+from .plot_data import front_data, importance_figure, search_data
 from .record.event_file import EVENTS_NAME, read_meta
 from .record.lock import HeldError, hold, release
 from .record.overview import SearchReader, State
@@ -287,9 +288,7 @@ class Experiment:
 
     def plot_importances(self, metric: str | None = None) -> "Figure":
         """Return a figure of the importances and of predicted over actual ranks. Raises the errors of `importances`."""
-        result = self.importances(metric)
-        bars = [(bar.name, bar.mean, bar.deviation) for bar in result.hyperparameters]
-        return importance(self.name, result.metric, bars, result.predicted, result.actual, result.correlation)
+        return importance_figure(self._history(), metric)
 
     def _history(self) -> SearchState:
         """Read the new events, and return the state of the search after all events."""

@@ -16,18 +16,13 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..base.errors import NotInstalled
 from ..base.text import counted, printable, printable_line
 from ..base.tracebacks import of_the_user
-from ..plot import importance, incumbent, learning_curves, pareto_front, rungs, workers
-from ..plot.rung_levels import levels_of
-from ..plot.worker_intervals import worker_timeline
 from .display.table import method_line
-from .permutation_importance import importances_of
-from .plot_data import front_data, search_data
+from .plot_data import figures_of
 from .record.overview import SearchReader
 from .record.state import SearchState
-from .record.trials import Trial
+from .record.trials import Failure
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -36,7 +31,6 @@ if TYPE_CHECKING:
 _MAX_ROWS, _MAX_CELL_CHARS = 500, 100
 _MAX_FAILURES = 20
 _MAX_VECTOR_POINTS, _MIN_RASTERIZED_POINTS = 4_000, 100  # in figures with more points, large artists become images
-_SVG_NAMESPACES = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
 _COLORS = {
     **dict.fromkeys(("#000000", "#222222"), "var(--ink)"),
     **dict.fromkeys(("#767676", "#a8a8a8"), "var(--soft)"),
@@ -59,7 +53,7 @@ section { min-width: 0; padding: 12px 14px; border: 1px solid var(--line); borde
   background: var(--card); }
 .wide { grid-column: 1 / -1; } .scroll { overflow-x: auto; } .rows { overflow: auto; max-height: 640px; }
 .big { font-size: 26px; line-height: 1.25; }
-svg { display: block; width: 100%; height: auto; min-width: 340px; } .wide svg { min-width: 760px; }
+svg { display: block; width: 100%; height: auto; min-width: 600px; }
 svg text { fill: var(--ink); font-family: inherit !important; }
 dl { display: grid; grid-template-columns: auto 1fr; gap: 2px 14px; margin: 0; } dt { color: var(--soft); }
 dd { margin: 0; overflow-wrap: anywhere; } dd, td { font-variant-numeric: tabular-nums; }
@@ -88,6 +82,8 @@ def write_report(reader: SearchReader, path: str | os.PathLike[str]) -> None:
 
 
 def _page(reader: SearchReader) -> Iterator[str]:
+    from matplotlib import rc_context
+
     history = reader.search
     reason = f" ({history.stop_reason})" if history.stop_reason else ""
     details = [method_line(history.meta.get("scheduler", {})), f"objective {history.meta.get('objective')}"]
@@ -101,12 +97,18 @@ def _page(reader: SearchReader) -> Iterator[str]:
     yield f'<p class="soft">{_text(" - ".join(filter(None, [*details, f"started {created}"])))}</p>\n<main>'
     yield from _best(history)
     yield from _facts(reader)
-    for title, figure, is_wide in _figures(history):
-        yield from _section(title, f'<div class="scroll">{_svg(figure, is_wide=is_wide)}</div>', is_wide=is_wide)
+    with rc_context({"font.size": 9.5}):
+        figures, note = figures_of(history)
+    for name, figure in figures.items():
+        caption = f'<p class="soft">{_text(_remove_titles(figure))}</p>'
+        heading = name.replace("-", " ").capitalize()
+        yield from _section(heading, caption, f'<div class="scroll">{_svg(figure)}</div>')
+    if note:
+        yield from _section("Importance", f'<p class="soft">{_text(note)}</p>')
     yield from _section("Trials", *_trial_table(reader))
-    failed = [trial for trial in history.trials.values() if trial.last.failure is not None]
-    if failed:
-        yield from _section("Failures", *_failures(failed))
+    failures = [(trial.trial_id, failure) for trial in history.trials.values() if (failure := trial.last.failure)]
+    if failures:
+        yield from _section("Failures", *_failures(failures))
     yield from _section("Environment", *_environment(history.meta))
     yield "</main>\n</body>\n</html>\n"
 
@@ -120,19 +122,17 @@ def _section(title: str, *parts: str, is_wide: bool = True) -> Iterator[str]:
 def _best(history: SearchState) -> Iterator[str]:
     best = history.best()
     if best is None:
-        yield from _section("Best configuration", '<p class="soft">no report yet</p>', is_wide=False)
-        return
+        return (yield from _section("Best configuration", '<p class="soft">no report</p>', is_wide=False))
     goal = "smaller" if history.mode == "min" else "larger"
     where = f"{history.metric}, {goal} is better; trial {best.trial_id}, report {best.iter}"
     violated = f'<p class="bad">violates {_text(best.violated)}</p>' if best.violated else ""
     config = pprint.pformat(dict(best.config), sort_dicts=False, width=60)
-    parts = (f'<div class="big">{_number(best.value)}</div>', f"<div>{_text(where)}</div>", violated, _pre(config))
+    parts = (f'<div class="big">{best.value:.6g}</div>', f"<div>{_text(where)}</div>", violated, _pre(config))
     yield from _section("Best configuration", *parts, is_wide=False)
 
 
 def _facts(reader: SearchReader) -> Iterator[str]:
     history, snapshot = reader.search, reader.snapshot()
-    shares = worker_timeline(search_data(history)).utilization_in_words()
     counts = {"running": snapshot.running, "paused": snapshot.paused, "lost": snapshot.lost}
     counts |= {status.lower(): number for status, number in history.num_ended.items()}
     facts = {
@@ -140,7 +140,7 @@ def _facts(reader: SearchReader) -> Iterator[str]:
         "reports": f"{len(history.reports):,}",
         "time": f"{snapshot.elapsed_s:,.1f} s",
         "workers": str(history.n_workers),
-        "utilization": shares,
+        "utilization": "" if snapshot.utilization is None else f"{100 * snapshot.utilization:.1f} %",
         "limits": ", ".join(f"{name}={limit}" for name, limit in history.stop.items() if limit is not None),
         "constraints": ", ".join(snapshot.constraints),
         "random seed": str(history.meta.get("seed")),
@@ -148,57 +148,42 @@ def _facts(reader: SearchReader) -> Iterator[str]:
     yield from _section("Search", _definitions({name: text for name, text in facts.items() if text}), is_wide=False)
 
 
-def _figures(history: SearchState) -> Iterator[tuple[str, "Figure", bool]]:
-    """Yield (title, figure, whether it needs the full width) for all figures that are not empty."""
-    from matplotlib import rc_context
-
-    search = search_data(history)
-    with rc_context({"font.size": 9.5}):
-        yield f"Best {history.metric} so far", incumbent(search), False
-        yield "Learning curves", learning_curves(search), False
-        yield "Workers", workers(search), True
-        if levels_of(search):
-            yield "Rungs", rungs(search), True
-        if 2 <= len(history.objectives) <= 4:
-            yield "Pareto front", pareto_front(front_data(history)), True
-        with suppress(ValueError, NotInstalled):  # too few trials
-            result = importances_of(history)
-            bars = [(bar.name, bar.mean, bar.deviation) for bar in result.hyperparameters]
-            figure = importance(history.name, result.metric, bars, result.predicted, result.actual, result.correlation)
-            yield f"Importance for {result.metric} (correlation of the model {result.correlation:.2f})", figure, True
-
-
-def _svg(figure: "Figure", *, is_wide: bool) -> str:
-    """Return the figure as an SVG element without titles, which are headings in the report."""
-    from matplotlib import rc_context
-
+def _remove_titles(figure: "Figure") -> str:
+    """Remove the titles of a figure, and return their text."""
+    titles = [figure.get_suptitle(), *(axes.get_title(loc="left") for axes in figure.axes)]
     for axes in figure.axes:
         axes.set_title("", loc="left")
     if figure.get_suptitle():
         figure.suptitle("")
-    figure.set_size_inches((11.0, figure.get_figheight()) if is_wide else (5.4, 4.4))
+    return "; ".join(filter(None, titles)).replace("\n", "; ").replace(r"\$", "$")
+
+
+def _svg(figure: "Figure") -> str:
+    """Return the figure as an SVG element."""
+    from matplotlib import rc_context
+    from matplotlib.collections import PathCollection
+
+    figure.set_size_inches(11.0, figure.get_figheight())
     num_points = {artist: _num_points(artist) for artist in figure.findobj()}
     if sum(num_points.values()) > _MAX_VECTOR_POINTS:
         for artist, number in num_points.items():
             artist.set_rasterized(number > _MIN_RASTERIZED_POINTS)
-            if number > _MAX_VECTOR_POINTS:
+            if number > _MAX_VECTOR_POINTS and isinstance(artist, PathCollection):
                 artist.set_alpha(0.5)  # so that thousands of dots do not hide lines below them
     buffer = io.StringIO()
     no_metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": "fanwise"}):
         figure.savefig(buffer, format="svg", dpi=150, transparent=True, metadata=no_metadata)
     svg = buffer.getvalue()
-    svg = re.sub(
-        r'<svg [^>]*?(viewBox="[^"]*")[^>]*>', rf'<svg \1 {_SVG_NAMESPACES} role="img">', svg[svg.index("<svg") :]
-    )
+    head = r'<svg \1 xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" role="img">'
+    svg = re.sub(r'<svg [^>]*?(viewBox="[^"]*")[^>]*>', head, svg[svg.index("<svg") :])
     svg = re.sub(r'<g id="[^"]*"', "<g", svg)
-    # Texts keep their colors, because they may lie on boxes, whose colors do not depend on the scheme.
     return re.sub(r'<text[^>]*>|style="[^"]*"', lambda match: _with_css_colors(match[0]), svg)
 
 
 def _with_css_colors(markup: str) -> str:
-    if markup.startswith("<text"):
-        return markup
+    if markup.startswith("<text"):  # may lie on a box, whose color does not depend on the scheme, unless it is a note
+        return markup.replace("#767676", "var(--soft)")
     return re.sub("#[0-9a-f]{6}", lambda color: _COLORS.get(color[0], color[0]), markup)
 
 
@@ -233,25 +218,21 @@ def _trial_table(reader: SearchReader) -> Iterator[str]:
 
 def _cell(value: object) -> str:
     if isinstance(value, float):
-        return f"<td>{_number(value)}</td>"
+        return f"<td>{value:.6g}</td>"
     return f"<td>{'' if value is None else _text(str(value)[:_MAX_CELL_CHARS])}</td>"
 
 
-def _failures(trials: Sequence[Trial]) -> Iterator[str]:
+def _failures(failures: Sequence[tuple[int, Failure]]) -> Iterator[str]:
     """Yield the failures, equal ones together, each with the traceback of its first trial."""
-    groups: dict[tuple[str, str], list[Trial]] = {}
-    for trial in trials:
-        failure = trial.last.failure
-        assert failure is not None
-        groups.setdefault((failure.kind, failure.text), []).append(trial)
+    groups: dict[tuple[str, str], list[tuple[int, Failure]]] = {}
+    for trial_id, failure in failures:
+        groups.setdefault((failure.kind, failure.text), []).append((trial_id, failure))
     ranked = sorted(groups.items(), key=lambda group: -len(group[1]))
     for (kind, text), group in ranked[:_MAX_FAILURES]:
-        ids = ", ".join(str(trial.trial_id) for trial in group[:20]) + (", ..." if len(group) > 20 else "")
+        ids = ", ".join(str(trial_id) for trial_id, _ in group[:20]) + (", ..." if len(group) > 20 else "")
         yield f"<details><summary>{_text(f'{kind}: {text.partition(chr(10))[0]}')}"
         yield f' <span class="soft">({counted(len(group), "trial")}: {_text(ids)})</span></summary>'
-        failure = group[0].last.failure
-        assert failure is not None
-        yield _pre(of_the_user(failure.traceback or text)) + "</details>"
+        yield _pre(of_the_user(group[0][1].traceback or text)) + "</details>"
     if len(ranked) > _MAX_FAILURES:
         yield f'<p class="soft">and {counted(len(ranked) - _MAX_FAILURES, "other failure")}</p>'
 
@@ -268,10 +249,6 @@ def _definitions(items: Mapping[str, object]) -> str:
 
 def _pre(text: str) -> str:
     return f"<pre>{escape(printable(text))}</pre>"
-
-
-def _number(value: float) -> str:
-    return str(value) if isinstance(value, int) else f"{value:.6g}"
 
 
 def _text(value: object) -> str:

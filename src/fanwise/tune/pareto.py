@@ -11,7 +11,7 @@ Functions take an array or a sequence of points, with one row per point and one 
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias, final
 
 Points: TypeAlias = Any  # array or sequence of rows; NumPy is imported on first use
@@ -26,10 +26,8 @@ def non_dominated_sort(losses: Points) -> list[int]:
     [0, 0, 1, 0, 2]
     """
     points = _matrix(losses)
-    if points.shape[1] == 2:
-        return _sort_2d(points.tolist())
     ranks = [0] * len(points)
-    for rank, front in enumerate(_peel(points)):
+    for rank, front in enumerate(_fronts(points)):
         for index in front:
             ranks[index] = rank
     return ranks
@@ -215,7 +213,8 @@ class HypervolumeFront:
     def add(self, losses: Sequence[float]) -> bool:
         """Add a point. Return True if it increased the volume. Points with infinite or NaN losses add nothing."""
         point, previous = tuple(losses), self._front.points  # `ParetoFront.add` replaces the list
-        if not _is_inside(point, self.reference) or not self._front.add(point):
+        is_inside = all(loss < limit for loss, limit in zip(point, self.reference, strict=True))
+        if not is_inside or not self._front.add(point):
             return False
         self.volume += _exclusive_volume(point, previous, self.reference)
         return True
@@ -224,7 +223,7 @@ class HypervolumeFront:
 def default_reference(front: Sequence[Sequence[float]]) -> tuple[float, ...]:
     """Return a default reference point, which is slightly worse than the worst losses of the front.
 
-    In each loss, the margin is a tenth of the extent of the front or, if that is 0, of the absolute loss or, if that is
+    The margin in each loss is a tenth of the extent of the front or, if that is 0, of the absolute loss or, if that is
     0, of 1. `front` must not be empty.
 
     >>> default_reference([(1.0, 30.0), (2.0, 10.0)])
@@ -232,10 +231,6 @@ def default_reference(front: Sequence[Sequence[float]]) -> tuple[float, ...]:
     """
     columns = list(zip(*front, strict=True))
     return tuple(max(c) + _REFERENCE_MARGIN * ((max(c) - min(c)) or abs(max(c)) or 1.0) for c in columns)
-
-
-def _is_inside(point: Sequence[float], reference: Sequence[float]) -> bool:
-    return all(loss < limit for loss, limit in zip(point, reference, strict=True))
 
 
 def _weakly_dominates(a: Sequence[float], b: Sequence[float]) -> bool:
@@ -247,8 +242,10 @@ def _exclusive_volume(point: Sequence[float], points: Sequence[Sequence[float]],
     volume = 1.0
     for loss, limit in zip(point, reference, strict=True):
         volume *= limit - loss
-    overlaps = [tuple(map(max, point, p)) for p in points]  # best corner of the box that `point` and p both dominate
-    return volume - _volume(_non_dominated(overlaps), reference)
+    overlaps = ParetoFront()
+    for p in points:
+        overlaps.add(tuple(map(max, point, p)))  # best corner of the box that `point` and p both dominate
+    return volume - _volume(overlaps.points, reference)
 
 
 def _volume(points: list[tuple[float, ...]], reference: Sequence[float]) -> float:
@@ -263,12 +260,3 @@ def _volume(points: list[tuple[float, ...]], reference: Sequence[float]) -> floa
         return total
     points = sorted(points, reverse=True)  # by decreasing first loss, which keeps the remaining sets small
     return sum((_exclusive_volume(point, points[i + 1 :], reference) for i, point in enumerate(points)), 0.0)
-
-
-def _non_dominated(points: Iterable[tuple[float, ...]]) -> list[tuple[float, ...]]:
-    """Return the distinct non-dominated points."""
-    front: list[tuple[float, ...]] = []
-    for point in sorted(points):  # later points cannot dominate earlier ones
-        if not any(_weakly_dominates(p, point) for p in front):
-            front.append(point)
-    return front

@@ -25,7 +25,6 @@ class ParetoPoint:
     config: Mapping[str, Any]
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class FiniteReport:
     """A report with finite values for all objectives. `index`: index of the report in `SearchState.reports`."""
@@ -85,13 +84,10 @@ def hypervolume_of(history: SearchState, reference_point: Mapping[str, float] | 
     names = [objective.metric for objective in objectives]
     reports, _ = finite_reports(history)
     if reference_point is not None:
-        if sorted(reference_point) != sorted(names) or not all(
-            is_number(value) and math.isfinite(value) for value in reference_point.values()
-        ):
-            raise ValueError(
-                f"reference_point must have a finite number for each objective, {', '.join(map(repr, names))}; "
-                f"got {dict(reference_point)!r}"
-            )
+        are_finite = all(is_number(value) and math.isfinite(value) for value in reference_point.values())
+        if sorted(reference_point) != sorted(names) or not are_finite:
+            needs = f"reference_point must have a finite number for each objective, {', '.join(map(repr, names))}"
+            raise ValueError(f"{needs}; got {dict(reference_point)!r}")
         reference = tuple(objective.loss(float(reference_point[objective.metric])) for objective in objectives)
     elif pareto_front := non_dominated_indices(reports):
         reference = default_reference([reports[index].losses for index in pareto_front])

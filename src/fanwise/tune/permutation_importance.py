@@ -4,17 +4,19 @@ A random forest predicts the rank of each trial from its configuration. Ranks go
 outliers have bounded influence. Importances are computed by 5-fold cross-validation on the trials that the forest was
 not fitted to. The values of a hyperparameter are permuted among the trials that have it. To keep configurations valid,
 conditional hyperparameters that no longer exist are removed, and new ones are sampled. (fANOVA, in contrast, integrates
-over the whole space.)
+over the whole space.) Of more than 2,000 trials, a random sample of that size is used, with a fixed seed.
 
 The value of a trial is its best feasible report. Failed trials and trials without a feasible report are ignored. Trials
 that were stopped early are compared with longer ones, so if there are many (`num_stopped`), ranks are less meaningful.
 """
 
 import math
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ..base.text import counted
 from .record.state import SearchState
 from .searchers.with_sklearn import check_sklearn, k_fold, random_forest
 from .space import space_from_json
@@ -23,12 +25,12 @@ if TYPE_CHECKING:
     from .searchers.encoding import Encoder, Floats, Rows
 
 MIN_TRIALS = 10
+_MAX_TRIALS = 2_000  # the time is about proportional
 _FOLDS, _REPEATS, _TREES = 5, 5, 100
+_MIN_CORRELATION = 0.3  # the model then explains a tenth of the variance of the ranks
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class Importance:
+class Importance(NamedTuple):
     """The increase of the prediction error when the values of a hyperparameter are permuted.
 
     `mean` is the increase of the squared error, divided by the variance of the ranks. `deviation` is the standard
@@ -41,7 +43,6 @@ class Importance:
     deviation: float
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Importances:
     """Importances of all hyperparameters.
@@ -53,6 +54,7 @@ class Importances:
         predicted, actual: cross-validated predictions and true ranks of these trials, from 0 (best) to 1 (worst).
         correlation: correlation of `predicted` and `actual`. Near or below 0, the importances are meaningless.
         num_stopped: number of these trials that were stopped or paused before their end.
+        num_results: number of trials with a result. If it exceeds 2,000, `trials` is a random sample of that size.
     """
 
     metric: str
@@ -62,10 +64,23 @@ class Importances:
     actual: Sequence[float]
     correlation: float
     num_stopped: int
+    num_results: int
+
+    def in_words(self) -> str:
+        """Return the number of trials, and the correlation and whether it is too low for the importances to mean much.
+
+        >>> Importances("error", [], range(20), [], [], 0.1, num_stopped=0, num_results=50).in_words()
+        '20 of 50 trials; predicted and actual ranks: correlation 0.10, too low to say anything'
+        """
+        sample = f"{len(self.trials):,} of " if len(self.trials) < self.num_results else ""
+        stopped = f", {self.num_stopped:,} of them stopped or paused early" if self.num_stopped else ""
+        verdict = "" if self.correlation >= _MIN_CORRELATION else ", too low to say anything"
+        trials = f"{sample}{counted(self.num_results, 'trial')}{stopped}"
+        return f"{trials}; predicted and actual ranks: correlation {self.correlation:.2f}{verdict}"
 
 
 def importances_of(history: SearchState, metric: str | None = None) -> Importances:
-    """Compute permutation importances (see `Experiment.importances`). Takes about a second for a few hundred trials.
+    """Compute permutation importances (see `Experiment.importances`). Takes seconds.
 
     Raises NotInstalled if scikit-learn is missing, and ValueError as `Experiment.importances`.
     """
@@ -89,11 +104,12 @@ def importances_of(history: SearchState, metric: str | None = None) -> Importanc
     trial_ids = sorted(trial_id for trial_id, status in statuses.items() if status != "Failed")
     if len(trial_ids) < MIN_TRIALS or not encoder.names:
         problem = "no hyperparameters" if not encoder.names else f"{len(trial_ids)} trials with a result"
-        raise ValueError(
-            f"importances need at least {MIN_TRIALS} trials with a result, and a hyperparameter; the experiment has "
-            f"{problem}"
-        )
+        needs = f"importances need at least {MIN_TRIALS} trials with a result, and a hyperparameter"
+        raise ValueError(f"{needs}; the experiment has {problem}")
     check_sklearn("importances need")
+    num_results = len(trial_ids)
+    if num_results > _MAX_TRIALS:
+        trial_ids = sorted(random.Random(0).sample(trial_ids, _MAX_TRIALS))
     ranks = (rankdata([losses[trial_id] for trial_id in trial_ids]) - 1.0) / max(1, len(trial_ids) - 1)
     rows = encoder.encode_all([history.trials[trial_id].config for trial_id in trial_ids])
     predicted, increases = _cross_validate(encoder, rows, ranks)
@@ -110,19 +126,15 @@ def importances_of(history: SearchState, metric: str | None = None) -> Importanc
         ranks.tolist(),
         float(np.corrcoef(predicted, ranks)[0, 1]) if has_correlation else 0.0,
         sum(statuses[trial_id] in ("Stopped", "Paused") for trial_id in trial_ids),
+        num_results,
     )
 
 
 def _cross_validate(encoder: "Encoder", rows: "Rows", ranks: "Floats") -> "tuple[Floats, Floats]":
     """Predict the rank of each trial with a forest that was fitted to other trials only.
 
-    Args:
-        rows: encoded configurations, one row per trial.
-        ranks: true ranks of the trials.
-
-    Returns:
-        The predictions, and the increases of the prediction error (see `Importance`), with one column per
-        hyperparameter and one row per fold and repetition.
+    Return the predictions, and the increases of the prediction error (see `Importance`), with one column per
+    hyperparameter and one row per fold and repetition.
     """
     import numpy as np
 

@@ -1,20 +1,28 @@
-"""Conversion of searches to the plain data that `fanwise.plot` and the board draw.
+"""Conversion of searches to the plain data that `fanwise.plot` and the board draw, and all figures of a search.
 
 Reports that do not count (see `record.state`) are omitted.
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import compress
+from typing import TYPE_CHECKING
 
-from ..plot.data import Reports, SearchData, Span
-from ..plot.fronts import FrontData
+from ..base.errors import NotInstalled
+from ..plot import incumbent, learning_curves, rungs, workers
+from ..plot.data import MAX_OBJECTIVES, FrontData, SearchData, Span, rungs_of
+from ..plot.fronts import pareto_front
+from ..plot.importances import importance
 from .pareto_results import finite_reports, non_dominated_indices
+from .permutation_importance import importances_of
 from .record.state import SearchState
 from .space import space_from_json
 from .space.domains import Domain
 from .values import is_number, round_resource
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _MAX_TICKS = 8
 _TICK_POSITIONS = (0.0, 0.25, 0.5, 0.75, math.nextafter(1.0, 0.0))
@@ -36,52 +44,73 @@ class HyperparameterAxis:
 
 def search_data(history: SearchState) -> SearchData:
     """Return the reports that contain a number for the metric, and the times of the trials on workers."""
-    reports, resources = history.reports, history.column(str(history.meta.get("resource_attr")))
+    meta, utilization, reports = history.meta, history.utilization, history.reports
+    resource_attr = meta.get("resource_attr")
+    zero_s = utilization.first_objective_s or 0.0
+
+    def since_zero(t_s: float | None) -> float | None:
+        return None if t_s is None else t_s - zero_s
+
     values = history.column(history.metric)
     mask = [
         counts and isinstance(value, (int, float)) for counts, value in zip(history.counted_mask(), values, strict=True)
     ]
-    columns = Reports(
-        *(
-            list(compress(column, mask))
-            for column in (
-                reports.trial_ids,
-                reports.t_s,
-                reports.iters,
-                map(_as_float, values),
-                (round_resource(_as_float(value)) for value in resources),
-                reports.decisions,
-                (not infeasibility for infeasibility in history.infeasibilities()),
-            )
-        )
+    columns = (
+        reports.trial_ids,
+        (t_s - zero_s for t_s in reports.t_s),
+        reports.iters,
+        map(_as_float, values),
+        (round_resource(_as_float(value)) for value in history.column(str(resource_attr))),
+        reports.decisions,
+        (not infeasibility for infeasibility in history.infeasibilities()),
     )
-    return replace(search_data_without_reports(history), reports=columns)
-
-
-def search_data_without_reports(history: SearchState) -> SearchData:
-    """Return `search_data` with an empty list of reports, for the figure of the workers, which needs none."""
-    meta = history.meta
-    resource_attr = meta.get("resource_attr")
-    windows = history.utilization.windows(history.last_s)
-    n_workers = max([int(meta["n_workers"]), *(n_workers for _, _, n_workers in windows)])  # see `set_workers`
+    spans = []
+    for trial, a in history.attempts():
+        started_s, ready_s, ended_s = max(0.0, a.started_s - zero_s), since_zero(a.ready_s), since_zero(a.ended_s)
+        spans.append(Span(a.slot, trial.trial_id, started_s, ready_s, ended_s, a.status, a.objective_s))
+    windows = [(a - zero_s, b - zero_s, number) for a, b, number in utilization.windows(history.last_s)]
+    n_workers = max([int(meta["n_workers"]), *(number for _, _, number in windows)])  # see `set_workers`
     return SearchData(
         name=history.name,
         metric=history.metric,
         mode=history.mode,
         # n_workers is 0 in ask-and-tell searches.
         n_workers=n_workers or 1 + max((attempt.slot for _, attempt in history.attempts()), default=0),
-        asynchronous=bool(meta.get("asynchronous", True)),
-        reports=(),
-        spans=[
-            Span(a.slot, trial.trial_id, a.started_s, a.ready_s, a.ended_s, a.free_s, a.status, a.objective_s)
-            for trial, a in history.attempts()
-        ],
-        first_objective_s=history.utilization.first_objective_s,
-        stop_s=history.utilization.stop_s,
-        last_s=history.last_s,
+        reports=compress(zip(*columns, strict=True), mask),
+        spans=spans,
+        startup_s=utilization.first_objective_s,
+        stop_s=since_zero(utilization.stop_s),
+        last_s=history.last_s - zero_s,
         windows=windows,
         resource_name="reports of a trial" if resource_attr is None else str(resource_attr),
     )
+
+
+def figures_of(history: SearchState) -> tuple[dict[str, "Figure"], str]:
+    """Return all figures of one search that are not empty, by name, and the reason why the importances are missing.
+
+    The reason is empty if they are drawn or if there are too few trials.
+    """
+    search, note = search_data(history), ""
+    figures = {"incumbent": incumbent(search), "learning-curves": learning_curves(search), "workers": workers(search)}
+    if rungs_of(search):
+        figures["rungs"] = rungs(search)
+    if 2 <= len(history.objectives) <= MAX_OBJECTIVES:
+        figures["pareto-front"] = pareto_front(front_data(history))
+    try:
+        figures["importance"] = importance_figure(history)
+    except NotInstalled as error:
+        note = error.message
+    except ValueError:
+        pass  # too few trials
+    return figures, note
+
+
+def importance_figure(history: SearchState, metric: str | None = None) -> "Figure":
+    """Return `Experiment.plot_importances`."""
+    result = importances_of(history, metric)
+    bars, note = result.hyperparameters, result.in_words()
+    return importance(history.name, result.metric, bars, result.predicted, result.actual, note)
 
 
 def front_data(history: SearchState) -> FrontData:
@@ -98,18 +127,12 @@ def front_data(history: SearchState) -> FrontData:
 
 
 def hyperparameter_axes(history: SearchState) -> list[HyperparameterAxis]:
-    return [
-        HyperparameterAxis(
-            name,
-            _ticks(domain),
-            {
-                trial.trial_id: domain.to_unit(trial.config[name])
-                for trial in history.trials.values()
-                if name in trial.config and domain.contains(trial.config[name])
-            },
-        )
-        for name, domain in space_from_json(history.meta["space"]).domains.items()
-    ]
+    axes = []
+    for name, domain in space_from_json(history.meta["space"]).domains.items():
+        values = {trial.trial_id: trial.config[name] for trial in history.trials.values() if name in trial.config}
+        positions = {trial_id: domain.to_unit(value) for trial_id, value in values.items() if domain.contains(value)}
+        axes.append(HyperparameterAxis(name, _ticks(domain), positions))
+    return axes
 
 
 def _as_float(value: object) -> float:

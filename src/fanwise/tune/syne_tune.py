@@ -118,9 +118,9 @@ class LoadedExperiment:
         """Draw the best value so far over wall-clock time, and show it. Later pyplot calls draw on another figure."""
         from matplotlib import pyplot
 
-        from ..plot.incumbents import draw_incumbent_figure
+        from ..plot.incumbents import draw_incumbent
 
-        draw_incumbent_figure(figure := pyplot.figure(layout="constrained"), [self._experiment.search_data()])
+        draw_incumbent(figure := pyplot.figure(layout="constrained"), self._experiment.search_data())
         if pyplot.get_backend().lower() != "agg":
             pyplot.show()
         if pyplot.fignum_exists(figure.number):

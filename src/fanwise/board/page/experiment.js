@@ -357,7 +357,8 @@ async function importance() {
   }
   $("importance").hidden = false;
   write($("importance-note"), `How much worse a model predicts ${data.metric} with the value of another trial; ${number(data.num_trials)} trials`
-    + (data.num_stopped ? `, ${number(data.num_stopped)} of them stopped or paused early` : "") + `; predicted and observed ranks: correlation ${data.correlation.toFixed(2)}`);
+    + (data.num_results > data.num_trials ? `, a sample of ${number(data.num_results)}` : "")
+    + (data.num_stopped ? `, ${number(data.num_stopped)} of them stopped or paused early` : "") + `; predicted and actual ranks: correlation ${data.correlation.toFixed(2)}`);
   const bars = [...data.bars].reverse();
   await draw($("importance"), () => ({
     traces: [{ type: "bar", orientation: "h", x: bars.map((one) => one.mean), y: bars.map((one) => plain(one.name)),

@@ -55,8 +55,9 @@ def test_a_board_whose_process_cannot_start_is_a_warning(
 
 
 def test_the_command_prints_the_address_and_refuses_a_missing_home(tmp_path: Path) -> None:
-    # As people call it: with `-m`, a Ctrl-C within the `exec` of a dataclass makes Python itself end by that signal.
-    command = [str(Path(sys.executable).with_name("fanwise")), "board", "--port", "0", "--home"]
+    # With `-m`, a Ctrl-C within the `exec` of a dataclass makes Python itself end by that signal.
+    program = "import sys; sys.argv[0] = 'fanwise'; from fanwise.cli import main; main()"
+    command = [sys.executable, "-c", program, "board", "--port", "0", "--home"]
     wrong = subprocess.run([*command, str(tmp_path / "none")], capture_output=True, text=True)
     assert wrong.returncode == 1 and "is not a folder" in wrong.stderr
     env = {**os.environ, "PYTHONUNBUFFERED": "1"}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fanwise.cli import completing
+from fanwise.cli import tune_app
 
 
 def completed(line: str, home: Path) -> list[str]:
@@ -54,20 +54,16 @@ def test_an_empty_line_is_completed_and_no_help_is_printed(home: Path) -> None:
     assert "tune" in completed("fanwise ", home)
 
 
-def test_each_option_knows_what_it_takes() -> None:
-    assert completing.searchers("gr") == ["grid"]
-
-
-def test_fixed_values_of_an_option_are_offered(home: Path) -> None:
-    assert completed("fanwise tune plot lenet --format s", home) == ["svg"]
+def test_searchers_are_offered(home: Path) -> None:
+    assert completed("fanwise tune run a.py:f --searcher gr", home) == ["grid"]
 
 
 def test_a_folder_that_cannot_be_read_offers_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     def unreadable() -> list[str]:
         raise PermissionError("not yours")
 
-    monkeypatch.setattr(completing, "list_experiments", unreadable)
-    assert completing.experiments("") == []
+    monkeypatch.setattr(tune_app, "list_experiments", unreadable)
+    assert tune_app._complete_experiment("") == []
 
 
 def test_completion_is_installed_for_a_shell(tmp_path: Path) -> None:

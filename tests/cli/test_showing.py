@@ -267,9 +267,22 @@ def test_it_asks_before_it_deletes(answer: str, kept: bool, place: Place) -> Non
     place.monkeypatch.setattr("sys.stdin", _typed(answer))
     done = place.typed("rm", "e")
     assert done.status == 0
-    assert f"delete {place.home}/e (3 trials) for good? [y/N]: " in done.out
+    assert f"delete {place.home}/e (3 trials) permanently? [y/N]: " in done.out
     assert (place.home / "e").exists() is kept
     assert done.out.endswith(f"{'kept' if kept else 'deleted'} {place.home}/e\n")
+
+
+def test_ctrl_c_at_the_question_ends_the_command_with_its_status(place: Place) -> None:
+    with place.searching("e"):
+        pass
+
+    def interrupted(question: str) -> str:
+        raise KeyboardInterrupt
+
+    place.monkeypatch.setattr("builtins.input", interrupted)
+    done = place.typed("rm", "e")
+    assert done.status == 130
+    assert (place.home / "e").exists()
 
 
 def test_where_nobody_answers_nothing_is_deleted(place: Place) -> None:

@@ -1,8 +1,8 @@
 """Reduces data to the amount that a page can show. Curves are thinned by `plot.data.thin_curve`."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby
+from typing import Any
 
 from ..plot.data import WorkerInterval
 
@@ -24,27 +24,13 @@ def select_trials(losses: Mapping[int, float], running: Collection[int], max_tri
     return sorted(selected)
 
 
-@dataclass(frozen=True, slots=True)
-class MergedInterval:
-    """The activity of one worker from `begin_s` to `end_s`: one interval, or several short ones.
+def merge_intervals(intervals: Iterable[WorkerInterval], min_length_s: float) -> list[dict[str, Any]]:
+    """Return the intervals of all workers by worker and time, as JSON values.
 
-    `busy_s` and `startup_s` are the times in objectives and in starting trials. `trial_id` and `status` are None if
-    there is no trial or more than one.
+    Adjacent short ones are merged up to `min_length_s`. `trial` and `status` are None if there is no trial or more than
+    one. `busy` and `startup` are the seconds in objectives and in starting trials.
     """
-
-    slot: int
-    begin_s: float
-    end_s: float
-    busy_s: float
-    startup_s: float
-    num_trials: int
-    trial_id: int | None = None
-    status: str | None = None
-
-
-def merge_intervals(intervals: Iterable[WorkerInterval], min_length_s: float) -> list[MergedInterval]:
-    """Return the intervals of all workers by worker and time. Adjacent short ones are merged up to `min_length_s`."""
-    merged: list[MergedInterval] = []
+    merged: list[dict[str, Any]] = []
     ordered = sorted(intervals, key=lambda interval: (interval.slot, interval.begin_s, interval.end_s))
     for _, of_worker in groupby(ordered, key=lambda interval: interval.slot):
         short: list[WorkerInterval] = []
@@ -62,16 +48,17 @@ def merge_intervals(intervals: Iterable[WorkerInterval], min_length_s: float) ->
     return merged
 
 
-def _merge(intervals: Sequence[WorkerInterval]) -> MergedInterval:
+def _merge(intervals: Sequence[WorkerInterval]) -> dict[str, Any]:
     trial_ids = {interval.trial_id for interval in intervals if interval.trial_id is not None}
     statuses = [interval.status for interval in intervals if interval.status is not None]
-    return MergedInterval(
-        intervals[0].slot,
-        intervals[0].begin_s,
-        max(interval.end_s for interval in intervals),
-        sum(interval.length_s for interval in intervals if interval.kind == "busy"),
-        sum(interval.length_s for interval in intervals if interval.kind == "start-up"),
-        len(trial_ids),
-        next(iter(trial_ids)) if len(trial_ids) == 1 else None,
-        statuses[-1] if len(trial_ids) == 1 and statuses else None,
-    )
+    is_one_trial = len(trial_ids) == 1
+    return {
+        "slot": intervals[0].slot,
+        "begin": round(intervals[0].begin_s, 4),
+        "end": round(max(interval.end_s for interval in intervals), 4),
+        "busy": round(sum(interval.length_s for interval in intervals if interval.kind == "busy"), 4),
+        "startup": round(sum(interval.length_s for interval in intervals if interval.kind == "start-up"), 4),
+        "trials": len(trial_ids),
+        "trial": trial_ids.pop() if is_one_trial else None,
+        "status": statuses[-1] if is_one_trial and statuses else None,
+    }

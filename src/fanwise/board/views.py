@@ -206,19 +206,7 @@ def workers(state: ExperimentState) -> Json:
     return {
         "n_workers": timeline.n_workers,
         "shares": dict(zip(("busy", "startup", "idle"), timeline.shares or (None, None, None), strict=True)),
-        "intervals": [
-            {
-                "slot": interval.slot,
-                "begin": round(interval.begin_s, 4),
-                "end": round(interval.end_s, 4),
-                "busy": round(interval.busy_s, 4),
-                "startup": round(interval.startup_s, 4),
-                "trials": interval.num_trials,
-                "trial": interval.trial_id,
-                "status": interval.status,
-            }
-            for interval in merge_intervals(timeline.intervals, (end_s - begin_s) / n_per_worker)
-        ],
+        "intervals": merge_intervals(timeline.intervals, (end_s - begin_s) / n_per_worker),
     }
 
 

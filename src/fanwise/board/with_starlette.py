@@ -1,7 +1,7 @@
 """The web application of the board: pages, JSON, live events and commands.
 
     GET  /, /experiments/NAME, /experiments/NAME/trials/ID    pages
-    GET  /static/FILE                                         their scripts, styles and images
+    GET  /static/FILE, /plotly/plotly.min.js                  their scripts, styles and images
     GET  /api/experiments                  list of experiments and training runs; as events: /api/live
     GET  /api/experiments/NAME             summary without reading all events; .../live: full summary as events
     GET  /api/experiments/NAME/{curves|workers|rungs|hyperparameters|front|importance|trials|trials/ID}
@@ -12,12 +12,10 @@ text. Records are read, and commands are sent, in threads.
 """
 
 import asyncio
-import gzip
-import hashlib
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from functools import partial
-from importlib.resources import files
+from pathlib import Path
 from typing import Any, TypeVar, final
 from urllib.parse import quote
 
@@ -36,8 +34,9 @@ try:
     from starlette.datastructures import Headers, MutableHeaders, QueryParams
     from starlette.middleware.gzip import GZipMiddleware
     from starlette.requests import Request, cookie_parser
-    from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
-    from starlette.routing import Route
+    from starlette.responses import FileResponse, HTMLResponse, PlainTextResponse, Response, StreamingResponse
+    from starlette.routing import Mount, Route
+    from starlette.staticfiles import StaticFiles
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 except ImportError as error:
     raise NotInstalled("the board needs Starlette. Install it: pip install 'fanwise[board]'.") from error
@@ -46,7 +45,7 @@ _EVENT_INTERVAL_S = 1.0
 _KEEP_ALIVE_S = 15.0  # proxies may close connections that are silent for longer
 _MAX_COMMAND_BYTES, _COMMAND_TIMEOUT_S = 1 << 18, 10.0
 _COMMANDS = frozenset({"stop", "stop_trial", "pause", "unpause", "enqueue", "workers"})
-_TYPES = {".html": "text/html; charset=utf-8", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+_PAGES = Path(__file__).with_name("page")
 
 _T = TypeVar("_T")
 
@@ -57,12 +56,13 @@ def application(home: Home, guard: Guard) -> ASGIApp:
     Raises:
         NotInstalled: a library of the extra `board` is missing.
     """
-    static, handlers = _StaticFiles(), _Handlers(home)
+    handlers = _Handlers(home)
     routes = [
-        Route("/", static.page("index.html")),
-        Route("/experiments/{name}", static.page("experiment.html")),
-        Route("/experiments/{name}/trials/{trial:int}", static.page("trial.html")),
-        Route("/static/{file}", static.file),
+        Route("/", _page("index.html")),
+        Route("/experiments/{name}", _page("experiment.html")),
+        Route("/experiments/{name}/trials/{trial:int}", _page("trial.html")),
+        Mount("/static", StaticFiles(directory=_PAGES)),
+        Mount("/plotly", StaticFiles(directory=plotly_file().parent)),
         Route("/api/experiments", handlers.listing),
         Route("/api/live", handlers.live_listing),
         Route("/api/experiments/{name}", handlers.overview),
@@ -102,7 +102,8 @@ class _GuardedApp:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 headers.update(SECURITY_HEADERS)
-                headers.setdefault("Cache-Control", "no-store")
+                is_static = scope["path"].startswith(("/static/", "/plotly/"))
+                headers["Cache-Control"] = "no-cache" if is_static else "no-store"  # no-cache: cached, but revalidated
             await send(message)
 
         answer = self._app
@@ -132,38 +133,11 @@ def _request_info(scope: Scope, cookie: str) -> RequestInfo:
     )
 
 
-@final
-class _StaticFiles:
-    """The files of the pages, which are read once."""
+def _page(name: str) -> Callable[[Request], Awaitable[Response]]:
+    async def answer(request: Request) -> Response:
+        return FileResponse(_PAGES / name)
 
-    def __init__(self) -> None:
-        folder = files(__package__) / "page"
-        self._files = {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()}
-        self._files["plotly.min.js"] = plotly_file().read_bytes()
-        self._compressed = {name: gzip.compress(body, 6) for name, body in self._files.items()}
-        self._etags = {name: f'"{hashlib.sha256(body).hexdigest()[:20]}"' for name, body in self._files.items()}
-
-    def page(self, name: str) -> Callable[[Request], Awaitable[Response]]:
-        async def answer(request: Request) -> Response:
-            return self._response(request, name)
-
-        return answer
-
-    async def file(self, request: Request) -> Response:
-        name = request.path_params["file"]
-        if name not in self._files:
-            return PlainTextResponse("there is no such file\n", 404)
-        return self._response(request, name)
-
-    def _response(self, request: Request, name: str) -> Response:
-        headers = {"ETag": self._etags[name], "Cache-Control": "no-cache"}  # cached, but revalidated
-        if request.headers.get("if-none-match", "").removeprefix("W/") == self._etags[name]:
-            return Response(status_code=304, headers=headers)
-        headers["Content-Type"] = _TYPES[name[name.rindex(".") :]]
-        if "gzip" not in request.headers.get("accept-encoding", ""):
-            return Response(self._files[name], headers=headers)
-        headers |= {"Content-Encoding": "gzip", "Vary": "Accept-Encoding"}
-        return Response(self._compressed[name], headers=headers)
+    return answer
 
 
 @final

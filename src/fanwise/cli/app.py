@@ -6,15 +6,14 @@ anywhere on the command line, shows the traceback instead. After Ctrl-C the stat
 
 import os
 import sys
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
-from ..base.text import printable
-from .tune_app import STATUS, AsJson, Ray, print_lines, tune
-from .usage import UsageError
+from ..base.text import printable, printable_line
+from .console import UsageError, at_work, print_lines
+from .tune_app import STATUS, AsJson, Ray, tune
 
 app = typer.Typer(
     pretty_exceptions_enable=False,
@@ -28,13 +27,6 @@ app.add_typer(tune, name="tune")
 _COMPLETING = "_FANWISE_COMPLETE"  # set by a shell that requests completions
 
 Seconds = Annotated[float, typer.Option(metavar="SECONDS", help="Duration of the search.", min=1.0)]
-
-
-class DemoData(StrEnum):
-    """Values of `--data`."""
-
-    DIGITS = "digits"
-    FASHION_MNIST = "fashion-mnist"
 
 
 def _show_version(wanted: bool) -> None:
@@ -62,8 +54,8 @@ def demo(
     seconds: Seconds = 60.0,
     workers: Annotated[int, typer.Option(metavar="N", help="Trials at a time.", min=1)] = 2,
     data: Annotated[
-        DemoData, typer.Option(help="digits (no download) or fashion-mnist (30 MB download).")
-    ] = DemoData.DIGITS,
+        Literal["digits", "fashion-mnist"], typer.Option(help="digits (no download) or fashion-mnist (30 MB download).")
+    ] = "digits",
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder for the figures.")] = Path("fanwise-demo"),
     ray: Ray = None,
 ) -> None:
@@ -78,7 +70,7 @@ def demo(
     """
     from .demo import run_demo
 
-    run_demo(seconds=seconds, workers=workers, data=data.value, out=out, ray=ray)
+    run_demo(seconds=seconds, workers=workers, data=data, out=out, ray=ray)
 
 
 @app.command(epilog=STATUS)
@@ -140,7 +132,6 @@ def doctor(json: AsJson = False) -> None:
         fanwise doctor
     """
     from .doctor import as_json, findings, lines_of
-    from .progress import at_work
 
     results = []
     remaining = findings()
@@ -197,9 +188,24 @@ def secret(
     Example:
         fanwise secret --file ~/.fanwise-secret
     """
-    from .secret import secret_line
+    from ..links.shared_secret import FILE_VARIABLE, new_secret, write_secret
 
-    typer.echo(secret_line(file))
+    if file is None:
+        typer.echo(new_secret())
+        return
+    try:
+        write_secret(file)
+    except FileExistsError as error:
+        raise FileExistsError(
+            f"{file} exists and was not changed, because processes may use its secret.\n"
+            f"Choose another path, or remove the file first."
+        ) from error
+    except OSError as error:
+        raise OSError(
+            f"the secret cannot be written to {str(file)!r}: {error.strerror}. Name a new file in a folder of yours."
+        ) from error
+    shown = printable_line(str(file.absolute()))
+    typer.echo(f"wrote {shown}; copy it to every host and set {FILE_VARIABLE} to its path there")
 
 
 def main() -> None:
@@ -227,7 +233,8 @@ def _paragraph(error: Exception) -> str:
 
     format_message = getattr(error, "format_message", None)  # exists for usage errors only
     if format_message is not None:
-        return printable(f"error: {format_message()}\nRun the command with --help to see its options.")
+        message = format_message().replace("Value error, ", "")  # a prefix that typer adds
+        return printable(f"error: {message}\nRun the command with --help to see its options.")
     text = printable(f"error: {_describe_os_error(error) or error}")
     if isinstance(error, FanwiseError | ValueError | TypeError | OSError):
         return text

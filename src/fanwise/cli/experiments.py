@@ -11,7 +11,7 @@ from ..pool import Pool
 from ..tune import Experiment, Tuner, load_experiment
 from ..tune.constraints import format_violations
 from ..tune.experiment import Best
-from .usage import UsageError
+from .console import UsageError
 
 # Exit status after Ctrl-C, as in shells.
 INTERRUPTED_STATUS = 130
@@ -100,7 +100,7 @@ def folder_for_output(out: Path) -> Path:
         probe.touch()
         probe.unlink()
     except OSError as error:
-        raise ValueError(f"--out {str(out)!r} must be a folder that can be written to: {error.strerror}") from error
+        raise ValueError(f"--out {str(out)!r} is not a folder that can be written to: {error.strerror}") from error
     return out
 
 
@@ -126,5 +126,5 @@ def _write(write: Callable[[Path], None], out: Path) -> Path:
     except ValueError as error:
         raise UsageError(f"--out: {error}") from error
     except OSError as error:
-        raise ValueError(f"--out {str(out)!r} must be a file that can be written; {error.strerror}") from error
+        raise ValueError(f"--out {str(out)!r} cannot be written: {error.strerror}") from error
     return out

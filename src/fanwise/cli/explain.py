@@ -9,8 +9,8 @@ import sys
 import textwrap
 from pathlib import Path
 
-from ..base.nearest import did_you_mean
-from .usage import UsageError
+from ..base.nearest import nearest
+from .console import UsageError
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _DOCS_FOLDERS = (_PACKAGE / "docs", _PACKAGE.parents[1] / "docs")  # of a wheel, of a checkout
@@ -50,7 +50,9 @@ def explained(topic: str) -> str:
     pages = topics()
     wanted = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", topic.strip().removesuffix("Error")).lower()
     if wanted not in pages:
-        raise UsageError(f"no topic {topic!r}{did_you_mean(wanted, pages)}\n`fanwise explain` lists all topics.")
+        near = nearest(wanted, pages)
+        hint = f"; did you mean {near!r}?" if near else "."
+        raise UsageError(f"no topic {topic!r}{hint}\n`fanwise explain` lists all topics.")
     return _without_links(pages[wanted])
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ..base.nearest import did_you_mean, nearest
-from .usage import UsageError
+from .console import UsageError
 
 # Module name of a single file.
 _RUN_NAME = "fanwise_objective_file"

@@ -4,16 +4,16 @@
 """
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from ..base.nearest import did_you_mean, must_be_one_of
-from ..tune import ASHA, BOHB, FIFO, MOASHA, PBT, Hyperband, MedianStopping, Scheduler, SuccessiveHalving
+from ..base.nearest import did_you_mean
+from ..tune import ASHA, BOHB, FIFO, MOASHA, PBT, Hyperband, MedianStopping, SuccessiveHalving
 from ..tune.searchers import searcher_factory
-from .usage import UsageError
+from .console import UsageError
 
-SCHEDULERS: Mapping[str, Callable[..., Any]] = {  # Any: each has options of its own
+_SCHEDULERS: Mapping[str, Callable[..., Any]] = {
     "fifo": FIFO,
     "asha": ASHA,
     "halving": SuccessiveHalving,
@@ -33,22 +33,26 @@ _COMMAND_OPTIONS = {
 }
 
 
-def scheduler_of(
-    searcher: str | None,
-    scheduler: str,
-    options: Mapping[str, object],
-    *,
-    metric: str | Sequence[str],
-    mode: str | Sequence[str],
-    constraints: Sequence[str],
-    seed: int | None,
-) -> Scheduler:
-    """Return the scheduler with its searcher. Each option is passed to the one that has it.
+def scheduling(
+    searcher: str | None, scheduler: str, options: Mapping[str, object], **objective: object
+) -> dict[str, Any]:
+    """Return the scheduler argument of the Tuner, or the arguments with which the Tuner chooses a scheduler.
+
+    Args:
+        options: {name: value} of `--option`. Each is passed to the searcher or scheduler that has it.
+        objective: metric, mode, constraints and random_seed.
 
     Raises:
         UsageError: a name, option or value is invalid.
     """
-    make_scheduler = _scheduler_named(scheduler)
+    for name in options:
+        if name in _COMMAND_OPTIONS:
+            raise UsageError(f"use {_COMMAND_OPTIONS[name]} instead of --option {name}=...")
+    if searcher is None and scheduler == "fifo":
+        if options:
+            raise UsageError(f"--option {min(options)} needs --searcher or --scheduler, to which it belongs")
+        return objective
+    make_scheduler = _SCHEDULERS[scheduler]
     has_searcher = "searcher" in inspect.signature(make_scheduler).parameters
     if not has_searcher and searcher is not None:
         raise UsageError(f"--scheduler {scheduler} has its own searcher: omit --searcher")
@@ -58,36 +62,25 @@ def scheduler_of(
     except ValueError as error:
         raise UsageError(f"--{error}") from error
     scheduler_options = _options_of(make_scheduler)
-    refuse_command_options(options)
     for name in options:
         if name not in searcher_options and name not in scheduler_options:
             hint = did_you_mean(name, [*searcher_options, *scheduler_options])
             raise UsageError(f"--option: {searcher} and {scheduler} have no option {name!r}{hint}")
+    arguments = {name: value for name, value in options.items() if name in scheduler_options}
     of_searcher = {name: value for name, value in options.items() if name in searcher_options}
     try:
-        return make_scheduler(  # type: ignore[no-any-return]  # all of them make one
-            **({"searcher": make_searcher(**of_searcher) if of_searcher else searcher} if has_searcher else {}),
-            metric=metric,
-            mode=mode,
-            constraints=constraints,
-            random_seed=seed,
-            **{name: value for name, value in options.items() if name in scheduler_options},
-        )
+        if has_searcher:
+            arguments["searcher"] = make_searcher(**of_searcher) if of_searcher else searcher
+        return {"scheduler": make_scheduler(**arguments, **objective)}
     except TypeError as error:
-        missing = [name for name in _required(make_scheduler) if name not in options]
+        required = [p for p in inspect.signature(make_scheduler).parameters.values() if p.default is p.empty]
+        missing = [p.name for p in required if p.name not in options and p.name not in _COMMAND_OPTIONS]
         raise UsageError(f"{scheduler} needs --option {missing[0]}=..." if missing else str(error)) from error
     except ValueError as error:
         raise UsageError(str(error)) from error
 
 
-def refuse_command_options(options: Mapping[str, object]) -> None:
-    """Raise UsageError for options that the command has itself."""
-    for name in options:
-        if name in _COMMAND_OPTIONS:
-            raise UsageError(f"use {_COMMAND_OPTIONS[name]} instead of --option {name}=...")
-
-
-def _searcher_and_options(name: str) -> tuple[Callable[..., Any], list[str]]:  # Any: as above
+def _searcher_and_options(name: str) -> tuple[Callable[..., Any], list[str]]:
     """Return a function that creates the searcher, and the names of its options."""
     make = searcher_factory(name)
     if isinstance(make, partial):  # a sampler of Optuna
@@ -100,16 +93,5 @@ def _searcher_and_options(name: str) -> tuple[Callable[..., Any], list[str]]:  #
     return make, _options_of(make)
 
 
-def _scheduler_named(name: str) -> Callable[..., Any]:  # Any: as above
-    if name not in SCHEDULERS:
-        raise UsageError(must_be_one_of("--scheduler", name, SCHEDULERS))
-    return SCHEDULERS[name]
-
-
-def _options_of(make: Callable[..., Any]) -> list[str]:  # Any: as above
+def _options_of(make: Callable[..., Any]) -> list[str]:
     return [name for name in inspect.signature(make).parameters if name not in _COMMAND_OPTIONS]
-
-
-def _required(make: Callable[..., Any]) -> list[str]:  # Any: as above
-    parameters = inspect.signature(make).parameters.values()
-    return [p.name for p in parameters if p.default is inspect.Parameter.empty and p.name not in _COMMAND_OPTIONS]

@@ -1,4 +1,4 @@
-"""Search spaces as YAML files.
+"""Search spaces as YAML files, and settings on the command line, whose values are YAML, too.
 
 learning_rate: {loguniform: [1e-2, 1], prior: 0.1, confidence: high}
 batch_size: {qrandint: {lower: 32, upper: 256, q: 32}}
@@ -9,6 +9,7 @@ layers: {constant: [128, 64]}               # and so is this
 """
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +17,16 @@ import yaml
 
 from ..base.nearest import did_you_mean
 from ..tune import Space, constant, parameter
+from ..tune.space import check_partial_config
 from ..tune.space.domains import DOMAIN_TYPES, Domain
-from .usage import UsageError
+from .console import UsageError
 
 _PARAMETER_KEYS = ("when", "prior", "confidence")
 _LISTS = ("choice", "ordinal", "logordinal")  # take one list; the others a list of settings
 _EXAMPLE = "\n  learning_rate: {loguniform: [0.01, 1]}"
 
 
-class Loader(yaml.SafeLoader):
+class _Loader(yaml.SafeLoader):
     """Reads numbers as in YAML 1.2 (`1e-2` is a text in PyYAML, which implements 1.1). Repeated names are errors."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # Any: YAML
@@ -35,7 +37,7 @@ class Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-Loader.add_implicit_resolver(
+_Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
 )
 
@@ -57,7 +59,7 @@ def read_space(path: Path) -> Space:
 
 def _body_of(path: Path) -> object:
     try:
-        return yaml.load(path.read_text(encoding="utf-8"), Loader)
+        return yaml.load(path.read_text(encoding="utf-8"), _Loader)
     except OSError as error:
         raise UsageError(f"the space file {str(path)!r} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -112,3 +114,50 @@ def _domain(kind: str, arguments: object) -> Domain:
     if isinstance(arguments, list):
         return DOMAIN_TYPES[kind](*arguments)
     raise ValueError(f"{kind} needs its bounds, e.g. {{{kind}: [1, 10]}}, got {arguments!r}")
+
+
+def read_settings(settings: Sequence[str], option: str) -> dict[str, object]:
+    """Return {name: value} of settings such as `max_t=81` and `layers=[64, 32]`. Values that are not YAML are texts.
+
+    `option`: name of the settings in errors.
+
+    Raises:
+        UsageError: a setting is not `key=value`, or a name is repeated.
+    """
+    values: dict[str, object] = {}
+    for setting in settings:
+        name, sign, text = setting.partition("=")
+        if not sign or not name.strip():
+            raise UsageError(f"{option} must be key=value, e.g. learning_rate=0.1, got {setting!r}")
+        if name.strip() in values:
+            raise UsageError(f"{option} {name.strip()!r} is given twice")
+        try:
+            values[name.strip()] = yaml.load(text, _Loader)
+        except yaml.YAMLError:
+            values[name.strip()] = text
+    return values
+
+
+def read_config(space: Space, settings: Sequence[str]) -> dict[str, object]:
+    """Return a partial configuration. A number is read as text if the space has only the text, as in a choice of texts.
+
+    Raises:
+        UsageError: a setting is not `key=value`.
+        ValueError: a name or value is not in the space.
+    """
+    values = read_settings(settings, "a hyperparameter")
+    texts = {name.strip(): text for name, _, text in (setting.partition("=") for setting in settings)}
+    for name, value in values.items():
+        if name not in space.names:
+            raise ValueError(f"{name!r} is not in the space{did_you_mean(name, space.names)}")
+        if not _fits(space, name, value) and _fits(space, name, texts[name]):
+            values[name] = texts[name]
+    return check_partial_config(space, values)
+
+
+def _fits(space: Space, name: str, value: object) -> bool:
+    try:
+        check_partial_config(space, {name: value})
+    except ValueError:
+        return False
+    return True

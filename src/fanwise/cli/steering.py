@@ -18,12 +18,11 @@ from ..tune.record.overview import Overview, SearchReader, overview_of
 from ..tune.record.restoring import last_settings
 from ..tune.runtime.control import check_is_running, send_command
 from ..tune.space import space_from_json
+from .console import UsageError, at_work
 from .experiments import pool_on
 from .objectives import find_modules_here, load_function
-from .progress import at_work
-from .reading_values import read_config
 from .searching import run_and_print
-from .usage import UsageError
+from .space_files import read_config
 
 _REFRESH_S = 0.5
 _PRINT_S = 30.0
@@ -59,16 +58,15 @@ def watch_search(name: str) -> None:
     screen.end(reader.search.news.take(), reader.snapshot(), [last])
 
 
-def command_search(name: str, command: str, *args: object) -> str:
-    """Send a command to a running search and return its answer. Raises like `send_command`."""
-    return printable_line(send_command(folder_of(name), command, *args))
+def command_search(name: str, command: str, *args: object) -> None:
+    """Send a command to a running search and print its answer. Raises like `send_command`."""
+    typer.echo(printable_line(send_command(folder_of(name), command, *args)))
 
 
-def enqueue(name: str, settings: Sequence[str]) -> str:
+def enqueue(name: str, settings: Sequence[str]) -> None:
     """Let a running search try a configuration next. Raises like `send_command`, and like `read_config`."""
-    folder = folder_of(name)
-    space = space_from_json(read_meta(folder)["space"])
-    return command_search(str(folder), "enqueue", read_config(space, settings))
+    space = space_from_json(read_meta(folder_of(name))["space"])
+    command_search(name, "enqueue", read_config(space, settings))
 
 
 def resume_search(
@@ -122,7 +120,7 @@ def remove(names: Sequence[str], *, sure: bool) -> None:
     folders = [folder_of(name) for name in names]  # all must exist before one is deleted
     for folder in folders:
         shown = printable_line(str(folder))
-        if not sure and not _confirmed(f"delete {shown} ({_num_trials_text(folder)}) for good?"):
+        if not sure and not _is_confirmed(f"delete {shown} ({_num_trials_text(folder)}) permanently?"):
             typer.echo(f"kept {shown}")
             continue
         with at_work(f"deleting {shown}"):
@@ -144,10 +142,11 @@ def _check_limits(overview: Overview, stop: StoppingCriterion) -> None:
     raise UsageError(f"the search {overview.name!r} has ended. To resume it, give {limit}")
 
 
-def _confirmed(question: str) -> bool:
+def _is_confirmed(question: str) -> bool:
     try:
-        return typer.confirm(question)
-    except typer.Abort:
+        return input(f"{question} [y/N]: ").strip().lower() in ("y", "yes")
+    except EOFError:
+        typer.echo()  # ends the line of the question
         raise UsageError("there was no answer, so nothing was deleted; --yes deletes without asking") from None
 
 

@@ -1,32 +1,36 @@
 """The options of the commands `fanwise tune ...`, which are implemented in other modules of this package."""
 
-from collections.abc import Iterable
-from enum import StrEnum
+import math
+from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
+from ..base.home import list_experiments
 from ..base.text import printable_line
-from .completing import experiments, schedulers, searchers
-from .progress import at_work
+from .console import at_work, print_lines
 
 STATUS = "Exit status: 0, 1 after an error, 2 for wrong usage, 130 after Ctrl-C."
 
 
-class Mode(StrEnum):
-    """Values of `--mode`."""
+def _complete_experiment(incomplete: str) -> list[str]:
+    # An error would print a traceback into the command line that the user types.
+    with suppress(OSError, RuntimeError, ValueError):
+        return [name for name in list_experiments() if name.startswith(incomplete)]
+    return []
 
-    MIN = "min"
-    MAX = "max"
+
+def _complete_searcher(incomplete: str) -> list[str]:
+    from ..tune.searchers import SEARCHERS
+
+    return [name for name in SEARCHERS if name.startswith(incomplete)]
 
 
-class FigureFormat(StrEnum):
-    """Values of `--format`."""
-
-    PNG = "png"
-    SVG = "svg"
-    PDF = "pdf"
+def _above_zero(value: float | None) -> float | None:
+    if value is not None and not 0 < value < math.inf:
+        raise typer.BadParameter(f"must be a number above 0, got {value:g}")
+    return value
 
 
 tune = typer.Typer(
@@ -40,7 +44,7 @@ Name = Annotated[
     typer.Argument(
         metavar="NAME",
         help="An experiment's name, or its folder. `fanwise tune ls` lists them.",
-        autocompletion=experiments,
+        autocompletion=_complete_experiment,
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
@@ -58,11 +62,6 @@ Ray = Annotated[
 ]
 
 
-def print_lines(lines: Iterable[str]) -> None:
-    for line in lines:
-        typer.echo(line)
-
-
 @tune.command("run", epilog=STATUS)
 def tune_run(
     objective: Annotated[
@@ -77,7 +76,7 @@ def tune_run(
         list[str], typer.Option(metavar="NAME", help="The reported value to optimize. Repeat for several objectives.")
     ],
     mode: Annotated[
-        list[Mode] | None,
+        list[str] | None,
         typer.Option(metavar="MODE", help="min or max, once or for each metric. Default: min."),
     ] = None,
     constraint: Annotated[
@@ -90,15 +89,14 @@ def tune_run(
             metavar="NAME",
             help="Searcher: random, grid, sobol, forest, tpe, bayesopt, or a sampler of Optuna such as "
             "optuna:TPESampler. Default: chosen for the search; random if a scheduler is given.",
-            autocompletion=searchers,
+            autocompletion=_complete_searcher,
         ),
     ] = None,
     scheduler: Annotated[
-        str,
+        Literal["fifo", "asha", "halving", "hyperband", "bohb", "median", "pbt", "moasha"],
         typer.Option(
             metavar="NAME",
             help="Scheduler: fifo (no early stopping), asha, halving, hyperband, bohb, median, pbt, moasha.",
-            autocompletion=schedulers,
         ),
     ] = "fifo",
     option: Annotated[
@@ -106,7 +104,8 @@ def tune_run(
         typer.Option(metavar="KEY=VALUE", help="Setting of the searcher or scheduler. Can be repeated."),
     ] = None,
     seconds: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="Maximum duration. This or --trials is required.")
+        float | None,
+        typer.Option(metavar="SECONDS", help="Maximum duration. This or --trials is required.", callback=_above_zero),
     ] = None,
     trials: Annotated[int | None, typer.Option(metavar="N", help="Maximum number of trials to start.", min=1)] = None,
     workers: Workers = None,
@@ -115,10 +114,12 @@ def tune_run(
         typer.Option(
             metavar="N",
             help="GPUs (or CPUs) per trial. Below 1: a share of a GPU. Default: divide the machine by the workers.",
+            callback=_above_zero,
         ),
     ] = None,
     trial_timeout: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="Maximum duration of a trial. Default: no limit.")
+        float | None,
+        typer.Option(metavar="SECONDS", help="Maximum duration of a trial. Default: no limit.", callback=_above_zero),
     ] = None,
     retries: Annotated[int, typer.Option(metavar="N", help="Maximum number of retries of a crashed trial.", min=0)] = 0,
     seed: Annotated[
@@ -158,10 +159,10 @@ def tune_run(
     Ctrl-C ends the search early and keeps its results; the exit status is 130. A second Ctrl-C kills the running
     trials. With --json, only the output of `fanwise tune show --json` is printed, at the end.
     """
-    options = dict(locals())  # all parameters
-    from .searching import Settings, run_search
+    options = dict(locals())
+    from .searching import run_search
 
-    run_search(Settings(**options))
+    run_search(**options)
 
 
 @tune.command("resume", epilog=STATUS)
@@ -283,7 +284,10 @@ def tune_stop(
     """
     from .steering import command_search
 
-    typer.echo(command_search(name, "stop") if trial is None else command_search(name, "stop_trial", trial))
+    if trial is None:
+        command_search(name, "stop")
+    else:
+        command_search(name, "stop_trial", trial)
 
 
 @tune.command("pause", epilog=STATUS)
@@ -298,7 +302,7 @@ def tune_pause(name: Name, trial: TrialId) -> None:
     """
     from .steering import command_search
 
-    typer.echo(command_search(name, "pause", trial))
+    command_search(name, "pause", trial)
 
 
 @tune.command("unpause", epilog=STATUS)
@@ -313,7 +317,7 @@ def tune_unpause(name: Name, trial: TrialId) -> None:
     """
     from .steering import command_search
 
-    typer.echo(command_search(name, "unpause", trial))
+    command_search(name, "unpause", trial)
 
 
 @tune.command("enqueue", epilog=STATUS)
@@ -331,7 +335,7 @@ def tune_enqueue(
     """
     from .steering import enqueue
 
-    typer.echo(enqueue(name, settings))
+    enqueue(name, settings)
 
 
 @tune.command("workers", epilog=STATUS)
@@ -350,13 +354,14 @@ def tune_workers(
     """
     from .steering import command_search
 
-    typer.echo(command_search(name, "workers", number))
+    command_search(name, "workers", number)
 
 
 @tune.command("rm", epilog=STATUS)
 def tune_rm(
     names: Annotated[
-        list[str], typer.Argument(metavar="NAME", help="Names or folders of experiments.", autocompletion=experiments)
+        list[str],
+        typer.Argument(metavar="NAME", help="Names or folders of experiments.", autocompletion=_complete_experiment),
     ],
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
 ) -> None:
@@ -377,12 +382,14 @@ def tune_rm(
 def tune_plot(
     names: Annotated[
         list[str],
-        typer.Argument(metavar="NAME", help="An experiment, or several to compare.", autocompletion=experiments),
+        typer.Argument(
+            metavar="NAME", help="An experiment, or several to compare.", autocompletion=_complete_experiment
+        ),
     ],
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder for the figures. Created if missing.")] = Path(
         "."
     ),
-    kind: Annotated[FigureFormat, typer.Option("--format", help="Format of the figures.")] = FigureFormat.PNG,
+    kind: Annotated[Literal["png", "svg", "pdf"], typer.Option("--format", help="Format of the figures.")] = "png",
 ) -> None:
     """Draw an experiment, or compare several.
 

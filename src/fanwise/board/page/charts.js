@@ -6,7 +6,7 @@ let loading = null;
 export function loaded() {
   loading ??= new Promise((resolve, reject) => {
     const script = document.createElement("script");
-    script.src = "/static/plotly.min.js";
+    script.src = "/plotly/plotly.min.js";
     script.onload = () => resolve(window.Plotly);
     script.onerror = () => reject(new Error("plotly.min.js cannot be loaded"));
     document.head.append(script);

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from fanwise.cli.progress import at_work
+from fanwise.cli.console import at_work
 
 
 class Terminal(io.StringIO):

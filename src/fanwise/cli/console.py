@@ -1,8 +1,19 @@
-"""A progress line for commands that may take longer than a second."""
+"""Output and errors of the commands. Imports little, for `--help` and shell completion."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+
+import typer
+
+
+class UsageError(ValueError):
+    """The command line is wrong, independent of this machine. The command exits with status 2."""
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    for line in lines:
+        typer.echo(line)
 
 
 @contextmanager

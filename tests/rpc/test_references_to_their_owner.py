@@ -46,7 +46,7 @@ def num_messages() -> int:
     """That were sent to others and are no calls."""
     connections = agents.current().connections
     links = [connections.get_open(info.id) for info in rpc.workers() if info != rpc.get_worker_info()]
-    return sum(link._calls._open.num_opened - link._calls.num_on_credit for link in links if link is not None)
+    return sum(link._calls.num_opened - link._calls.num_on_credit for link in links if link is not None)
 
 
 def ask(times: int) -> list[Any]:

@@ -50,7 +50,7 @@ def test_the_last_word_counts_and_is_gone_at_the_end(asked: Path) -> None:
     file.write({"epoch": 1})
     file.write({"epoch": 2, "loss": float("nan")})
     (found,) = statuses()
-    assert found == Status(found.key, "run", this_host(), os.getpid(), found.written_s, {"epoch": 2, "loss": None})
+    assert found == Status("run", this_host(), os.getpid(), found.written_s, {"epoch": 2, "loss": None})
     assert [path.stat().st_mode & 0o777 for path in asked.iterdir()] == [0o600]
     file.close()
     file.close()

@@ -40,12 +40,11 @@ class Status:
     """The latest state of one program.
 
     Attributes:
-        key: unique name. kind: of the program, such as "run".
+        kind: of the program, such as "run".
         host, pid: its process. written_s: time of the update, in seconds since 1970.
         body: the state, as JSON values.
     """
 
-    key: str
     kind: str
     host: str
     pid: int
@@ -117,7 +116,7 @@ def _read(path: Path) -> Status | None:
     try:
         record = json.loads(text)
         host, pid, ticks = str(record["host"]), int(record["pid"]), int(record["started_ticks"])
-        status = Status(path.stem, name["kind"], host, pid, float(record["written_s"]), dict(record["body"]))
+        status = Status(name["kind"], host, pid, float(record["written_s"]), dict(record["body"]))
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
     if host != this_host():

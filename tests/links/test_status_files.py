@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fanwise.links import status_files
-from fanwise.links.process_state import look_at, this_host
+from fanwise.links.process_state import stat_of, this_host
 from fanwise.links.status_files import Status, StatusFile, ask_for_statuses, statuses
 
 
@@ -88,7 +88,7 @@ def test_a_fork_neither_says_nor_ends_anything(asked: Path) -> None:
 
 
 def said(**changes: object) -> str:
-    ticks = look_at(os.getpid()).started_ticks
+    ticks = stat_of(os.getpid()).started_ticks
     head = {"host": this_host(), "pid": os.getpid(), "started_ticks": ticks, "written_s": 1.0, "body": {}}
     return json.dumps({**head, **changes})
 

@@ -15,10 +15,10 @@ from gates import Gate
 from job_functions import began, local_engine
 
 from fanwise.base.errors import WorkerLostError
+from fanwise.links.process_state import stat_of
 from fanwise.pool import JobHandle, Outcome, Pool
 from fanwise.pool.functions import pack
 from fanwise.pool.interpreters import Interpreter
-from fanwise.pool.processes import stat_of
 from fanwise.testing import within
 
 Writer = Callable[[str, str], ModuleType]

@@ -20,6 +20,7 @@ Locks: the reader's is held by the thread that reads, also while it waits for by
 """
 
 import contextlib
+import functools
 import logging
 import os
 import struct
@@ -38,7 +39,7 @@ from .counts import Latencies, LinkCounts
 from .credits import WINDOW_MIN, Granting, cost_of, share
 from .frames import Buffer, Frame, Limits
 from .hub import Hub
-from .message_limits import fitted
+from .memory_limits import memory_bytes
 from .peers import Ending, LinkState, Peer, PeerWatch
 from .reader import Reader
 from .shared_memory.sharing import Sharing, shared
@@ -48,6 +49,7 @@ from .writer import Writer
 
 _log = logging.getLogger(__name__)
 
+_memory_bytes = functools.cache(memory_bytes)
 _CREDIT, _WANT = struct.Struct("<QQ"), struct.Struct("<Q")
 
 
@@ -178,7 +180,10 @@ class Link:
         self.asked: dict[int, Request] = {}
         self._hub, self._wire, self._sharing, self._pid = hub, wire, sharing, os.getpid()
         self._resumable = wire if isinstance(wire, ResumableWire) else None
-        self._limits = self._peer_limits = limits = fitted(limits)
+        # An announced message costs nothing until its bytes arrive, but a peer that sends without end must not exhaust
+        # the memory of this process. Half leaves room for existing data and for one copy.
+        limits = limits._replace(frame_bytes=min(limits.frame_bytes, _memory_bytes() // 2))
+        self._limits = self._peer_limits = limits
         self._state = LinkState(hub, peer)
         self._writer = Writer(hub, wire)
         self._reader = Reader(

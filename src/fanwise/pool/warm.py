@@ -33,12 +33,13 @@ from ..base.huge_pages import HUGE_PAGE_BYTES, collapse
 from ..links.codec import pack_error
 from ..links.hub import Hub, Timer
 from ..links.link import Link, Request
+from ..links.process_state import stat_of
 from ..links.transports.unix import dial
 from . import runtime_environment, worker
 from .functions import unpack_function
 from .late_imports import call_on_import
 from .modules import Sources
-from .processes import TAG, Children, adopt_orphans, die_with_parent, stat_of
+from .processes import TAG, Children, adopt_orphans, die_with_parent
 from .specs import JobSpec, Prepared, Refusal, RuntimeEnvironment
 
 # Imported after the first jobs were forked: workers and many objectives use these, but not at the start.

@@ -25,13 +25,14 @@ from ..base.errors import FanwiseError, NotSendableError, TrialStopped
 from ..links.codec import Beside, dumps_by_value, pack_error
 from ..links.hub import Hub
 from ..links.link import Link
+from ..links.process_state import stat_of
 from . import runtime_environment
 from .current import CurrentJob, StopSignal, enter, leave, stop_by_signal
 from .functions import Function, unpack_arguments, unpack_function
 from .late_imports import call_on_import
 from .leftovers import end_all, has_child_processes, running_threads
 from .modules import Sources
-from .processes import TAG, adopt_orphans, die_with_parent, stat_of
+from .processes import TAG, adopt_orphans, die_with_parent
 from .seeds import seed_everything, seed_on_import
 from .specs import LINK_LOST, EndKind, How, JobSpec
 

@@ -79,7 +79,8 @@ class Reply:
         Raises the error of the peer; `WorkerLostError` or `ClosedError` if the link ends first; `DeadlineExceeded`
         after `within_s` seconds, when a later answer is ignored.
         """
-        self.wait(within_s)
+        if not self.wait(within_s):
+            self._calls.time_out(self, f"within {within_s} s")
         if self._error is not None:
             try:
                 raise self._error
@@ -87,11 +88,12 @@ class Reply:
                 del self  # otherwise the error would keep this frame, and this frame the error
         return self._value
 
-    def wait(self, within_s: float | None = None) -> None:
-        """Block until it is done, which it also is after `within_s` seconds."""
+    def wait(self, within_s: float | None = None) -> bool:
+        """Block until it is done, at most `within_s` seconds. Return whether it is done."""
         if not self._done:
             self._calls.check_may_wait(self.method)
             self._calls.wait(self, within_s)
+        return self._done
 
     def add_done_callback(self, callback: "Callable[[Reply], None]") -> None:
         """Call `callback(self)` when the answer is here, on the thread that reads it; at once if it is done."""
@@ -251,6 +253,10 @@ class Calls:
                 watch(turn)
             with waiting():
                 self.wait(turn, within_s)
+            if not turn._done:
+                raise DeadlineExceeded(
+                    f"{turn.method!r} was not sent within {within_s} s: {self._state.peer} had no room for it."
+                )
             if turn._error is not None:
                 raise turn._error
             with self.lock:
@@ -312,23 +318,19 @@ class Calls:
             )
 
     def wait(self, reply: Reply, within_s: float | None) -> None:
-        """Block until the reply is done. After `check_may_wait`."""
+        """Block until the reply is done, at most `within_s` seconds. After `check_may_wait`."""
         now_s = self._hub.now_s
-        until_s = reply._due_s
+        due_s = until_s = reply._due_s
         if within_s is not None:
-            end_s = now_s() + within_s
-            until_s = end_s if until_s is None else min(end_s, until_s)
+            until_s = now_s() + within_s if due_s is None else min(now_s() + within_s, due_s)
         try:
             while not reply._done:
                 left_s = None if until_s is None else max(0.0, until_s - now_s())
                 self._reader.wait_for(reply, left_s)
                 if until_s is not None and not reply._done and now_s() >= until_s:
-                    if not reply.call_id:
-                        raise DeadlineExceeded(
-                            f"{reply.method!r} was not sent within {within_s} s: {self._state.peer} had no room for it."
-                        )
-                    is_due = reply._due_s is not None and reply._due_s <= now_s()
-                    self._time_out(reply, "before its deadline" if is_due else f"within {within_s} s")
+                    if due_s is not None and now_s() >= due_s:
+                        self.time_out(reply, "before its deadline")
+                    return
         finally:
             if self._waiters.asleep:
                 self._waiters.wake_one()  # another waiting thread may read now
@@ -337,7 +339,8 @@ class Calls:
         if self._waiters.asleep:
             self._waiters.wake(reply)
 
-    def _time_out(self, reply: Reply, limit: str) -> None:
+    def time_out(self, reply: Reply, limit: str) -> None:
+        """Fail, unless the reply is done."""
         text = (
             f"{reply.method!r} was not answered by {self._state.peer} {limit}.\n"
             f"The other side may still be at work; the answer will be ignored."
@@ -349,7 +352,7 @@ class Calls:
             now_s = self._hub.clock.now_s()
             for reply in list(self.open_replies.values()):
                 if reply._due_s is not None and reply._due_s <= now_s:
-                    self._time_out(reply, "before its deadline")
+                    self.time_out(reply, "before its deadline")
         finally:
             due_s = [reply._due_s for reply in list(self.open_replies.values()) if reply._due_s is not None]
             if due_s:

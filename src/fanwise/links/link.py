@@ -322,6 +322,8 @@ class Link:
             if watch is not None:
                 watch(reply)  # now, because CANCEL must not be sent before the call
             self._calls.wait(reply, within_s)
+            if not reply.done():
+                self._calls.time_out(reply, f"within {within_s} s")
         except BaseException:
             self._writer.copy_unsent()
             raise

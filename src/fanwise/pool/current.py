@@ -21,7 +21,7 @@ from typing import Any, Protocol
 from ..base.errors import ClosedError, DeadlineExceeded, TrialStopped
 from ..links.link import Link
 from ..links.link import Reply as Asked
-from .contract import GO_ON, Outcome, Reply
+from .contract import Outcome, Reply, unpack_reply
 from .leases import Resources
 from .outcomes import value_of
 from .runtime_environment import capture_environment
@@ -79,10 +79,8 @@ class CurrentJob:
         return _Reported(sent, self._apply_reply)
 
     def _apply_reply(self, answer: Any) -> Reply:
-        """Return the reply. If the job should end, prepare for it. `answer`: see `jobs.Report.answer`."""
-        if answer == "CONTINUE":
-            return GO_ON
-        reply = Reply(*((answer,) if isinstance(answer, str) else answer))
+        """Return the reply. If the job should end, prepare for it."""
+        reply = unpack_reply(answer)
         if reply.ends:
             if threading.current_thread() is threading.main_thread():
                 self._stop_signal.stopped_in_report = True

@@ -33,4 +33,4 @@ def test_a_status_of_another_form_is_left_out(changes: dict[str, Any]) -> None:
 
 
 def test_other_kinds_of_status_are_left_out() -> None:
-    assert list_runs([Status("x-1-a", "x", "h", 1, 1.0, {})]) == []
+    assert list_runs([Status("x", "h", 1, 1.0, {})]) == []

@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from fanwise.base.errors import ClosedError, WindowFullError, WorkerLostError
+from fanwise.base.errors import ClosedError, DeadlineExceeded, WindowFullError, WorkerLostError
 from fanwise.links import frames
 from fanwise.links.codec import dumps
 from fanwise.links.credits import OVERDRAFT, WINDOW_MAX, WINDOW_MIN, cost_of
 from fanwise.links.hub import Hub
-from fanwise.links.link import Link, NotSent, Reply, Request
+from fanwise.links.link import Link, Reply, Request
 from fanwise.links.transports.wires import SocketWire
 from fanwise.testing import within
 
@@ -144,7 +144,7 @@ def test_a_call_that_waits_too_long_has_not_left_and_costs_nothing(pair: Pair, w
         "call": lambda: pair.call(deadline_s=0.05),
         "ask": lambda: pair.link.ask_on_credit("x" * SIZE, within_s=0.05),
     }
-    with pytest.raises(NotSent, match=r"was not sent within 0\.05 s: .* had no room for it"):
+    with pytest.raises(DeadlineExceeded, match=r"was not sent within 0\.05 s: .* had no room for it"):
         ways[way]()
     assert pair.link._calls.spending.sent == before and pair.link.num_open == 1 and not is_waiting(pair)
     pair.answer_all()

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fanwise.links.process_state import FrozenWatch, has_ended, look_at, this_host
+from fanwise.links.process_state import FrozenWatch, has_ended, stat_of, this_host
 from fanwise.testing import within
 
 
@@ -20,16 +20,16 @@ def process() -> Iterator[subprocess.Popen[bytes]]:
 
 def stop(process: "subprocess.Popen[bytes]") -> None:
     process.send_signal(signal.SIGSTOP)
-    within(10.0, lambda: look_at(process.pid).state == "T", "it is stopped")
+    within(10.0, lambda: stat_of(process.pid).state == "T", "it is stopped")
 
 
 def go_on(process: "subprocess.Popen[bytes]") -> None:
     process.send_signal(signal.SIGCONT)
-    within(10.0, lambda: look_at(process.pid).state != "T", "it goes on")
+    within(10.0, lambda: stat_of(process.pid).state != "T", "it goes on")
 
 
 def test_a_process_has_ended_when_it_is_gone_or_another_has_its_pid(process: "subprocess.Popen[bytes]") -> None:
-    look = look_at(process.pid)
+    look = stat_of(process.pid)
     assert not has_ended(process.pid, look.started_ticks)
     assert has_ended(process.pid, look.started_ticks - 1)
     process.kill()

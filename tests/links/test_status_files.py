@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fanwise.links import status_files
-from fanwise.links.process_state import look_at, this_host
+from fanwise.links.process_state import stat_of, this_host
 from fanwise.links.status_files import Status, StatusFile, ask_for_statuses, statuses
 
 
@@ -50,7 +50,7 @@ def test_the_last_word_counts_and_is_gone_at_the_end(asked: Path) -> None:
     file.write({"epoch": 1})
     file.write({"epoch": 2, "loss": float("nan")})
     (found,) = statuses()
-    assert found == Status(found.key, "run", this_host(), os.getpid(), found.written_s, {"epoch": 2, "loss": None})
+    assert found == Status("run", this_host(), os.getpid(), found.written_s, {"epoch": 2, "loss": None})
     assert [path.stat().st_mode & 0o777 for path in asked.iterdir()] == [0o600]
     file.close()
     file.close()
@@ -88,7 +88,7 @@ def test_a_fork_neither_says_nor_ends_anything(asked: Path) -> None:
 
 
 def said(**changes: object) -> str:
-    ticks = look_at(os.getpid()).started_ticks
+    ticks = stat_of(os.getpid()).started_ticks
     head = {"host": this_host(), "pid": os.getpid(), "started_ticks": ticks, "written_s": 1.0, "body": {}}
     return json.dumps({**head, **changes})
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fanwise.pool.outcomes import Death, explain, is_gpu_out_of_memory, signal_name
+from fanwise.pool.contract import Outcome
+from fanwise.pool.outcomes import explain, is_gpu_out_of_memory, signal_name
 from fanwise.pool.output import last_lines, tail
 
 GPU_OUT_OF_MEMORY = (
@@ -58,7 +59,7 @@ def test_other_errors_are_no_lack_of_memory_on_a_gpu(text: str) -> None:
     ],
 )
 def test_exit_codes_are_told(code: int, hint: str) -> None:
-    assert explain(code) == Death("exit", f"ended with exit code {code} before its function returned. {hint}")
+    assert explain(code) == Outcome("exit", f"ended with exit code {code} before its function returned. {hint}")
 
 
 @pytest.mark.parametrize(
@@ -114,7 +115,7 @@ def test_what_was_asked_for_is_not_blamed_on_others(
     status: int, asked: Literal["terminate", "kill"], text: str
 ) -> None:
     kind = "exit" if status == 0 else "signal"
-    assert explain(status, stop_request=asked, ooms=2) == Death(kind, text)  # type: ignore[arg-type]
+    assert explain(status, stop_request=asked, ooms=2) == Outcome(kind, text)  # type: ignore[arg-type]
 
 
 def test_the_last_output_is_shown_below() -> None:

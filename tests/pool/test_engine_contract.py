@@ -11,12 +11,12 @@ from engine_contract import CHECKS, Check, EngineCase
 from engine_jobs import play
 from simulated_engine import Fate, SimulatedEngine
 
+from fanwise.links.process_state import stat_of
 from fanwise.pool import Machine, Pool
 from fanwise.pool.contract import (
     Job,
     Ready,
 )
-from fanwise.pool.processes import stat_of
 from fanwise.testing import within
 
 

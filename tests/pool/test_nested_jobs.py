@@ -226,7 +226,7 @@ def test_a_job_cannot_have_the_outcome_of_somebody_elses_job(pool: Pool, gate: G
         own = Pool().submit(int)
         assert isinstance(own, NestedHandle)
         assert own.result(20) == 0
-        stranger = NestedHandle(own._link, own._stop_signal, own._waiter, other, "other")
+        stranger = NestedHandle(own._link, own._stop_signal, other, "other")
         try:
             stranger.result(20)
         except LookupError as error:

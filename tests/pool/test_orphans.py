@@ -20,8 +20,9 @@ from gates import Gate
 from job_functions import began, local_engine, submitted
 from process_tree import MARKER, running_processes
 
+from fanwise.links.process_state import stat_of
 from fanwise.pool import JobHandle, Pool, interpreters, processes
-from fanwise.pool.processes import TAG, all_pids, boot_s, kill_lineage, stat_of, tag_of
+from fanwise.pool.processes import TAG, all_pids, boot_s, kill_lineage, tag_of
 from fanwise.testing import within
 
 # 2 s is the promise; a loaded machine gets much more.

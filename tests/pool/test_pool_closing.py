@@ -14,7 +14,7 @@ from gates import Gate
 from job_functions import local_engine, submitted
 
 from fanwise.base.errors import ClosedError, WorkerLostError
-from fanwise.pool import JobHandle, Pool
+from fanwise.pool import JobHandle, Pool, current
 from fanwise.pool.contract import JobRequest
 from fanwise.pool.functions import pack
 from fanwise.pool.leases import Resources
@@ -174,3 +174,22 @@ def test_an_interpreter_that_cannot_start_is_told_by_every_job_and_not_tried_for
             with pytest.raises(WorkerLostError, match=r"supervisor(.|\n)*no such library"):
                 pool.submit(int).result(within_s=30)
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
+def test_a_callback_that_is_added_while_the_pool_closes_is_called_when_the_job_is_done() -> None:
+    added, was_done = threading.Event(), []
+
+    def hold(_: object) -> str:
+        assert added.wait(30)
+        return "CONTINUE"
+
+    pool = Pool(cpus=1)
+    job = pool.needs(on_report=hold).submit(lambda: current().report(1))
+    assert isinstance(job, JobHandle) and job.wait_began(within_s=60)
+    closing = threading.Thread(target=pool.close)
+    closing.start()
+    within(30, lambda: pool._life.closed, "the pool closes")
+    job.add_done_callback(lambda job: was_done.append(job.done()))
+    added.set()
+    closing.join(30)
+    assert was_done == [True]

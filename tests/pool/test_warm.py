@@ -15,10 +15,10 @@ from gates import Gate
 from job_functions import began, local_engine
 
 from fanwise.base.errors import WorkerLostError
+from fanwise.links.process_state import stat_of
 from fanwise.pool import JobHandle, Outcome, Pool
 from fanwise.pool.functions import pack
 from fanwise.pool.interpreters import Interpreter
-from fanwise.pool.processes import stat_of
 from fanwise.testing import within
 
 Writer = Callable[[str, str], ModuleType]
@@ -353,3 +353,27 @@ def test_many_different_functions_do_not_pile_up_in_the_warm_process(pool: Pool)
     for number in range(36):
         assert pool.submit(lambda number=number: number).result(within_s=30) == number
     assert 32 <= pool.submit(held).result(within_s=30) <= 33
+
+
+def test_data_of_a_closed_pool_is_freed_also_if_the_next_pool_runs_jobs_at_once(module: Writer) -> None:
+    text = (
+        "import weakref\n"
+        "alive = weakref.WeakSet()\n"
+        "class Node:\n"
+        "    def __init__(self):\n"
+        "        self.me = self  # only a garbage collection frees it\n"
+        "        alive.add(self)\n"
+        "    def __reduce__(self):\n"
+        "        return Node, ()\n"
+    )
+    nodes = module("nodes_of_pools", text)
+    node = nodes.Node()
+    with Pool(cpus=1) as pool:
+        assert outcome(pool.submit(lambda: node is not None)).kind == "returned"
+    with Pool(cpus=1) as pool:
+
+        def num_alive() -> int:
+            return int(pool.submit(lambda: len(nodes.alive)).result(within_s=60))
+
+        assert num_alive() == 1
+        within(60, lambda: num_alive() == 0, "it was freed")

@@ -522,7 +522,7 @@ def num_requests() -> int:
     """Return the number of messages that were sent to other workers and are no calls."""
     connections = agents.current().connections
     links = [connections.get_open(info.id) for info in rpc.workers() if info != rpc.get_worker_info()]
-    return sum(link._calls._open.num_opened - link._calls.num_on_credit for link in links if link is not None)
+    return sum(link._calls.num_opened - link._calls.num_on_credit for link in links if link is not None)
 
 
 def send_to_owner(times: int) -> list[Any]:

@@ -5,6 +5,7 @@ A call on credit waits until the peer has room for it (`credits`). Other calls, 
 Invariants
 - A reply is resolved exactly once, by the thread that reads the answer, misses the deadline, cancels, or ends the link.
   Its callbacks run on that thread afterwards. A callback that raises is logged and stops nothing else.
+- A call is open until its reply is resolved. So an interrupted thread, which starts again, finds all that is left.
 - Credit that was taken for a call that was not sent is always returned: at the end of the link, for values that cannot
   be copied, after Ctrl-C. A call counts as sent when the `Writer` begins to write it, which empties its list of parts.
   CPython delivers interrupts only where a function begins or a C function has returned, so none can come between taking
@@ -15,8 +16,7 @@ import contextlib
 import logging
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from ..base.errors import CancelledError, ClosedError, DeadlineExceeded, WindowFullError, WireError, WorkerLostError
 from . import frames
@@ -25,7 +25,7 @@ from .counts import Latencies
 from .credits import Spending, cost_of
 from .frames import Buffer, Frame
 from .hub import Alarm
-from .peers import LinkState
+from .peers import LinkState, NeverSent
 from .reader import Reader, may_wait_for
 
 _log = logging.getLogger(__name__)
@@ -46,22 +46,6 @@ def was_never_sent(error: BaseException) -> bool:
     return getattr(error, "_was_never_sent", False)
 
 
-class Expired(DeadlineExceeded):
-    """The time limit of a call has passed on this side. A `DeadlineExceeded` of the peer is not of this class."""
-
-
-class NotSent(Expired):
-    """As `Expired`, for a call that still waited for credit."""
-
-
-class Cancelled(CancelledError):
-    """The call was canceled on this side. A `CancelledError` of the peer is not of this class."""
-
-
-class NotSentCancelled(Cancelled):
-    """As `Cancelled`, for a call that still waited for credit."""
-
-
 class Reply:
     """The future result of one call."""
 
@@ -70,13 +54,13 @@ class Reply:
         *("began_s", "call_id", "cost", "link", "method", "on_item"),
     )
 
-    def __init__(self, calls: "Calls", method: str) -> None:
+    def __init__(self, calls: "Calls", method: str, due_s: float | None = None) -> None:
         self._calls = calls
         self.link = calls.link
         self.method = method
-        self.call_id = self.cost = 0  # the cost is set when it was spent
+        self.call_id = self.cost = 0  # set when the call is opened
         self.began_s: float | None = None  # set for calls on credit
-        self._due_s: float | None = None
+        self._due_s = due_s
         self._done = False
         self._value: Any = None
         self._error: BaseException | None = None
@@ -90,11 +74,13 @@ class Reply:
         return self._done
 
     def result(self, within_s: float | None = None) -> Any:
-        """Block until the answer is here, at most `within_s` seconds, then raise `DeadlineExceeded`.
+        """Block until the answer is here, and return it.
 
-        Raises the error of the peer; `WorkerLostError` or `ClosedError` if the link ends first.
+        Raises the error of the peer; `WorkerLostError` or `ClosedError` if the link ends first; `DeadlineExceeded`
+        after `within_s` seconds, when a later answer is ignored.
         """
-        self.wait(within_s)
+        if not self.wait(within_s):
+            self._calls.time_out(self, f"within {within_s} s")
         if self._error is not None:
             try:
                 raise self._error
@@ -102,11 +88,12 @@ class Reply:
                 del self  # otherwise the error would keep this frame, and this frame the error
         return self._value
 
-    def wait(self, within_s: float | None = None) -> None:
-        """Block until it is done, and return nothing. `DeadlineExceeded` as `result`."""
+    def wait(self, within_s: float | None = None) -> bool:
+        """Block until it is done, at most `within_s` seconds. Return whether it is done."""
         if not self._done:
             self._calls.check_may_wait(self.method)
             self._calls.wait(self, within_s)
+        return self._done
 
     def add_done_callback(self, callback: "Callable[[Reply], None]") -> None:
         """Call `callback(self)` when the answer is here, on the thread that reads it; at once if it is done."""
@@ -120,91 +107,47 @@ class Reply:
         callback(self)
 
     def cancel(self) -> bool:
-        """Fail with `Cancelled` and tell the peer. Return False if it was done before."""
-        return self._calls.cancel(self)
+        """Fail with `CancelledError` and tell the peer. Return False if it was done before."""
+        if not self.resolve(None, CancelledError(f"{self.method!r} was cancelled before it was answered.")):
+            return False
+        self._calls.send_about(frames.CANCEL, self.call_id)
+        return True
 
     def take(self, num_items: int, num_bytes: int) -> None:
         """Tell the peer how much of a streamed answer was consumed in total."""
         self._calls.send_about(frames.TAKEN, self.call_id, TAKEN.pack(num_items, num_bytes))
 
-    def resolve(self, value: object, error: BaseException | None) -> None:
-        """Set the result, unless it is done, and run the callbacks."""
-        self.settle(value, error)
-        if self._callback is not None:
-            self.run_callbacks()
+    def resolve(self, value: object, error: BaseException | None) -> bool:
+        """Set the result, wake the threads that wait for it, and run the callbacks. Return False if it was done."""
+        try:
+            if not self.settle(value, error):
+                return False
+            self.announce()
+        except BaseException:  # an interrupt: nobody else would
+            if self._done and self._value is value and self._error is error:
+                self.announce()
+            raise
+        return True
 
-    def settle(self, value: object, error: BaseException | None) -> None:
-        """Set the result, unless it is done."""
+    def settle(self, value: object, error: BaseException | None) -> bool:
+        """Set the result, and close the call. Return False if it was done."""
         with self._calls.lock:
-            if not self._done:
-                self._value, self._error = value, error
-                self._done = True
+            if self._done:
+                return False
+            self._value, self._error = value, error
+            self._done = True
+            self._calls.open_replies.pop(self.call_id, None)
+        return True
 
-    def run_callbacks(self) -> None:
-        first, self._callback = self._callback, None
-        if first is None:
-            return
-        more, self._more = self._more, ()
-        for callback in (first, *more):
+    def announce(self) -> None:
+        """Wake the threads that wait for the result, and run the callbacks."""
+        self._calls.wake(self)
+        while (callback := self._callback) is not None:
+            self._callback, self._more = (self._more[0], self._more[1:]) if self._more else (None, ())
             try:
                 callback(self)
             except Exception:
                 _log.exception("a callback of the answer to %r failed", self.method)
-
-
-Waiter = TypeVar("Waiter")
-
-
-@dataclass(slots=True)
-class OpenCalls(Generic[Waiter]):
-    """The calls that were sent and not answered. Pure: without locks and clocks.
-
-    Ids are never used twice. A call ends once: by `close`, `expire` or `close_all`.
-    """
-
-    num_opened: int = 0
-    _open: dict[int, Waiter] = field(default_factory=dict)
-    _deadlines: dict[int, float] = field(default_factory=dict)
-
-    def open(self, waiter: Waiter, deadline_s: float | None = None) -> int:
-        """Return the id of a new call, from 1 on."""
-        self.num_opened += 1
-        self._open[self.num_opened] = waiter
-        if deadline_s is not None:
-            self._deadlines[self.num_opened] = deadline_s
-        return self.num_opened
-
-    def get(self, call_id: int) -> Waiter | None:
-        return self._open.get(call_id)
-
-    def close(self, call_id: int) -> Waiter | None:
-        """The call was answered or given up. Return None if it was not open."""
-        if self._deadlines:
-            self._deadlines.pop(call_id, None)
-        return self._open.pop(call_id, None)
-
-    def waiters(self) -> list[Waiter]:
-        return list(self._open.values())
-
-    def expire(self, now_s: float) -> list[Waiter]:
-        """Close the calls whose deadline has passed, and return them in order of their ids."""
-        late = sorted(call_id for call_id, deadline_s in self._deadlines.items() if deadline_s <= now_s)
-        for call_id in late:
-            del self._deadlines[call_id]
-        return [self._open.pop(call_id) for call_id in late]
-
-    def next_deadline_s(self) -> float | None:
-        return min(self._deadlines.values(), default=None)
-
-    def close_all(self) -> list[Waiter]:
-        """The link has ended. Return all open calls in order of their ids."""
-        waiters = [self._open[call_id] for call_id in sorted(self._open)]
-        self._open.clear()
-        self._deadlines.clear()
-        return waiters
-
-    def __len__(self) -> int:
-        return len(self._open)
 
 
 class Calls:
@@ -220,35 +163,34 @@ class Calls:
         self.lock = state.lock
         self._state, self._hub, self._reader, self._send = state, state.hub, reader, send
         self._waiters = reader.waiters
-        self._open: OpenCalls[Reply] = OpenCalls()
+        self.open_replies: dict[int, Reply] = {}  # sent and not done, by id
+        self.num_opened = 0
+        self._failed: list[Reply] = []  # by the end of the link
         self._alarm = Alarm(state.hub, self._expire)
         self.spending: Spending[Reply] = Spending()
         self.latencies = Latencies()
         self.num_on_credit = self.num_timed_out = self.num_late_answers = self.num_refused = 0
 
-    def __len__(self) -> int:
-        return len(self._open)
-
-    def replies(self) -> list[Reply]:
-        """Return the open calls."""
-        with self.lock:
-            return self._open.waiters()
-
     # -- beginning a call ------------------------------------------------------------------------------------------
 
-    def open(self, method: str, deadline_s: float | None) -> Reply:
-        """Open a call without credit. Raises `ClosedError` or `NeverSent` if the link has ended."""
+    def open(self, reply: Reply) -> None:
+        """Open a call without credit. Raises `ClosedError` or `NeverSent` if the link has ended.
+
+        If this or a later step raises, call `take_back`. This holds for `open_on_credit`, too.
+        """
         self._hub.check_usable()
-        reply = Reply(self, method)
-        if deadline_s is not None:
-            reply._due_s = self._hub.clock.now_s() + deadline_s
         with self.lock:
-            if self._state.ending is not None:
-                raise self._state.ended_error(method, "cannot be asked")
-            reply.call_id = self._open.open(reply, reply._due_s)
+            self._open(reply, "cannot be asked")
         if reply._due_s is not None:
             self._alarm.set(reply._due_s)
-        return reply
+
+    def _open(self, reply: Reply, failure: str) -> None:
+        """Open a call, with the lock held. Ids are never used twice."""
+        if self._state.ending is not None:
+            raise self._state.ended_error(reply.method, failure)
+        self.num_opened += 1
+        reply.call_id = self.num_opened
+        self.open_replies[reply.call_id] = reply
 
     def open_on_credit(
         self,
@@ -262,7 +204,7 @@ class Calls:
     ) -> float | None:
         """Open a call when the peer has room for it. Return the seconds that are left of `within_s`.
 
-        Raises as `Link.call_on_credit`. If this or a later step raises, call `take_back`.
+        Raises as `Link.call_on_credit`.
         """
         if not self._try_to_open(reply, cost, overdraws):
             began_s = self._hub.clock.now_s()
@@ -282,7 +224,7 @@ class Calls:
             if self.spending.spend(cost) or (overdraws and self.spending.overdraw(cost)):
                 reply.cost = cost
                 self.num_on_credit += 1
-                reply.call_id = self._open.open(reply, reply._due_s)
+                self._open(reply, "cannot be asked")
                 return True
         return False
 
@@ -311,16 +253,16 @@ class Calls:
                 watch(turn)
             with waiting():
                 self.wait(turn, within_s)
-            if isinstance(turn._error, Cancelled):
-                raise NotSentCancelled(turn._error.message)
+            if not turn._done:
+                raise DeadlineExceeded(
+                    f"{turn.method!r} was not sent within {within_s} s: {self._state.peer} had no room for it."
+                )
             if turn._error is not None:
                 raise turn._error
             with self.lock:
-                if self._state.ending is not None:
-                    raise self._state.ended_error(turn.method, "was not sent")
+                self._open(reply, "was not sent")
                 reply.cost = cost
                 self.num_on_credit += 1
-                reply.call_id = self._open.open(reply, reply._due_s)
         except BaseException:
             if not reply.cost:
                 with self.lock:
@@ -331,15 +273,23 @@ class Calls:
         finally:
             del turn  # otherwise an error would keep this frame, and so the message, until a garbage collection
 
-    def take_back(self, reply: Reply, error: BaseException) -> None:
-        """No byte of a call was sent. Return its credit, and mark `error` for `was_never_sent`."""
+    def take_back(self, reply: Reply, parts: list[Buffer] | None, error: BaseException) -> None:
+        """Close a call, return its credit and mark `error` for `was_never_sent`, unless it was sent.
+
+        Args:
+            parts: of the message, which the `Writer` empties; None if there are none yet.
+        """
+        if parts is not None and not parts:
+            return
         error._was_never_sent = True  # type: ignore[attr-defined]  # the mark
-        if not reply.cost:
+        if not (reply.call_id or reply.cost):  # also in a fork, where another thread may hold the lock
             return
         with self.lock:
+            self.open_replies.pop(reply.call_id, None)
             cost, reply.cost = reply.cost, 0
+            if not cost:
+                return
             self.num_on_credit -= 1
-            self._open.close(reply.call_id)
             turns, want = self.spending.refund(cost), self._want()
         self._give_turns(turns, want)
 
@@ -350,9 +300,7 @@ class Calls:
 
     def _give_turns(self, turns: Sequence[Reply], want: list[Buffer]) -> None:
         for turn in turns:
-            turn.settle(None, None)
-            self._waiters.wake(turn)
-            turn.run_callbacks()
+            turn.resolve(None, None)
         if want and self._state.ending is None:
             self._send(want)
 
@@ -370,63 +318,45 @@ class Calls:
             )
 
     def wait(self, reply: Reply, within_s: float | None) -> None:
-        """Block until the reply is done. After `check_may_wait`."""
+        """Block until the reply is done, at most `within_s` seconds. After `check_may_wait`."""
         now_s = self._hub.now_s
-        until_s = reply._due_s
+        due_s = until_s = reply._due_s
         if within_s is not None:
-            end_s = now_s() + within_s
-            until_s = end_s if until_s is None else min(end_s, until_s)
+            until_s = now_s() + within_s if due_s is None else min(now_s() + within_s, due_s)
         try:
             while not reply._done:
                 left_s = None if until_s is None else max(0.0, until_s - now_s())
                 self._reader.wait_for(reply, left_s)
                 if until_s is not None and not reply._done and now_s() >= until_s:
-                    self._give_up(reply, within_s)
+                    if due_s is not None and now_s() >= due_s:
+                        self.time_out(reply, "before its deadline")
+                    return
         finally:
             if self._waiters.asleep:
                 self._waiters.wake_one()  # another waiting thread may read now
 
-    def _give_up(self, reply: Reply, within_s: float | None) -> None:
-        """The time limit of a wait has passed."""
-        if not reply.call_id:
-            raise NotSent(f"{reply.method!r} was not sent within {within_s} s: {self._state.peer} had no room for it.")
-        if reply._due_s is not None and reply._due_s <= self._hub.clock.now_s():
-            self._expire()
-        else:
-            with self.lock:
-                waiter = self._open.close(reply.call_id)
-            if waiter is not None:
-                self.num_timed_out += 1
-                raise Expired(
-                    f"{reply.method!r} was not answered by {self._state.peer} within {within_s} s.\n"
-                    f"The other side may still be at work; the answer will be ignored."
-                )
-        while not reply._done:  # another thread is resolving it
-            self._waiters.wait_unless(reply, reply.done, None)
+    def wake(self, reply: Reply) -> None:
+        if self._waiters.asleep:
+            self._waiters.wake(reply)
+
+    def time_out(self, reply: Reply, limit: str) -> None:
+        """Fail, unless the reply is done."""
+        text = (
+            f"{reply.method!r} was not answered by {self._state.peer} {limit}.\n"
+            f"The other side may still be at work; the answer will be ignored."
+        )
+        self.num_timed_out += reply.resolve(None, DeadlineExceeded(text))
 
     def _expire(self) -> None:
-        with self.lock:
-            late = self._open.expire(self._hub.clock.now_s())
-            self.num_timed_out += len(late)
-            next_due_s = self._open.next_deadline_s()
-        for reply in late:
-            error = Expired(f"{reply.method!r} was not answered by {self._state.peer} before its deadline.")
-            reply.resolve(None, error)
-            self._waiters.wake(reply)
-        if next_due_s is not None:
-            self._alarm.set(next_due_s)
-
-    def cancel(self, reply: Reply) -> bool:
-        with self.lock:
-            is_open = reply.call_id and self._open.close(reply.call_id) is not None
-            # Neither open nor done: it waits for room, or its link has just ended, or its answer is being handled.
-            if reply._done or (reply.call_id and not is_open and self._state.ending is None):
-                return False
-            reply._error, reply._done = Cancelled(f"{reply.method!r} was cancelled before it was answered."), True
-        self.send_about(frames.CANCEL, reply.call_id)
-        self._waiters.wake(reply)
-        reply.run_callbacks()
-        return True
+        try:
+            now_s = self._hub.clock.now_s()
+            for reply in list(self.open_replies.values()):
+                if reply._due_s is not None and reply._due_s <= now_s:
+                    self.time_out(reply, "before its deadline")
+        finally:
+            due_s = [reply._due_s for reply in list(self.open_replies.values()) if reply._due_s is not None]
+            if due_s:
+                self._alarm.set(min(due_s))
 
     def send_about(self, kind: int, call_id: int, head: bytes = b"") -> None:
         """Send a frame about an open call. Does nothing if the link has ended."""
@@ -437,9 +367,11 @@ class Calls:
     # -- frames of the peer ----------------------------------------------------------------------------------------
 
     def on_answer(self, frame: Frame, loads: Callable[..., Any], load_error: Callable[[bytes], Any] | None) -> bool:
-        """Handle REPLY or ERROR. Return False if nobody waits for it. Raises `WireError` for an invalid answer."""
-        with self.lock:
-            reply = self._open.close(frame.call_id)
+        """Handle REPLY or ERROR. Return False if nobody waits for it. Raises `WireError` for an invalid answer.
+
+        After an interrupt while the call is open, call this again.
+        """
+        reply = self.open_replies.get(frame.call_id)
         if reply is None:
             self.num_late_answers += 1
             return False
@@ -453,10 +385,10 @@ class Calls:
                 error = unpack_error(frame.head, load_error)
         except BaseException as raised:  # raised by the value's own type: the caller must learn why
             failure = raised
-        reply.resolve(value, failure or error)
-        if self._waiters.asleep:
-            self._waiters.wake(reply)
         try:
+            if not reply.resolve(value, failure or error):  # it has just been canceled, or was too late
+                self.num_late_answers += 1
+                return False
             if failure is not None and (isinstance(failure, WireError) or not isinstance(failure, Exception)):
                 raise failure
         finally:
@@ -465,8 +397,7 @@ class Calls:
 
     def on_item(self, frame: Frame, loads: Callable[..., Any]) -> bool:
         """Handle ITEM. Return False if nobody waits for it. Raises `WireError` if it is not expected."""
-        with self.lock:
-            reply = self._open.get(frame.call_id)
+        reply = self.open_replies.get(frame.call_id)
         if reply is None:
             return False
         if reply.on_item is None:
@@ -489,14 +420,15 @@ class Calls:
 
     # -- the end ---------------------------------------------------------------------------------------------------
 
-    def fail_all(self) -> list[Reply]:
-        """The link has ended: fail all calls. Return those whose callbacks the caller must run."""
-        with self.lock:
-            replies, turns = self._open.close_all(), self.spending.lose()
+    def fail_all(self) -> None:
+        """The link has ended: fail all calls. If this is interrupted, call it again."""
         self._alarm.cancel()
-        for turn in turns:
-            turn.settle(None, self._state.ended_error(turn.method, "was not sent"))
-        for reply in replies:
-            reply.settle(None, self._state.ended_error(reply.method, "was not answered", WorkerLostError))
-        self._waiters.wake_all()
-        return replies
+        with self.lock:
+            self._failed.extend(self.open_replies.values())
+            self._failed.extend(self.spending.waiting())
+        for reply in self._failed:
+            failure = ("was not answered", WorkerLostError) if reply.call_id else ("was not sent", NeverSent)
+            reply.settle(None, self._state.ended_error(reply.method, *failure))
+        for reply in self._failed:
+            reply.announce()
+        self._failed.clear()

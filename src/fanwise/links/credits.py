@@ -106,11 +106,9 @@ class Spending(Generic[Turn]):
         self.sent -= cost
         return self._next()
 
-    def lose(self) -> list[Turn]:
-        """The link has ended. Return all waiting calls."""
-        waiting = [turn for turn, _ in self._waiting]
-        self._waiting.clear()
-        return waiting
+    def waiting(self) -> list[Turn]:
+        """Return the calls that wait, in order."""
+        return [turn for turn, _ in self._waiting]
 
     @property
     def num_waiting(self) -> int:

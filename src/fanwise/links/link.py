@@ -20,6 +20,7 @@ Locks: the reader's is held by the thread that reads, also while it waits for by
 """
 
 import contextlib
+import functools
 import logging
 import os
 import struct
@@ -31,48 +32,24 @@ from typing import Any, Protocol
 
 from ..base.errors import ClosedError, FanwiseError, WireError
 from . import frames
-from .calls import (
-    TAKEN,
-    Calls,
-    Cancelled,
-    Expired,
-    NotSent,
-    NotSentCancelled,
-    Reply,
-    Waiting,
-    Watch,
-    was_never_sent,
-)
+from .calls import TAKEN, Calls, Waiting, Watch
+from .calls import Reply as Reply
 from .codec import dumps, load_error, loads, pack_error
 from .counts import Latencies, LinkCounts
 from .credits import WINDOW_MIN, Granting, cost_of, share
 from .frames import Buffer, Frame, Limits
 from .hub import Hub
-from .message_limits import fitted
-from .peers import Ending, LinkState, NeverSent, Peer, PeerWatch
-from .reader import Reader, may_wait_for
+from .memory_limits import memory_bytes
+from .peers import Ending, LinkState, Peer, PeerWatch
+from .reader import Reader
 from .shared_memory.sharing import Sharing, shared
 from .transports.resumable import ResumableWire
 from .transports.wires import Wire
 from .writer import Writer
 
-__all__ = [
-    "Cancelled",
-    "Expired",
-    "Handler",
-    "Link",
-    "Listener",
-    "NeverSent",
-    "NotSent",
-    "NotSentCancelled",
-    "Reply",
-    "Request",
-    "may_wait_for",
-    "was_never_sent",
-]
-
 _log = logging.getLogger(__name__)
 
+_memory_bytes = functools.cache(memory_bytes)
 _CREDIT, _WANT = struct.Struct("<QQ"), struct.Struct("<Q")
 
 
@@ -203,7 +180,10 @@ class Link:
         self.asked: dict[int, Request] = {}
         self._hub, self._wire, self._sharing, self._pid = hub, wire, sharing, os.getpid()
         self._resumable = wire if isinstance(wire, ResumableWire) else None
-        self._limits = self._peer_limits = limits = fitted(limits)
+        # An announced message costs nothing until its bytes arrive, but a peer that sends without end must not exhaust
+        # the memory of this process. Half leaves room for existing data and for one copy.
+        limits = limits._replace(frame_bytes=min(limits.frame_bytes, _memory_bytes() // 2))
+        self._limits = self._peer_limits = limits
         self._state = LinkState(hub, peer)
         self._writer = Writer(hub, wire)
         self._reader = Reader(
@@ -212,6 +192,7 @@ class Link:
             self._writer,
             limits,
             handle=self._handle,
+            is_awaited=self._is_awaited,
             after_read=self._after_read,
             on_end=self.lose,
             on_malformed=self._on_malformed,
@@ -221,7 +202,6 @@ class Link:
         self._budget: _Budget | None = None  # joined when the peer needs more than WINDOW_MIN
         self._watch = PeerWatch(hub, peer, self._on_death)
         self._endings: list[Callable[[Link, Ending], None]] = []
-        self._failed: list[Reply] = []  # by the end of the link, with callbacks to run
         self._refused: Counter[str] = Counter()
         self._num_failed = 0
         if self._resumable is not None:
@@ -258,18 +238,30 @@ class Link:
         Arrays among `args` may be changed as soon as this returns. Raises `ClosedError` or `WorkerLostError` if the
         link has ended, `NotSendableError` if the message is too large.
         """
-        head, buffers = self._dumped((method, args))
-        reply = self._calls.open(str(method), deadline_s)
-        self._send(self._encode(frames.REQUEST, reply.call_id, head, buffers))
-        return reply
+        due_s = None if deadline_s is None else self._hub.clock.now_s() + deadline_s
+        reply, parts = Reply(self._calls, str(method), due_s), None
+        try:
+            head, buffers = self._dumped((method, args))
+            self._calls.open(reply)
+            parts = self._encode(frames.REQUEST, reply.call_id, head, buffers)
+            self._send(parts)
+            return reply
+        except BaseException as error:
+            self._calls.take_back(reply, parts, error)
+            raise
 
     def ask(self, method: str, *args: object, within_s: float | None = None) -> Any:
         """Call and wait for the answer. Raises as `Reply.result`, and RuntimeError on the thread that reads it."""
-        self._calls.check_may_wait(method)
-        head, buffers = self._dumped((method, args))
-        reply = self._calls.open(method, None)
+        reply, parts = Reply(self._calls, method), None
         try:
-            return self._send_and_wait(reply, self._encode(frames.REQUEST, reply.call_id, head, buffers), within_s)
+            self._calls.check_may_wait(method)
+            head, buffers = self._dumped((method, args))
+            self._calls.open(reply)
+            parts = self._encode(frames.REQUEST, reply.call_id, head, buffers)
+            return self._send_and_wait(reply, parts, within_s)
+        except BaseException as error:
+            self._calls.take_back(reply, parts, error)
+            raise
         finally:
             del reply  # otherwise an error would keep this frame, and so the message, until a garbage collection
 
@@ -286,13 +278,15 @@ class Link:
         """As `call`, when the peer has room for it. Blocks until then, within `waiting()`.
 
         Does not block on a thread that reads, nor with `overdraws`, unless the window is overdrawn too far. Raises
-        `NotSent` at the deadline; `WindowFullError` on a thread that must not wait; `Cancelled` if the reply that it
-        waits for was canceled. `on_item`: asks for a streamed answer; see `Reply`.
+        `DeadlineExceeded`; `WindowFullError` on a thread that must not wait; `CancelledError` if the reply that it
+        waits for was canceled. `was_never_sent` is true of errors that came before the call was sent.
+
+        Args:
+            on_item: asks for a streamed answer; see `Reply`. The deadline is for the wait only.
         """
-        reply, parts = Reply(self._calls, str(method)), None
+        due_s = None if deadline_s is None or on_item is not None else self._hub.clock.now_s() + deadline_s
+        reply, parts = Reply(self._calls, str(method), due_s), None
         reply.on_item = on_item
-        if deadline_s is not None and on_item is None:  # the limit of a stream is for each item
-            reply._due_s = self._hub.clock.now_s() + deadline_s
         try:
             head, buffers = self._dumped((method, ()))
             cost = cost_of(head, buffers)
@@ -301,15 +295,11 @@ class Link:
             self._send(parts)
             return reply
         except BaseException as error:
-            if parts is None or parts:
-                self._calls.take_back(reply, error)
+            self._calls.take_back(reply, parts, error)
             raise
 
     def ask_on_credit(self, method: str, *, within_s: float | None = None, watch: Watch | None = None) -> Any:
-        """As `ask`, when the peer has room for it. Raises `NotSent` if it has none within `within_s`.
-
-        Raises `Cancelled` if the reply that it waits for was canceled; `NotSentCancelled` if no byte was sent.
-        """
+        """As `ask`, when the peer has room for it. Raises as `call_on_credit` if the call was not sent."""
         reply, parts = Reply(self._calls, method), None
         try:
             self._calls.check_may_wait(method)
@@ -318,8 +308,7 @@ class Link:
             parts = self._encode(frames.CALL, reply.call_id, head, buffers)
             return self._send_and_wait(reply, parts, within_s, watch)
         except BaseException as error:
-            if parts is None or parts:
-                self._calls.take_back(reply, error)
+            self._calls.take_back(reply, parts, error)
             raise
         finally:
             del reply  # as in `ask`
@@ -333,14 +322,15 @@ class Link:
             if watch is not None:
                 watch(reply)  # now, because CANCEL must not be sent before the call
             self._calls.wait(reply, within_s)
+            if not reply.done():
+                self._calls.time_out(reply, f"within {within_s} s")
         except BaseException:
             self._writer.copy_unsent()
             raise
         error = reply._error
         if error is None:
             return reply._value
-        if isinstance(error, Cancelled):
-            self._writer.copy_unsent()
+        self._writer.copy_unsent()  # it was canceled or too late, perhaps before it was written
         # The frames of the functions that read the answer hold the reply, and the error may hold them.
         reply._error = None
         try:
@@ -366,12 +356,12 @@ class Link:
     @property
     def num_open(self) -> int:
         """Number of calls that were sent and not answered."""
-        return len(self._calls)
+        return len(self._calls.open_replies)
 
     @property
     def num_open_whole(self) -> int:
         """As `num_open`, without streams."""
-        return sum(reply.on_item is None for reply in self._calls.replies())
+        return sum(reply.on_item is None for reply in list(self._calls.open_replies.values()))
 
     @property
     def num_waiting(self) -> int:
@@ -380,7 +370,7 @@ class Link:
 
     def open_calls(self) -> list[str]:
         """Return the names of calls on credit that were sent and not answered."""
-        return [str(reply.method) for reply in self._calls.replies() if reply.cost]
+        return [str(reply.method) for reply in list(self._calls.open_replies.values()) if reply.cost]
 
     @property
     def num_queued_bytes(self) -> int:
@@ -485,6 +475,9 @@ class Link:
         else:
             shared(self._sharing).handle(frame)
 
+    def _is_awaited(self, frame: Frame) -> bool:
+        return frame.kind in (frames.REPLY, frames.ERROR) and frame.call_id in self._calls.open_replies
+
     def _on_unwanted(self, frame: Frame) -> None:
         if self.on_late is not None:
             self.on_late(frame.head, frame.buffers)
@@ -578,14 +571,11 @@ class Link:
         Queued messages for which the peer's socket has no room now are dropped: `ask` something first if they matter.
         No effect in a fork of the process that owns the link.
         """
-        if self._pid == os.getpid() and self._begin_end(Ending(True, reason)):
-            self._writer.put_last(frames.encode(frames.GOODBYE, 0, reason.encode()))
-            self._complete_end()
+        self._end(Ending(True, reason), frames.encode(frames.GOODBYE, 0, reason.encode()))
 
     def lose(self, reason: str) -> None:
         """End the link because the peer is lost: open calls fail. Never blocks, never raises."""
-        if self._pid == os.getpid():
-            self._end(Ending(False, reason))
+        self._end(Ending(False, reason))
 
     def close_fork(self) -> None:
         """Close the copies of the descriptors in a forked child."""
@@ -611,41 +601,37 @@ class Link:
         self._wire.hang_up()
         self._reader.read(to_the_end=True)
 
-    def _end(self, ending: Ending) -> None:
-        if self._begin_end(ending):
-            try:
-                self._complete_end()
-            except BaseException:  # an interrupt: nobody else would complete it
-                self._complete_end()
-                raise
+    def _end(self, ending: Ending, goodbye: Sequence[Buffer] = ()) -> None:
+        if self._pid != os.getpid():
+            return
+        try:
+            self._end_once(ending, goodbye)
+        except BaseException:  # an interrupt: nobody else would complete the end
+            self._end_once(ending, ())
+            raise
 
-    def _begin_end(self, ending: Ending) -> bool:
-        """Set how the link ended. Return False if it had ended already."""
+    def _end_once(self, ending: Ending, goodbye: Sequence[Buffer]) -> None:
+        """End the link, or complete that after an interrupt. Does nothing if it has ended for another reason."""
         with self._state.lock:
-            is_first = self._state.ending is None
-            if is_first:
+            if self._state.ending is None:
                 self._state.ending = ending
-            return is_first
-
-    def _complete_end(self) -> None:
-        ending = self.ending
-        assert ending is not None, "it has begun to end"
-        with self._state.lock:
+            if self._state.ending is not ending:
+                return
             budget, self._budget = self._budget, None
         if budget is not None:
             budget.join(-1)
+        if goodbye:
+            self._writer.put_last(goodbye)
         self._writer.end_polling()
         self._watch.end()
         if self._sharing is not None:
             self._sharing.close()
         self._wire.hang_up()
         self._reader.close()
-        self._failed += self._calls.fail_all()
+        self._calls.fail_all()
         for request in list(self.asked.values()):
             if request.listener is not None:
                 request.listener.lost()
-        while self._failed:
-            self._failed.pop(0).run_callbacks()
         while self._endings:
             try:
                 self._endings.pop(0)(self, ending)

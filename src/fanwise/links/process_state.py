@@ -20,30 +20,42 @@ LOOK_EVERY_S = 0.5
 # Checks further apart than this do not add up.
 _GAP_S = 2.5
 _STOPPED = "T"
-_ENDED = ("", "Z", "X")
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
-class ProcessLook(NamedTuple):
-    """State of a process as one letter, empty if there is none, and its start in clock ticks since boot."""
+class Stat(NamedTuple):
+    """State of a process as one letter (`Z`: a zombie; empty: gone), its parent, and its start.
+
+    Pid and start together identify a process.
+    """
 
     state: str
-    started_ticks: int
+    parent: int
+    started_ticks: int  # since boot
+
+    @property
+    def is_running(self) -> bool:
+        return self.state not in ("", "Z", "X")
+
+    @property
+    def started_s(self) -> float:
+        return self.started_ticks / TICKS_PER_S
 
 
-def look_at(pid: int) -> ProcessLook:
+def stat_of(pid: int) -> Stat:
     """Return the kernel's current view of a process."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:
-        return ProcessLook("", 0)
+        return Stat("", 0, 0)
     fields = stat[stat.rindex(b")") + 2 :].split()
-    return ProcessLook(fields[0].decode(), int(fields[19]))
+    return Stat(fields[0].decode(), int(fields[1]), int(fields[19]))
 
 
 def has_ended(pid: int, started_ticks: int) -> bool:
     """Return True if the process with this pid and start has ended, even if the pid was reused."""
-    look = look_at(pid)
-    return look.state in _ENDED or look.started_ticks != started_ticks
+    stat = stat_of(pid)
+    return not stat.is_running or stat.started_ticks != started_ticks
 
 
 @functools.cache
@@ -74,5 +86,5 @@ class FrozenWatch:
             self._stopped_since_s.clear()
         self._looked_s = now_s
         since_s = self._stopped_since_s
-        self._stopped_since_s = {pid: since_s.get(pid, now_s) for pid in pids if look_at(pid).state == _STOPPED}
+        self._stopped_since_s = {pid: since_s.get(pid, now_s) for pid in pids if stat_of(pid).state == _STOPPED}
         return [pid for pid, stopped_s in self._stopped_since_s.items() if now_s - stopped_s >= self.after_s]

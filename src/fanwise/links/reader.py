@@ -100,6 +100,7 @@ class Reader:
 
     Args:
         handle: called with each frame. Raises `WireError` if the frame is invalid.
+        is_awaited: returns True for an answer that was not handled.
         after_read: called when all frames that have arrived were handled. May raise `WireError`.
         on_end: called with the reason when the wire has ended.
         on_malformed: called when the peer has sent something invalid.
@@ -113,12 +114,14 @@ class Reader:
         limits: Limits,
         *,
         handle: Callable[[Frame], None],
+        is_awaited: Callable[[Frame], bool],
         after_read: Callable[[], None],
         on_end: Callable[[str], None],
         on_malformed: Callable[[WireError], None],
     ) -> None:
         self._state, self._hub, self._wire, self._writer = state, state.hub, wire, writer
-        self._handle, self._after_read, self._on_end, self._on_malformed = handle, after_read, on_end, on_malformed
+        self._handle, self._is_awaited, self._after_read = handle, is_awaited, after_read
+        self._on_end, self._on_malformed = on_end, on_malformed
         self.lock = threading.Lock()
         self.reader_id = 0
         self.waiters = Waiters()
@@ -199,7 +202,7 @@ class Reader:
             if acquired and acquired[0]:
                 self.reader_id = 0
                 self.lock.release()
-                if self._is_closing:
+                if self._is_closing and not self._writer.closed:
                     self.close()
                 elif self._unhandled or self._wire.holds_bytes:  # left by an interrupt, or not shown by polling
                     self.schedule()
@@ -226,7 +229,14 @@ class Reader:
                     break
             has_frames = bool(unhandled)
             while unhandled and self._state.ending is None:
-                self._handle(unhandled.popleft())
+                frame = unhandled[0]
+                del unhandled[0]  # not popleft(), in which an interrupt would lose it
+                try:
+                    self._handle(frame)
+                except BaseException:  # perhaps an interrupt before it was handled
+                    if self._is_awaited(frame):
+                        unhandled.appendleft(frame)
+                    raise
             self._after_read()
         except WireError as error:
             self._on_malformed(error)
@@ -324,11 +334,7 @@ class Reader:
     def close(self) -> None:
         """Close the wire, which was hung up. If another thread reads, that woke it, and it closes the wire itself."""
         self._is_closing = True
-        if self.lock.acquire(blocking=False):
-            try:
-                self._writer.close()
-            finally:
-                self.lock.release()
+        self._read_alone(self._writer.close)
 
 
 _all: "weakref.WeakSet[Reader]" = weakref.WeakSet()

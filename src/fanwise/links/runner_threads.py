@@ -23,7 +23,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from threading import get_ident
 
 from ..base.errors import ClosedError
@@ -124,9 +124,15 @@ class RunnerThreads:
         if self._driver != get_ident():
             self._hub.wake()
 
-    def waiting(self) -> "Waiting":
-        """Return a context manager in which the calling job waits: its slot is free. No effect on other threads."""
-        return Waiting(self)
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """The calling job waits inside the block: its slot is free. No effect on other threads."""
+        has_begun = self.begin_waiting()
+        try:
+            yield
+        finally:
+            if has_begun:
+                self.end_waiting()
 
     def begin_waiting(self) -> bool:
         """The calling job is about to wait. Return True if `end_waiting` must be called."""
@@ -320,23 +326,6 @@ class RunnerThreads:
         kind.running.discard(me)
         if kind.jobs and self._driver != me:
             self._hub.wake()
-
-
-class Waiting(contextlib.AbstractContextManager[None]):
-    """See `RunnerThreads.waiting`."""
-
-    __slots__ = ("_has_begun", "_runners")
-
-    def __init__(self, runners: RunnerThreads) -> None:
-        self._runners = runners
-        self._has_begun = False
-
-    def __enter__(self) -> None:
-        self._has_begun = self._runners.begin_waiting()
-
-    def __exit__(self, *_: object) -> None:
-        if self._has_begun:
-            self._runners.end_waiting()
 
 
 class _Spare:

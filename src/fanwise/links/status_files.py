@@ -23,7 +23,7 @@ from typing import Any, final
 
 from ..base.errors import JoinError
 from ..base.plain_json import json_bytes
-from .process_state import has_ended, look_at, this_host
+from .process_state import has_ended, stat_of, this_host
 from .runtime_folder import runtime_folder
 
 EVERY_S = 1.0  # interval of updates
@@ -40,12 +40,11 @@ class Status:
     """The latest state of one program.
 
     Attributes:
-        key: unique name. kind: of the program, such as "run".
+        kind: of the program, such as "run".
         host, pid: its process. written_s: time of the update, in seconds since 1970.
         body: the state, as JSON values.
     """
 
-    key: str
     kind: str
     host: str
     pid: int
@@ -63,7 +62,7 @@ class StatusFile:
 
     def __init__(self, kind: str) -> None:
         self._pid = os.getpid()
-        self._head = {"host": this_host(), "pid": self._pid, "started_ticks": look_at(self._pid).started_ticks}
+        self._head = {"host": this_host(), "pid": self._pid, "started_ticks": stat_of(self._pid).started_ticks}
         self._path: Path | None = None
         with suppress(JoinError, OSError):
             self._path = runtime_folder() / _FOLDER_NAME / f"{kind}-{self._pid}-{secrets.token_hex(8)}.json"
@@ -117,7 +116,7 @@ def _read(path: Path) -> Status | None:
     try:
         record = json.loads(text)
         host, pid, ticks = str(record["host"]), int(record["pid"]), int(record["started_ticks"])
-        status = Status(path.stem, name["kind"], host, pid, float(record["written_s"]), dict(record["body"]))
+        status = Status(name["kind"], host, pid, float(record["written_s"]), dict(record["body"]))
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
     if host != this_host():

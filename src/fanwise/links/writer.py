@@ -48,7 +48,7 @@ class Writer:
         self._ready: Callable[[int], None] | None = None
         self._polled = False
         self._num_waiting = 0
-        self._ended = self._closed = False
+        self._ended = self.closed = False
         self._events = READ
         self._borrowed = False
         self._on_drained = deque[Callable[[], None]]()
@@ -67,8 +67,8 @@ class Writer:
         with self._lock:
             message = parts.copy()
             num_queued, num_written = len(self._queue), self._wire.num_written
-            parts.clear()
             try:
+                parts.clear()
                 sent = 0 if num_queued else self._wire.write(message)
                 if sent < 0:
                     return "lost"
@@ -88,7 +88,7 @@ class Writer:
     def put_with_descriptor(self, part: bytes, fd: int, write: Callable[[Buffer, int], int]) -> None:
         """Write or queue `part`, and `fd` with its first byte. `write(part, fd)` does that. Owns `fd` from now on."""
         with self._lock:
-            if self._closed:
+            if self.closed:
                 os.close(fd)
                 return
             carrier = _Carrier(memoryview(part), fd, write)
@@ -113,7 +113,7 @@ class Writer:
     def wait_for_room(self, timeout_s: float) -> None:
         """Block until the wire may take bytes, or is hung up. The descriptor stays open meanwhile."""
         with self._lock:
-            if self._closed:
+            if self.closed:
                 return
             self._num_waiting += 1
         try:
@@ -186,7 +186,7 @@ class Writer:
         Returns False, and does not call `replace`, if the link has ended.
         """
         with self._lock:
-            if self._ended or self._closed:
+            if self._ended or self.closed:
                 return False
             self._fd = replace()
             self._watch()
@@ -216,7 +216,7 @@ class Writer:
     def close(self) -> None:
         """Drop the queue and close the wire, once no thread polls it. No thread may be reading."""
         with self._lock:
-            self._closed = True
+            self.closed = True
             self._queue.clear()
             self.num_queued_bytes = 0
             while self._carriers:
@@ -224,7 +224,7 @@ class Writer:
             self._close_if_unused()
 
     def _close_if_unused(self) -> None:
-        if self._closed and not self._num_waiting:
+        if self.closed and not self._num_waiting:
             self._wire.close()
 
     def _wanted_events(self) -> int:

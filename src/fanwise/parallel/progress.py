@@ -14,10 +14,10 @@ import os
 import sys
 import threading
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, SupportsFloat
 
 from ..base.text import printable_line
@@ -32,7 +32,6 @@ _log = logging.getLogger(__name__)
 _stderr_lock = threading.Lock()  # held by the run that is shown; other runs of the process meanwhile are not
 
 _LOG_INTERVAL_S = 10.0
-_MAX_POINTS = 240  # of earlier rates and losses, in the status file
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,16 +187,6 @@ def function_name(train: Callable[..., object]) -> str:
     return getattr(getattr(train, "func", train), "__name__", "")
 
 
-@dataclass(frozen=True, slots=True)
-class RankStatus:
-    """A process of a run, for the board. `pid` is 0 if it is unknown."""
-
-    rank: int
-    pid: int
-    devices: tuple[str, ...]
-    state: str
-
-
 class Display:
     """Shows snapshots on standard error if `is_wanted`, and writes them to the status file.
 
@@ -205,7 +194,7 @@ class Display:
     """
 
     def __init__(self, is_wanted: bool) -> None:
-        self.ranks: Callable[[], Sequence[RankStatus]] = tuple  # returns the processes of the run, for the board
+        self.rank_states: Callable[[], Sequence[str]] = tuple  # "lost", or another word for a process that lives
         self._is_shown = is_wanted and sys.stderr is not None and not in_job() and _stderr_lock.acquire(blocking=False)
         is_terminal = self._is_shown and not sys.stderr.closed and sys.stderr.isatty()
         self._is_live = is_terminal and (os.environ.get("TERM") or "dumb") not in ("dumb", "unknown")
@@ -213,7 +202,6 @@ class Display:
         self._has_shown = False
         self._live: Live | None = None
         self._file = StatusFile("run")
-        self._past: deque[list[float | None]] = deque(maxlen=_MAX_POINTS)
 
     def show(self, snapshot: RunSnapshot) -> None:
         if self._file.is_wanted():
@@ -259,14 +247,14 @@ class Display:
         self._live.update(Text(line, no_wrap=True, overflow="crop"), refresh=True)
 
     def _status(self, snapshot: RunSnapshot) -> dict[str, Any]:
-        self._past.append([time.time(), snapshot.rate, snapshot.loss])
-        fields = asdict(snapshot)
-        del fields["rate"], fields["evaluated_fraction"], fields["is_over"]
         return {
-            **fields,
+            "name": snapshot.name,
             "program": os.path.basename(sys.argv[0]) if sys.argv else "",
+            "epoch": snapshot.epoch,
+            "epochs": snapshot.epochs,
             "samples_per_s": snapshot.rate,
-            "measured": snapshot.evaluated_fraction,
-            "ranks": [asdict(rank) for rank in self.ranks()],
-            "past": list(self._past),
+            "loss": snapshot.loss,
+            "left_s": snapshot.left_s,
+            "elapsed_s": snapshot.elapsed_s,
+            "ranks": [{"state": state} for state in self.rank_states()],
         }

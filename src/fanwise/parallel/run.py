@@ -33,7 +33,7 @@ from .launch.pools import pool_for
 from .launch.settings import Settings, default_backend
 from .launch.supervisor import Supervisor
 from .process_settings import run_environment
-from .progress import Display, RankStatus, function_name
+from .progress import Display, function_name
 from .validation.arguments import check_one_of, check_seconds, check_whole_number
 
 R = TypeVar("R")
@@ -216,17 +216,11 @@ def run_attempts(start: Callable[[Settings], Supervisor[Any]], settings: Setting
 def _train_here(
     train: Callable[[Run], R], run: Run, resume: StrPath | None, display: Display | None, is_exact: bool
 ) -> R:
-    def rank_statuses() -> list[RankStatus]:
-        return [  # the pids of other processes are unknown
-            RankStatus(rank, os.getpid() if rank == run.rank else 0, (str(run.device),), "running")
-            for rank in range(run.world_size)
-        ]
-
     with ExitStack() as stack:
         show = None
         if display is not None:
             stack.enter_context(closing(display))
-            display.ranks, show = rank_statuses, display.show
+            display.rank_states, show = lambda: ["running"] * run.world_size, display.show
         stack.enter_context(run_environment(run.threads, run.device, exact=is_exact))
         return run.execute(train, function_name(train), resume, show)
 

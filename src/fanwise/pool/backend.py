@@ -194,6 +194,8 @@ class PoolEngine(Engine, Protocol):
     """An engine of a pool. The methods added here may be called on any thread."""
 
     @property
+    def loop(self) -> Hub: ...
+    @property
     def finished(self) -> int: ...
 
     def counts(self) -> tuple[int, int]:

@@ -180,6 +180,17 @@ class Reply:
 GO_ON = Reply()  # the most frequent reply, created once
 
 
+def pack_reply(reply: Reply) -> str | tuple[str, Mapping[str, object]]:
+    """Return the form in which a reply is sent: a string is serialized fastest, and most replies have no body."""
+    return reply.decision if reply.body is None else (reply.decision, reply.body)
+
+
+def unpack_reply(packed: Any) -> Reply:
+    if packed == "CONTINUE":
+        return GO_ON
+    return Reply(*((packed,) if isinstance(packed, str) else packed))
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """The end of a job.

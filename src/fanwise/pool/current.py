@@ -4,9 +4,9 @@
 job submits further jobs, which share its lease and end with it. In a process forked from the worker, such as a
 DataLoader's worker, all of this raises `ClosedError` and nothing is sent.
 
-A stop request is a SIGTERM. It raises `TrialStopped` in the main thread, once, also while the job waits for a reply.
-While a message is being sent or read, the exception is deferred, because a partial message would break the link. In
-processes that user code forks from the job, SIGTERM has its usual meaning.
+A stop request is a SIGTERM. It raises `TrialStopped` in the main thread, once, also while the job waits for the result
+of another job. It is deferred while a message is sent, so that each call gets its reply. In processes that user code
+forks from the job, SIGTERM has its usual meaning.
 """
 
 import contextlib
@@ -19,18 +19,14 @@ from types import FrameType
 from typing import Any, Protocol
 
 from ..base.errors import ClosedError, DeadlineExceeded, TrialStopped
-from ..links.hub import Hub
 from ..links.link import Link
 from ..links.link import Reply as Asked
-from .contract import GO_ON, Outcome, Reply
+from .contract import Outcome, Reply, unpack_reply
 from .leases import Resources
 from .outcomes import value_of
 from .runtime_environment import capture_environment
 from .settings import grace_of, limit_of
 from .specs import JobSpec, NestedJob, Packed
-
-# Time for which a thread other than the main one runs the event loop before another may.
-_SLICE_S = 0.05
 
 
 class CurrentJob:
@@ -47,7 +43,7 @@ class CurrentJob:
         gpus: its GPUs as in CUDA_VISIBLE_DEVICES; empty: none.
     """
 
-    def __init__(self, hub: Hub, link: Link, spec: JobSpec, stop_signal: "StopSignal") -> None:
+    def __init__(self, link: Link, spec: JobSpec, stop_signal: "StopSignal") -> None:
         self.id = spec.job_id
         self.number = spec.number
         self.attempt = spec.attempt
@@ -56,7 +52,6 @@ class CurrentJob:
         self.seed = spec.seed
         self.cpus = spec.cpus
         self.gpus = spec.gpus
-        self._waiter = InterruptibleWaiter(hub, stop_signal)
         self._link = link
         self._stop_signal = stop_signal
         self._began_s = time.monotonic()
@@ -81,13 +76,11 @@ class CurrentJob:
         """Send values like `report`, without waiting for the reply."""
         with self._stop_signal.shield():
             sent = self._link.call("report", self.id, values, time.monotonic() - self._began_s, None)
-        return _Reported(sent, self._waiter, self._apply_reply)
+        return _Reported(sent, self._apply_reply)
 
     def _apply_reply(self, answer: Any) -> Reply:
-        """Return the reply. If the job should end, prepare for it. `answer`: see `jobs.Report.answer`."""
-        if answer == "CONTINUE":
-            return GO_ON
-        reply = Reply(*((answer,) if isinstance(answer, str) else answer))
+        """Return the reply. If the job should end, prepare for it."""
+        reply = unpack_reply(answer)
         if reply.ends:
             if threading.current_thread() is threading.main_thread():
                 self._stop_signal.stopped_in_report = True
@@ -101,7 +94,7 @@ class CurrentJob:
         nested = NestedJob(packed, resources, number, capture_environment())
         with self._stop_signal.shield():
             job_id = self._link.ask("submit", self.id, nested)
-            return NestedHandle(self._link, self._stop_signal, self._waiter, job_id, packed.name)
+            return NestedHandle(self._link, self._stop_signal, job_id, packed.name)
 
 
 class Reported(Protocol):
@@ -112,27 +105,22 @@ class Reported(Protocol):
 
 
 class _Reported:
-    def __init__(self, sent: Asked, waiter: "InterruptibleWaiter", apply_reply: Callable[[Any], Reply]) -> None:
+    def __init__(self, sent: Asked, apply_reply: Callable[[Any], Reply]) -> None:
         self._sent = sent
-        self._waiter = waiter
         self._apply_reply = apply_reply
 
     def reply(self, within_s: float) -> Reply | None:
-        self._waiter.wait(self._sent, within_s)
-        return self._apply_reply(self._sent.result()) if self._sent.done() else None
+        return self._apply_reply(self._sent.result()) if self._sent.wait(within_s) else None
 
 
 class NestedHandle:
     """A job that this job submitted. It ends with this job at the latest."""
 
-    def __init__(
-        self, link: Link, stop_signal: "StopSignal", waiter: "InterruptibleWaiter", job_id: int, name: str
-    ) -> None:
+    def __init__(self, link: Link, stop_signal: "StopSignal", job_id: int, name: str) -> None:
         self.id = job_id
         self.name = name
         self._link = link
         self._stop_signal = stop_signal
-        self._waiter = waiter
         self._reply = link.call("result", job_id)
 
     def done(self) -> bool:
@@ -151,7 +139,7 @@ class NestedHandle:
             TrialStopped: it was stopped, or this job must stop.
             Exception: the error of its function, in its original type.
         """
-        self._waiter.wait(self._reply, limit_of(within_s))
+        self._reply.wait(limit_of(within_s))
         # A stop must not interrupt unpickling, which may have side effects.
         with self._stop_signal.shield():
             if not self._reply.done():
@@ -304,51 +292,3 @@ def _after_fork_in_child() -> None:
 
 
 os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
-
-
-class InterruptibleWaiter:
-    """Waits for replies by running this process's event loop. Threads take turns."""
-
-    def __init__(self, hub: Hub, stop_signal: StopSignal) -> None:
-        self._hub = hub
-        self._stop_signal = stop_signal
-        self._running = threading.Lock()
-
-    def wait(self, reply: Asked, within_s: float | None) -> None:
-        """Block until the reply arrives, at most `within_s` seconds. Raises `TrialStopped` after a stop request."""
-        self._hub.check_usable()
-        # Another thread may run the loop and read the reply; it must wake this one.
-        reply.add_done_callback(lambda reply: self._hub.call_soon(lambda: None))
-        until_s = None if within_s is None else self._hub.clock.now_s() + within_s
-        if threading.current_thread() is threading.main_thread():
-            with self._woken_by_signals(), self._stop_signal.shield():
-                self._run_loop(lambda: reply.done() or self._stop_signal.pending, until_s, None)
-        else:
-            self._run_loop(reply.done, until_s, _SLICE_S)
-
-    def _run_loop(self, is_over: Callable[[], bool], until_s: float | None, slice_s: float | None) -> None:
-        while not is_over():
-            left_s = None if until_s is None else until_s - self._hub.clock.now_s()
-            if left_s is not None and left_s <= 0:
-                return
-            if self._running.acquire(timeout=_SLICE_S):
-                try:
-                    # Check again: the previous thread may have handled the event that this one waits for.
-                    if not is_over():
-                        self._hub.turn(min((s for s in (left_s, slice_s) if s is not None), default=None))
-                finally:
-                    self._running.release()
-
-    @contextlib.contextmanager
-    def _woken_by_signals(self) -> Iterator[None]:
-        """Let signals end an iteration of the loop, which would otherwise continue after the handler."""
-        reading, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._hub.watch(reading, lambda _events: None)
-        previous = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-        try:
-            yield
-        finally:
-            signal.set_wakeup_fd(previous)
-            self._hub.forget(reading)
-            os.close(reading)
-            os.close(writing)

@@ -15,10 +15,10 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from ..links.memory_limits import cgroup_folders, memory_bytes, number_after, read_text
 from .leases import Gpu as Gpu
 from .leases import Machine as Machine
 
@@ -41,7 +41,7 @@ def find_machine(environ: Mapping[str, str] = os.environ, root: Path = _ROOT, nv
     """
     cpus, cpu_notes = _cpus(environ, root)
     gpus, gpu_notes = _gpus(environ, nvml)
-    return Machine(cpus, _memory_bytes(root), gpus, (*cpu_notes, *gpu_notes))
+    return Machine(cpus, memory_bytes(root), gpus, (*cpu_notes, *gpu_notes))
 
 
 def ooms_so_far(root: Path = _ROOT) -> int:
@@ -49,11 +49,11 @@ def ooms_so_far(root: Path = _ROOT) -> int:
 
     Counted in our cgroup if possible, because the machine's count includes unrelated processes. 0 without a count.
     """
-    for folder in _cgroup_folders(root, "memory"):
+    for folder in cgroup_folders(root, "memory"):
         for file in ("memory.events", "memory.oom_control"):
-            if (count := _field(_read(folder / file), "oom_kill")) is not None:
+            if (count := number_after(read_text(folder / file), "oom_kill")) is not None:
                 return count
-    return _field(_read(root / "proc/vmstat"), "oom_kill") or 0
+    return number_after(read_text(root / "proc/vmstat"), "oom_kill") or 0
 
 
 @contextmanager
@@ -123,64 +123,16 @@ def usable_cpus(environ: Mapping[str, str] = os.environ, root: Path = _ROOT) -> 
 
 def _cpu_limits(root: Path) -> list[int]:
     """Return the number of CPUs in the affinity mask, which includes cpusets, and all quotas of cgroups."""
-    listed = re.search(r"^Cpus_allowed_list:\s*(\S+)", _read(root / "proc/self/status"), re.MULTILINE)
+    listed = re.search(r"^Cpus_allowed_list:\s*(\S+)", read_text(root / "proc/self/status"), re.MULTILINE)
     ends = [] if listed is None else [part.split("-") for part in listed[1].split(",")]
     limits = [sum(int(end[-1]) - int(end[0]) + 1 for end in ends) or os.cpu_count() or 1]
-    for folder in _cgroup_folders(root, "cpu"):
-        both = f"{_read(folder / 'cpu.cfs_quota_us')} {_read(folder / 'cpu.cfs_period_us')}"
-        for text in (_read(folder / "cpu.max"), both):
+    for folder in cgroup_folders(root, "cpu"):
+        both = f"{read_text(folder / 'cpu.cfs_quota_us')} {read_text(folder / 'cpu.cfs_period_us')}"
+        for text in (read_text(folder / "cpu.max"), both):
             match text.split():
                 case [quota, period] if quota.isdecimal() and int(quota) > 0 and int(period) > 0:
                     limits.append(math.ceil(int(quota) / int(period)))
     return limits
-
-
-def _memory_bytes(root: Path) -> int:
-    total_kib = _field(_read(root / "proc/meminfo"), "MemTotal:")
-    if total_kib is None:  # not Linux
-        import psutil
-
-        return int(psutil.virtual_memory().total)
-    limits = [total_kib * 1024]
-    for folder in _cgroup_folders(root, "memory"):
-        texts = [_read(folder / file).strip() for file in ("memory.max", "memory.limit_in_bytes")]
-        limits += [int(text) for text in texts if text.isdecimal()]
-    return min(limits)
-
-
-def _cgroup_folders(root: Path, controller: str) -> tuple[Path, ...]:
-    """Return the folders of this process's cgroups, innermost first. Some may not exist in a container."""
-    return _folders_of(root, controller, _read(root / "proc/self/cgroup"))
-
-
-@lru_cache(maxsize=8)
-def _folders_of(root: Path, controller: str, groups: str) -> tuple[Path, ...]:
-    """Return the folders for a text of /proc/self/cgroup. Cached, because every job calls this."""
-    mount = root / "sys/fs/cgroup"
-    folders: list[Path] = []
-    for line in groups.splitlines():
-        _number, controllers, path = line.split(":", 2)
-        if controllers and controller not in controllers.split(","):
-            continue
-        bases = {mount / controllers, mount / controller} if controllers else {mount, mount / "unified"}
-        for base in sorted(bases):
-            inner = base / path.lstrip("/")
-            folders += [inner, *(above for above in inner.parents if above.is_relative_to(base))]
-    return tuple(folders)
-
-
-def _field(text: str, name: str) -> int | None:
-    """Return the number after a name, in files with lines such as `oom_kill 3`."""
-    match = re.search(rf"^{re.escape(name)}\s+(\d+)", text, re.MULTILINE)
-    return int(match[1]) if match else None
-
-
-def _read(path: Path) -> str:
-    try:
-        with path.open("rb", buffering=0) as file:
-            return file.read().decode()
-    except OSError:
-        return ""
 
 
 # -- GPUs --------------------------------------------------------------------------------------------------------------

@@ -69,6 +69,7 @@ class JobHandle:
         self._outcome: Outcome | None = None
         self._finished = threading.Event()
         self._began = threading.Event()
+        self._lock = threading.Lock()  # guards `_finished` and `_callbacks`
         self._callbacks: list[Callable[[JobHandle], None]] = []
         self._output = Output()
         self._stopped = False
@@ -117,11 +118,14 @@ class JobHandle:
         return self.pid is not None
 
     def add_done_callback(self, callback: "Callable[[JobHandle], None]") -> None:
-        """Call `callback(self)` on the pool's thread when the job is done, at once if it is. It must not block."""
-        if not self._life.on_hub(
-            lambda: self._call_back(callback) if self.done() else self._callbacks.append(callback)
-        ):
-            callback(self)
+        """Call `callback(self)` on the pool's thread when the job is done, here if it is. It must not block."""
+        if not self.done():
+            self._life.check_process()
+            with self._lock:
+                if not self.done():
+                    self._callbacks.append(callback)
+                    return
+        self._call_back(callback)
 
     def stop(self, grace_s: float = 5.0) -> None:
         """Stop the job: SIGTERM raises `TrialStopped` in it. Does not block.
@@ -204,8 +208,9 @@ class JobHandle:
             return
         self._job = self._request = self._options = None
         self._began.set()
-        self._finished.set()
-        callbacks, self._callbacks = self._callbacks, []
+        with self._lock:
+            self._finished.set()
+            callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
             self._call_back(callback)
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from ..links.codec import Beside
 from ..links.hub import Timer
 from ..links.link import Link, Request
-from .contract import GO_ON, JobEvents, JobRequest, JobState, Outcome, Output, Ready, Reply
+from .contract import GO_ON, JobEvents, JobRequest, JobState, Outcome, Output, Ready, Reply, pack_reply
 from .contract import Job as AnyJob
 from .contract import Report as AnyReport
 from .gpu_release import GpuReservation
@@ -44,8 +44,7 @@ class Report:
         _, self.values, self.worker_time_s, self.checkpoint = request.args
 
     def answer(self, reply: Reply) -> None:
-        # A plain string is serialized several times faster, and most replies have no body.
-        self._request.answer(reply.decision if reply.body is None else (reply.decision, reply.body))
+        self._request.answer(pack_reply(reply))
 
     def refuse(self, error: BaseException) -> None:
         self._request.fail(error)

@@ -19,7 +19,8 @@ from pathlib import Path
 from types import FrameType
 
 from ..base.text import printable, printable_line
-from .processes import Stat, descendants_of, stat_of
+from ..links.process_state import Stat, stat_of
+from .processes import descendants_of
 
 # Time for threads to end, and for child processes after SIGTERM.
 GRACE_S = 0.5

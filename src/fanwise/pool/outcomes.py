@@ -4,7 +4,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 from signal import Signals
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from ..base.errors import TrialStopped, WorkerLostError
 from ..links.codec import error_text, loads, unpack_error
@@ -93,18 +93,12 @@ def death_of(status: int, *, stop_request: StopRequest | None, ooms: int, stderr
     last_output = end_of_stderr(stderr)
     if lost:
         return Outcome("lost", lost, last_output=last_output)
-    death = explain(status, stop_request=stop_request, ooms=ooms, last_output=last_output)
-    return Outcome(death.kind, death.text, last_output=last_output)
+    return replace(
+        explain(status, stop_request=stop_request, ooms=ooms, last_output=last_output), last_output=last_output
+    )
 
 
-class Death(NamedTuple):
-    """The reason of a death, on several lines if the process printed something."""
-
-    kind: Literal["exit", "signal", "out-of-memory"]
-    text: str
-
-
-def explain(status: int, *, stop_request: StopRequest | None = None, ooms: int = 0, last_output: str = "") -> Death:
+def explain(status: int, *, stop_request: StopRequest | None = None, ooms: int = 0, last_output: str = "") -> Outcome:
     """Describe the end of a process.
 
     Args:
@@ -117,46 +111,46 @@ def explain(status: int, *, stop_request: StopRequest | None = None, ooms: int =
     lines = last_lines(last_output)
     if not lines:
         return death
-    return Death(death.kind, "\n".join([f"{death.text} Its last output:", *(f"  | {line}" for line in lines)]))
+    return replace(death, text="\n".join([f"{death.text} Its last output:", *(f"  | {line}" for line in lines)]))
 
 
-def _by_exit(code: int, stop_request: StopRequest | None) -> Death:
+def _by_exit(code: int, stop_request: StopRequest | None) -> Outcome:
     if stop_request is not None:
-        return Death("exit", f"ended with exit code {code} after a stop.")
+        return Outcome("exit", f"ended with exit code {code} after a stop.")
     hint = "Something called sys.exit or os._exit."
     if 128 < code < 128 + 65:
         hint = f"A shell reports {signal_name(code - 128)} of a program by this code."
     elif code == 1:
         hint = "Something called sys.exit(1), or an exception outside the function was not caught."
-    return Death("exit", f"ended with exit code {code} before its function returned. {hint}")
+    return Outcome("exit", f"ended with exit code {code} before its function returned. {hint}")
 
 
-def _by_signal(number: int, stop_request: StopRequest | None, ooms: int, last_output: str) -> Death:
+def _by_signal(number: int, stop_request: StopRequest | None, ooms: int, last_output: str) -> Outcome:
     name = signal_name(number)
     text = f"ended by {name}"
     if stop_request is not None and name == "SIGTERM":
-        return Death("signal", f"{text} after a stop.")
+        return Outcome("signal", f"{text} after a stop.")
     if stop_request == "kill" and name == "SIGKILL":
-        return Death("signal", f"{text}, because it did not end in time after a stop.")
+        return Outcome("signal", f"{text}, because it did not end in time after a stop.")
     if name == "SIGKILL" and ooms > 0:
         kills = "one process" if ooms == 1 else f"{ooms} processes"
-        return Death(
+        return Outcome(
             "out-of-memory",
             f"{text}: the kernel ran out of memory and killed {kills} meanwhile. Use less memory (smaller batches, "
             f"fewer data-loading workers) or run fewer jobs at once.",
         )
     if name == "SIGABRT" and "std::bad_alloc" in last_output:
-        return Death("out-of-memory", f"{text}: native code could not get memory (std::bad_alloc).")
+        return Outcome("out-of-memory", f"{text}: native code could not get memory (std::bad_alloc).")
     if name == "SIGABRT" and is_gpu_out_of_memory(last_output):
-        return Death("out-of-memory", f"{text}: native code could not get memory on a GPU.")
+        return Outcome("out-of-memory", f"{text}: native code could not get memory on a GPU.")
     if name == "SIGKILL":
         hint = (
             "fanwise did not send it, and the kernel counted no kill for lack of memory: a person, a batch system or a "
             "container's memory limit may have."
         )
-        return Death("signal", f"{text}. {hint}")
+        return Outcome("signal", f"{text}. {hint}")
     stack = _STACK_HINT if _STACK_MARK in last_output else ""
-    return Death("signal", f"{text}. {_HINTS.get(name, '')}{stack}".rstrip())
+    return Outcome("signal", f"{text}. {_HINTS.get(name, '')}{stack}".rstrip())
 
 
 def signal_name(number: int) -> str:

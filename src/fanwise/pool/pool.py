@@ -137,7 +137,7 @@ class Pool:
         >>> Pool(cpus=3).capacity().cpus
         3
         """
-        return Capacity((self._machine,)) if self._cluster is None else self._started().capacity()
+        return Capacity((self._machine,)) if self._cluster is None else self._engine.capacity()
 
     @property
     def machine(self) -> Machine:
@@ -205,7 +205,7 @@ class Pool:
                     "inside a job, needs() takes no reuse, retries or on_report: its jobs end with this job."
                 )
             return self._job._submit(packed, resources, options.number)
-        engine = self._started()
+        engine = self._engine
         request = JobRequest(
             packed,
             resources,
@@ -216,21 +216,22 @@ class Pool:
         return submit_job(self._life, request, options)
 
     @property
-    def _hub(self) -> Hub:
-        self._started()
-        assert self._life.hub is not None, "comes with the engine"
-        return self._life.hub
+    def _engine(self) -> PoolEngine:
+        self._life.check_process()
+        if self._job is not None:
+            raise ClosedError("inside a job only submit and needs may be used; the engine is in the pool's process.")
+        return self._life.start()
 
     @property
-    def _engine(self) -> PoolEngine:
-        return self._started()
+    def _hub(self) -> Hub:
+        return self._engine.loop
 
     @property
     def _cluster_engine(self) -> "ClusterEngine | None":
         """The engine if jobs run on a cluster. The first use connects and blocks."""
         from .cluster.engine import ClusterEngine
 
-        engine = self._started() if self._cluster is not None else None
+        engine = self._engine if self._cluster is not None else None
         assert engine is None or isinstance(engine, ClusterEngine), "the engine of a pool with a cluster"
         return engine
 
@@ -269,12 +270,6 @@ class Pool:
             running, waiting = engine.counts()
             state = f"{running} running, {waiting} waiting, {engine.finished} finished"
         return f"<Pool: {machines}, seed {self.seed}: {state}>"
-
-    def _started(self) -> PoolEngine:
-        self._life.check_process()
-        if self._job is not None:
-            raise ClosedError("inside a job only submit and needs may be used; the engine is in the pool's process.")
-        return self._life.start()
 
 
 def _counting(machine: Machine, cpus: int | None, gpus: Sequence[str] | None) -> Machine:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..links.hub import Hub
+from ..links.process_state import TICKS_PER_S, stat_of
 
 TAG = "FANWISE_LINE"
 
@@ -35,25 +36,6 @@ _POLL_S = 0.0005
 # A process has no environment during exec. Older processes without one were started that way.
 _EXEC_S = 2.0
 _PARENTS_OF_KERNEL_THREADS = (0, 2)
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-
-
-class Stat(NamedTuple):
-    """State of a process (`Z`: a zombie; empty: gone), its parent's pid, and its start in seconds since boot.
-
-    Pid and start together identify a process.
-    """
-
-    state: str
-    parent: int
-    started_s: float
-
-    @property
-    def is_running(self) -> bool:
-        return self.state not in ("", "Z", "X")
-
-
-_GONE = Stat("", 0, 0.0)
 
 
 def die_with_parent(parent_pid: int) -> None:
@@ -70,19 +52,9 @@ def adopt_orphans() -> None:
         _prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def stat_of(pid: int) -> Stat:
-    """Return the state of a process, with an empty `state` if it is gone."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_bytes()
-    except OSError:
-        return _GONE
-    fields = stat[stat.rindex(b")") + 2 :].split()
-    return Stat(fields[0].decode(), int(fields[1]), int(fields[19]) / _TICKS_PER_S)
-
-
 def boot_s() -> float:
     """Return the current time on the scale of `Stat.started_s`."""
-    return int(time.clock_gettime(time.CLOCK_BOOTTIME) * _TICKS_PER_S) / _TICKS_PER_S
+    return int(time.clock_gettime(time.CLOCK_BOOTTIME) * TICKS_PER_S) / TICKS_PER_S
 
 
 def all_pids() -> list[int]:

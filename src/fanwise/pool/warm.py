@@ -33,12 +33,13 @@ from ..base.huge_pages import HUGE_PAGE_BYTES, collapse
 from ..links.codec import pack_error
 from ..links.hub import Hub, Timer
 from ..links.link import Link, Request
+from ..links.process_state import stat_of
 from ..links.transports.unix import dial
 from . import runtime_environment, worker
 from .functions import unpack_function
 from .late_imports import call_on_import
 from .modules import Sources
-from .processes import TAG, Children, adopt_orphans, die_with_parent, stat_of
+from .processes import TAG, Children, adopt_orphans, die_with_parent
 from .specs import JobSpec, Prepared, Refusal, RuntimeEnvironment
 
 # Imported after the first jobs were forked: workers and many objectives use these, but not at the start.
@@ -110,7 +111,8 @@ class _Warm:
         self._spare_job: JobSpec | None = None
         self._unsafe: Refusal | None = None
         self._idle: tuple[int, int] | None = None  # pid and pipe of the child that was forked ahead
-        self._timer: Timer | None = None
+        self._timer: Timer | None = None  # of the child that is forked ahead
+        self._is_collection_due = False
         self._num_forks = 0
         self._is_settled = False
         self._used = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)  # see `_watch_use`
@@ -153,7 +155,9 @@ class _Warm:
                 self.inherited.functions.pop(request.args[0], None)
                 if not self._has_jobs:
                     self._drop_idle()
-                    self._set_timer(_COLLECT_DELAY_S, self._collect)
+                if not self._is_collection_due:
+                    self._is_collection_due = True
+                    self._hub.call_at(self._hub.now_s() + _COLLECT_DELAY_S, self._collect)
             case "signal":
                 self._children.signal(*request.args)
             case method:
@@ -219,6 +223,7 @@ class _Warm:
 
     def _collect(self) -> None:
         """Free the memory of forgotten functions, which are in reference cycles with their global variables."""
+        self._is_collection_due = False
         gc.unfreeze()
         gc.collect()
         gc.freeze()

@@ -25,13 +25,14 @@ from ..base.errors import FanwiseError, NotSendableError, TrialStopped
 from ..links.codec import Beside, dumps_by_value, pack_error
 from ..links.hub import Hub
 from ..links.link import Link
+from ..links.process_state import stat_of
 from . import runtime_environment
 from .current import CurrentJob, StopSignal, enter, leave, stop_by_signal
 from .functions import Function, unpack_arguments, unpack_function
 from .late_imports import call_on_import
 from .leftovers import end_all, has_child_processes, running_threads
 from .modules import Sources
-from .processes import TAG, adopt_orphans, die_with_parent, stat_of
+from .processes import TAG, adopt_orphans, die_with_parent
 from .seeds import seed_everything, seed_on_import
 from .specs import LINK_LOST, EndKind, How, JobSpec
 
@@ -101,7 +102,7 @@ def _run_jobs(inherited: Inherited, receive_job: Callable[[], JobSpec], how: How
     hub = Hub(name="worker")
     link = inherited.dial(hub, within_s=_DIAL_S)
     link.open()
-    worker = _Worker(hub, link, inherited)
+    worker = _Worker(link, inherited)
     try:
         job: JobSpec | None = receive_job()
         while job is not None:
@@ -123,8 +124,7 @@ def _run_jobs(inherited: Inherited, receive_job: Callable[[], JobSpec], how: How
 
 
 class _Worker:
-    def __init__(self, hub: Hub, link: Link, inherited: Inherited) -> None:
-        self._hub = hub
+    def __init__(self, link: Link, inherited: Inherited) -> None:
         self._link = link
         self._functions = inherited.functions
         self._sources = inherited.sources
@@ -142,7 +142,7 @@ class _Worker:
         _limit(spec, how)
         seed_everything(spec.seed)
         with seed_on_import(spec.seed), stop_by_signal() as stop_signal:
-            job = CurrentJob(self._hub, self._link, spec, stop_signal)
+            job = CurrentJob(self._link, spec, stop_signal)
             enter(job)
             self._link.notify("ready", spec.job_id, os.getpid(), stat_of(os.getpid()).started_s, how)
             ended = self._call(spec, job, stop_signal)

@@ -23,7 +23,8 @@ from torch.futures import Future
 from ..base.errors import FanwiseError
 from ..links.codec import load_error
 from ..links.hub import Hub
-from ..links.link import Link, Request, may_wait_for
+from ..links.link import Link, Request
+from ..links.reader import may_wait_for
 from ..links.runner_threads import RunnerThreads
 from . import current as process
 from .actors.queues import Queues

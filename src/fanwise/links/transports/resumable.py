@@ -33,7 +33,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...base.errors import FanwiseError, WireError
-from ..session import ACKNOWLEDGE_EVERY_BYTES, Session
+from ..session import Session
 from .liveness import PortProbe
 from .wires import Buffer
 
@@ -253,28 +253,23 @@ class ResumableWire:
 
     @property
     def is_write_due(self) -> bool:
-        """Return True if something that was read lets the sender write: call it after reading."""
-        session = self._session
-        has_news = self._num_acknowledged > session.num_acknowledged
-        is_waiting = self._writer.waits or self._is_waited_for
-        return session.is_acknowledgment_due or self._can_free_memory or (has_news and is_waiting)
+        """Return True if something that was read lets the sender write or free memory: call it after reading."""
+        return self._has_new_acknowledgment or self._session.is_acknowledgment_due
 
     @property
-    def _can_free_memory(self) -> bool:
-        """Return True if so much was acknowledged that an idle link should write to free memory."""
-        return self._num_acknowledged - self._session.num_acknowledged >= ACKNOWLEDGE_EVERY_BYTES
+    def _has_new_acknowledgment(self) -> bool:
+        """Return True if the thread that writes must tell the session of an acknowledgment, to free memory."""
+        return self._num_acknowledged > self._session.num_acknowledged
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
     @property
     def has_unsent(self) -> bool:
-        session = self._session
-        return bool(self._outgoing or session.has_unsent or session.is_acknowledgment_due or self._can_free_memory)
+        return bool(self._outgoing or self._session.has_unsent or self.is_write_due)
 
     @property
     def has_room(self) -> bool:
-        # The session learns of acknowledgments that were read only at the next write.
-        return self._session.has_room or self._num_acknowledged > self._session.num_acknowledged
+        return self._session.has_room or self._has_new_acknowledgment
 
     @property
     def num_written(self) -> int:
@@ -291,7 +286,7 @@ class ResumableWire:
         if connection is None:
             return 0
         try:
-            if self._num_acknowledged > session.num_acknowledged:
+            if self._has_new_acknowledgment:
                 session.acknowledge(self._num_acknowledged)
                 if self._is_waited_for:
                     with self._changed:

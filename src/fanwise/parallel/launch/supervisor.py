@@ -22,7 +22,7 @@ from ...pool.reporting import begin_report
 from ..comm.control_block import FAILED, STOPPED
 from ..context import Run
 from ..process_settings import read_settings
-from ..progress import Display, RankStatus, function_name
+from ..progress import Display, function_name
 from .settings import Settings
 from .worker import RankTask
 
@@ -114,7 +114,7 @@ class Supervisor(ABC, Generic[R]):
         self._answered = 0
         self._check_room()
         self._display = display
-        display.ranks = self._rank_statuses
+        display.rank_states = lambda: ["lost" if rank.is_over else "running" for rank in self._ranks]
 
     def _task(self, number: int) -> RankTask:
         return RankTask(self._settings, number, function_name(self._train), read_settings())
@@ -357,14 +357,3 @@ class Supervisor(ABC, Generic[R]):
                 self._count,
                 self._room()[1],
             )
-
-    def _rank_statuses(self) -> list[RankStatus]:
-        return [
-            RankStatus(
-                rank.number,
-                rank.pid,
-                (rank.gpu or self._settings.devices[rank.number],),
-                "lost" if rank.is_over else "hangs" if rank.hung else "running" if rank.pid else "starting",
-            )
-            for rank in self._ranks
-        ]

@@ -17,7 +17,7 @@ from ...links.codec import pack_error, with_note
 from ...links.link import Link, Request
 from ...links.link import Reply as Asked
 from ..backend import Lifetime
-from ..contract import GO_ON, Engine, Job, JobRequest, Outcome, Output, Ready, Reply, Report
+from ..contract import Engine, Job, JobRequest, Outcome, Output, Ready, Reply, Report, unpack_reply
 from ..devices import find_machine
 from ..engine import LocalEngine
 from ..jobs import to_send
@@ -112,14 +112,9 @@ class Host:
 
         def on_answer(reply: Asked) -> None:
             try:
-                answer = reply.result()
+                report.answer(unpack_reply(reply.result()))
             except BaseException as error:
                 report.refuse(error)
-                return
-            if answer == "CONTINUE":
-                report.answer(GO_ON)
-            else:
-                report.answer(Reply(*((answer,) if isinstance(answer, str) else answer)))
 
         try:
             reply = self._link.call("report", job_id, report.values, report.worker_time_s, report.checkpoint)

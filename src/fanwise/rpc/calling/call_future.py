@@ -24,7 +24,8 @@ from ...base.errors import (
 )
 from ...links.calls import was_never_sent
 from ...links.credits import cost_of
-from ...links.link import Link, NeverSent, Reply
+from ...links.link import Link, Reply
+from ...links.peers import NeverSent
 from ..messages.messages import Message
 from ..worker_info import WorkerInfo
 from .call import Call, ChainedCall

@@ -18,7 +18,9 @@ import torch
 from torch.futures import Future
 
 from ...base.errors import ClosedError, DeadlineExceeded, FanwiseError, WindowFullError
-from ...links.link import Link, NeverSent, Reply, was_never_sent
+from ...links.calls import was_never_sent
+from ...links.link import Link, Reply
+from ...links.peers import NeverSent
 from .. import allowed
 from .. import current as process
 from ..constants import UNSET_RPC_TIMEOUT

@@ -23,7 +23,7 @@ from ...base.version import VERSION
 from ...links.hub import Hub
 from ...links.link import Link, Reply, Request
 from ...links.peers import Ending
-from ...links.process_state import look_at, this_host
+from ...links.process_state import stat_of, this_host
 from ...rendezvous.rendezvous import Rendezvous
 from ..constants import HEARTBEAT_S
 from ..hub_thread import OneShot, run_on_hub
@@ -107,7 +107,7 @@ class Group:
         problem = name_error(name)
         if problem is not None:
             raise JoinError(f"{problem}.")
-        process = look_at(pid := os.getpid())
+        process = stat_of(pid := os.getpid())
         me = Member(name, rank, secrets.randbits(62), address, this_host(), pid, process.started_ticks, has_allow_list)
         group = cls(hub, rendezvous, me, world_size, heartbeat_s=heartbeat_s)
         try:

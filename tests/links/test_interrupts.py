@@ -1,0 +1,135 @@
+"""Ctrl-C at every point where the interpreter can deliver it: no call and no end of a link is lost."""
+
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from fanwise.base.errors import FanwiseError
+from fanwise.links.hub import Hub
+from fanwise.links.link import Link, Request
+from fanwise.links.transports.unix import link_pair
+
+POINTS_MAX = 400
+
+Call = Callable[[], object]
+
+
+class Pair:
+    """Two ends of a link. `turn` lets the far side read."""
+
+    def __init__(self) -> None:
+        self.hubs = Hub(name="near"), Hub(name="far")
+        self.near, self.far = link_pair(*self.hubs)
+        self.near.open()
+        self.far.open()
+        self.turn = self.hubs[1].turn
+
+    def close(self) -> None:
+        for hub in self.hubs:
+            hub.close()
+
+
+class Interrupt:
+    """Makes a call, with a KeyboardInterrupt at one point.
+
+    CPython runs signal handlers where a function begins and where a function in C has returned. A profiler is called
+    in the same places, and its exception is raised there.
+    """
+
+    def __init__(self, point: int) -> None:
+        self._left = point
+        self.has_come = False
+
+    def __call__(self, call: Call) -> None:
+        sys.setprofile(self._profile)
+        try:
+            call()
+        except (FanwiseError, KeyboardInterrupt):
+            pass
+        finally:
+            sys.setprofile(None)
+
+    def _profile(self, frame: FrameType, event: str, _argument: Any) -> None:  # Any: as profilers are called
+        if event in ("call", "c_return") and "fanwise" in frame.f_code.co_filename:
+            self._left -= 1
+            if self._left < 0:
+                self.has_come = True
+                raise KeyboardInterrupt
+
+
+def at_each_point(scenario: Callable[[Pair, Interrupt], None]) -> None:
+    """Run a scenario with an interrupt at the first point of its call, the second, and so on to the end of the call."""
+    for point in range(POINTS_MAX):
+        pair, interrupt = Pair(), Interrupt(point)
+        try:
+            scenario(pair, interrupt)
+        finally:
+            pair.close()
+        if not interrupt.has_come:
+            assert point > 10
+            return
+    raise AssertionError("the call has more points")
+
+
+def test_an_interrupt_of_the_thread_that_reads_loses_no_answer() -> None:
+    def scenario(pair: Pair, interrupt: Interrupt) -> None:
+        pair.far.handler = lambda request: request.answer(request.method)
+        called: list[str] = []
+        replies = [pair.near.call(method) for method in "ab"]
+        for reply in replies:
+            reply.add_done_callback(lambda reply: called.append(f"{reply.method}0"))
+            reply.add_done_callback(lambda reply: called.append(f"{reply.method}1"))
+        pair.turn()
+        interrupt(replies[0].wait)
+        for reply in replies:
+            reply.wait(within_s=10.0)
+        assert all(reply._error is None or type(reply._error) is KeyboardInterrupt for reply in replies)
+        assert len(called) >= 3 and pair.near.num_open == 0 and pair.near.ending is None
+
+    at_each_point(scenario)
+
+
+@pytest.mark.parametrize("way", ["call", "ask"])
+def test_a_call_that_is_interrupted_before_its_first_byte_is_not_open(way: str) -> None:
+    def scenario(pair: Pair, interrupt: Interrupt) -> None:
+        arrived: list[Request] = []
+        pair.far.handler = arrived.append
+        interrupt(lambda: pair.near.call("x") if way == "call" else pair.near.ask("x", within_s=0.0))
+        pair.turn()
+        pair.far.handler = lambda request: request.answer(1)
+        reply = pair.near.call("y")
+        pair.turn()
+        assert reply.result(within_s=10.0) == 1 and pair.near.num_open <= len(arrived)
+
+    at_each_point(scenario)
+
+
+@pytest.mark.parametrize("end", [Link.close, Link.lose])
+def test_an_interrupt_of_the_end_of_a_link_fails_every_call(end: Callable[[Link, str], None]) -> None:
+    def scenario(pair: Pair, interrupt: Interrupt) -> None:
+        called: list[str] = []
+        replies = [pair.near.call(method) for method in "abc"]
+        for reply in replies:
+            reply.add_done_callback(lambda reply: called.append(reply.method))
+        pair.near.on_ended(lambda link, ending: called.append("end"))
+        interrupt(lambda: end(pair.near, "over"))
+        end(pair.near, "over")
+        # A callback that has begun when the interrupt comes is not repeated.
+        assert len({"a", "b", "c", "end"} - set(called)) <= 1
+        assert all(reply.done() for reply in replies) and pair.near.num_open == 0
+        with pytest.raises(FanwiseError):
+            pair.near.notify("x")
+
+    at_each_point(scenario)
+
+
+def test_a_reply_that_was_too_late_once_is_too_late_again() -> None:
+    pair = Pair()
+    reply = pair.near.call("x")
+    for _ in range(2):
+        with pytest.raises(FanwiseError, match=r"was not answered by .* within 0\.01 s"):
+            reply.result(within_s=0.01)
+    pair.close()

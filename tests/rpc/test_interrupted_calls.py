@@ -6,10 +6,13 @@ from typing import Any, cast
 
 import pytest
 from played_agents import PlayedAgent, all_empty, make, played_workers, remote
+from rpc_workers import LIMIT_S, Workers, all_do, leave, num_owned
 
 import fanwise.rpc as rpc
-from fanwise.base.errors import DeadlineExceeded
+from fanwise.base.errors import DeadlineExceeded, NotSendableError
+from fanwise.rpc import agent as agents
 from fanwise.rpc.calling.call_future import CallFuture
+from fanwise.testing import within
 
 # Any throughout: what users' functions take and return.
 
@@ -83,3 +86,30 @@ def test_an_interrupt_after_the_creating_call_was_sent_frees_the_value(
         remote(to, make, 40)
     gc.collect()
     all_empty(two)
+
+
+def limit_replies(num_bytes: int) -> None:
+    for links in agents.current().connections._links.values():
+        for link in links:
+            link.peer_takes(num_bytes)
+
+
+def reply_with_a_reference(num_bytes: int) -> Any:
+    limit_replies(1000)
+    return rpc.RRef(1), bytes(num_bytes)
+
+
+def ask_for_too_much() -> str:
+    try:
+        rpc.rpc_sync("w1", reply_with_a_reference, (10_000,))
+    except NotSendableError as error:
+        return str(error)
+    return ""
+
+
+def test_a_reply_that_is_too_large_releases_its_references(real_workers: Workers) -> None:
+    workers = real_workers.group(2)
+    assert "10" in workers[0].do(ask_for_too_much)
+    within(LIMIT_S, lambda: workers[1].do(num_owned) == 0, "the value is freed")
+    workers[1].do(limit_replies, 1 << 30)
+    all_do(workers, leave)

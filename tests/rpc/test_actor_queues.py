@@ -9,12 +9,12 @@ from virtual_clock import VirtualClock
 
 from fanwise.base.errors import DeadlineExceeded, WireError, WorkerLostError
 from fanwise.links.hub import Hub
-from fanwise.links.link import Request
 from fanwise.links.peers import Ending
 from fanwise.links.runner_threads import RunnerThreads
-from fanwise.rpc.actors.queues import QueuedCall, Queues
+from fanwise.rpc.actors.queues import Queues
+from fanwise.rpc.calling.server import ReceivedCall
 from fanwise.rpc.messages.ids import GlobalId
-from fanwise.rpc.messages.messages import Message, addressed, compose, loads
+from fanwise.rpc.messages.messages import addressed, compose, loads
 from fanwise.rpc.messages.metadata import ADDRESS_BYTES, Address, pack_address, unpack_address
 
 ACTOR = GlobalId(1, 11, -1)
@@ -47,25 +47,28 @@ class FakeLink:
             job()
 
 
-class FakeRequest:
-    def __init__(self, link: FakeLink) -> None:
-        self.link = link
-        self.method = Message(b"\3", [], "a call")
-        self.replies: list[object] = []
+class FakeCall:
+    """A received call, whose end the test reports."""
+
+    def __init__(self, owner: "Owner", name: str, link: FakeLink) -> None:
+        self.owner, self.name, self.link = owner, name, link
+        self.request = self
+        self.error: Exception | None = None
+        self.on_end: Callable[[], None]
+
+    def __call__(self) -> None:
+        self.owner.started.append(self.name)
+
+    def drop(self, error: Exception) -> None:
+        self.owner.dropped.append(self.name)
+        self.error = error
+        self.on_end()
 
     def when_answers_leave(self, on_drained: Callable[[], None]) -> bool:
         if self.link.blocked is None:
             return False
         self.link.blocked.append(on_drained)
         return True
-
-    def answer(self, value: object = None) -> None:
-        self.replies.append(value)
-
-    def fail(self, error: BaseException) -> None:
-        self.replies.append(error)
-
-    def unanswered(self) -> None: ...
 
 
 class Owner:
@@ -76,30 +79,16 @@ class Owner:
         self.queues = Queues(cast(Hub, SimpleNamespace(clock=self.clock)), cast(RunnerThreads, self.runners))
         self.started: list[str] = []
         self.dropped: list[str] = []
-        self.calls: dict[str, QueuedCall] = {}
-        self.requests: dict[str, FakeRequest] = {}
+        self.calls: dict[str, FakeCall] = {}
         self.value: Any = type("Value", (), {})()
 
     def receive(self, name: str, link: FakeLink, *, left_s: float = 0.0, concurrency: int = 0) -> None:
-        owner, request = self, FakeRequest(link)
-        self.requests[name] = request
-
-        class Job:
-            def __init__(self, call: QueuedCall) -> None:
-                owner.calls[name] = call
-
-            def __call__(self) -> None:
-                owner.started.append(name)
-
-            def drop(self, error: Exception) -> None:
-                owner.dropped.append(name)
-                owner.calls[name].fail(error)
-
-        self.queues.enqueue(Address(ACTOR, left_s, concurrency), cast(Request, request), Job)
+        call = self.calls[name] = FakeCall(self, name, link)
+        self.queues.enqueue(Address(ACTOR, left_s, concurrency), cast(ReceivedCall, call))
         self.runners.run_all()
 
     def reply(self, name: str) -> None:
-        self.calls[name].answer(name)
+        self.calls[name].on_end()
         self.runners.run_all()
 
     def create(self, concurrency: int, link: FakeLink) -> None:
@@ -146,7 +135,7 @@ def test_the_queue_of_a_freed_or_never_created_actor_is_deleted(owner: Owner) ->
     owner.reply("a")
     assert not owner.queues._queues
     owner.receive("create", link, concurrency=1)
-    owner.calls["create"].fail(RuntimeError("cannot be created"))
+    owner.reply("create")
     assert not owner.queues._queues
     owner.create(1, link)
     assert owner.queues._queues
@@ -163,17 +152,7 @@ def test_a_call_that_times_out_in_the_queue_does_not_run(owner: Owner) -> None:
     owner.clock.advance(1.0)
     owner.reply("first")
     assert owner.started == ["create", "first", "last"] and owner.dropped == ["late"]
-    assert isinstance(owner.requests["late"].replies[0], DeadlineExceeded)
-
-
-def test_a_call_without_a_reply_lets_the_next_one_start(owner: Owner) -> None:
-    link = FakeLink()
-    owner.create(1, link)
-    owner.receive("canceled", link)
-    owner.receive("last", link)
-    owner.calls["canceled"].unanswered()
-    owner.runners.run_all()
-    assert owner.started == ["create", "canceled", "last"]
+    assert isinstance(owner.calls["late"].error, DeadlineExceeded)
 
 
 def test_queued_calls_of_a_lost_caller_do_not_run_and_those_of_one_that_left_do(owner: Owner) -> None:
@@ -183,7 +162,7 @@ def test_queued_calls_of_a_lost_caller_do_not_run_and_those_of_one_that_left_do(
         owner.receive(name, link)
     lost.ending, left.ending = Ending(False, "cut"), Ending(True, "left")
     owner.reply("first")
-    assert owner.dropped == ["of lost"] and isinstance(owner.requests["of lost"].replies[0], WorkerLostError)
+    assert owner.dropped == ["of lost"] and isinstance(owner.calls["of lost"].error, WorkerLostError)
     owner.reply("of left")
     assert owner.started == ["create", "first", "of left", "last"]
 

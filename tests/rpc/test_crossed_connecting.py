@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from fanwise.base.errors import WorkerLostError
+from fanwise.base.errors import DeadlineExceeded, WorkerLostError
 from fanwise.links.hub import Hub
 from fanwise.links.link import Link, Request
 from fanwise.links.transports.wires import SocketWire
@@ -120,3 +121,67 @@ def test_link_that_ends_without_a_goodbye_is_the_loss_of_its_worker(sides: tuple
     within(LIMIT_S, lambda: two.suspected == ["w0"], "the other side learns of it")
     with pytest.raises(WorkerLostError):
         two.connections.to(0)
+
+
+class InterruptedLock:
+    """A lock whose acquisition is followed by Ctrl-C."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        self._lock.acquire(blocking, timeout)
+        raise KeyboardInterrupt
+
+    def release(self) -> None:
+        self._lock.release()
+
+    def is_free(self) -> bool:
+        taken: list[bool] = []
+        thread = threading.Thread(target=lambda: taken.append(self._lock.acquire(blocking=False)))
+        thread.start()
+        thread.join()
+        return taken[0]
+
+
+def test_an_interrupt_after_the_lock_of_a_link_was_acquired_releases_it(sides: tuple[Side, Side]) -> None:
+    lock = InterruptedLock()
+    sides[0].connections._connecting[1] = cast(Any, lock)
+    with pytest.raises(KeyboardInterrupt):
+        sides[0].connections.to(1)
+    assert lock.is_free()
+
+
+def test_a_peer_that_does_not_answer_the_hello_costs_the_time_of_the_caller_only(
+    sides: tuple[Side, Side],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    limits: list[float] = []
+    monkeypatch.setattr(sides[1].connections, "_on_hello", lambda link, request: None)
+    ask = Link.ask
+
+    def ask_and_note(link: Any, method: str, *args: object, within_s: float) -> Any:
+        limits.append(within_s)
+        return ask(link, method, *args, within_s=within_s)
+
+    monkeypatch.setattr(Link, "ask", ask_and_note)
+    with pytest.raises(DeadlineExceeded):
+        sides[0].connections.to(1, within_s=0.1)
+    assert 0 < len(limits) and max(limits) <= 0.1
+
+
+def test_links_that_are_dialed_before_this_worker_has_joined_are_accepted_when_it_has(
+    sides: tuple[Side, Side],
+) -> None:
+    one, two = sides
+    two.connections._group = None
+    failures: list[BaseException] = []
+    malformed = SimpleNamespace(args=(), fail=failures.append)
+    two.connections._early.append((cast(Any, None), cast(Any, malformed)))
+    with ThreadPoolExecutor(1) as threads:
+        talking = threads.submit(talk, one, 3)
+        within(LIMIT_S, lambda: len(two.connections._early) == 2, "the hello has arrived")
+        assert not talking.done()
+        two.connections.joined(cast(Any, two))
+        talking.result(LIMIT_S)
+    assert len(failures) == 1 and not two.connections._early

@@ -47,8 +47,9 @@ class Asked:
 
     def taken_up(self) -> None: ...
 
-    def answer(self, value: object = None) -> None:
+    def answer(self, value: object = None) -> bool:
         self.answers.append(value)
+        return True
 
     def fail(self, error: BaseException) -> None:
         self.answers.append(error)
@@ -197,11 +198,10 @@ def test_a_coroutine_that_is_cancelled_before_its_loop_has_begun_it_ends_all_the
     coroutines.close()
 
 
-def test_a_call_that_was_cancelled_while_the_group_was_not_complete_never_begins() -> None:
-    server, jobs, _asked = served()
+def test_a_call_that_was_canceled_before_its_job_began_never_begins() -> None:
     begun: list[int] = []
-    asked = Asked(Serializer().serialize((begun.append, (3,), {}), 0, call="f"))
-    server.serve(ME, cast(Request, asked), was_cancelled=True)
+    server, jobs, (asked,) = served(begun.append)
+    cast(Request, asked).listener.cancelled()  # type: ignore[union-attr]
     jobs.begun[0]()
     assert (begun, asked.answers, server.num_open) == ([], ["unanswered"], 0)
 
@@ -224,7 +224,7 @@ def test_the_value_of_a_call_that_waits_at_an_actor_is_expected_meanwhile(
 ) -> None:
     server, jobs, references = expecting
     turns: list[Callable[[], None]] = []
-    server._enqueue_actor_call = lambda address, request, make: turns.append(make(request))
+    server._enqueue_actor_call = lambda address, call: turns.append(call)
     message = call_that_makes(3, server)._replace(address=Address(GlobalId(0, 1, -1), 0.0))
     server.serve(ME, cast(Request, Asked(message)))
     assert references.values == {MADE: []} and jobs.begun == []

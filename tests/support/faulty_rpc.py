@@ -131,7 +131,7 @@ def _start(
     return agent
 
 
-_run_call = server._Call.run
+_run_call = server.ReceivedCall.run
 
 
 def _delay_calls(faults: Faults) -> None:
@@ -148,7 +148,7 @@ def _delay_calls(faults: Faults) -> None:
         else:
             run_now()
 
-    server._Call.run = run  # type: ignore[assignment, method-assign]
+    server.ReceivedCall.run = run  # type: ignore[assignment, method-assign]
 
 
 def _drop_messages(agent: Agent, faults: Faults) -> None:

@@ -105,11 +105,10 @@ class Request:
         """Close the request without an answer, because nobody waits for it."""
         self._close()
 
-    def answer(self, value: object = None) -> None:
-        """Make the call return `value`."""
+    def answer(self, value: object = None) -> bool:
+        """Make the call return `value`. Return False if it raises an error instead, as the value cannot be sent."""
         call_id = self._close()
-        if call_id:
-            self.link._answer(call_id, value)
+        return self.link._answer(call_id, value) if call_id else True
 
     def fail(self, error: BaseException) -> None:
         """Make the call raise `error`."""
@@ -441,13 +440,14 @@ class Link:
             raise self._state.ended_error(name, "cannot be told")
         self._send(self._encode(kind, call_id, head, buffers))
 
-    def _answer(self, call_id: int, value: object) -> None:
+    def _answer(self, call_id: int, value: object) -> bool:
         try:
             head, buffers = self._dumped(value)
         except Exception as error:
             self._send(frames.encode(frames.ERROR, call_id, pack_error(error)))
-            return
+            return False
         self._send(self._encode(frames.REPLY, call_id, head, buffers))
+        return True
 
     # -- receiving -------------------------------------------------------------------------------------------------
 

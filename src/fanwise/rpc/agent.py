@@ -63,8 +63,7 @@ class Agent:
         self.options = options
         self.timeout_s = options.rpc_timeout
         self.on_lost: list[Callable[[WorkerInfo, int], None]] = []
-        self.outside, self.answer = runners.outside, runners.answer
-        self.waiting, self.begin_waiting, self.end_waiting = runners.waiting, runners.begin_waiting, runners.end_waiting
+        self.outside, self.answer, self.waiting = runners.outside, runners.answer, runners.waiting
         self.now_s = hub.clock.now_s
         self._hub = hub
         self._runners = runners
@@ -110,17 +109,16 @@ class Agent:
         return self._group
 
     def set_group(self, group: Group) -> None:
-        """Allow calls to the members of the group, and serve the calls received so far."""
+        """Allow calls to and from the members of the group."""
         self.incarnation = group.me.incarnation
         group.on_event.append(self._on_event)
         self.serializer.plain_peers.update(id for id, member in group.members().items() if member.has_allow_list)
         group.on_fenced = self.connections.fenced
         group.on_dial_request = lambda member: self.outside(partial(self.connections.dial_back, member))
-        self.connections.joined(group)
         self.worker_events = WorkerEvents(self._hub, group)
         self._group = group
         self.references.start()
-        self.server.start()
+        self.connections.joined(group)
 
     def worker(self, to: "str | int | WorkerInfo") -> WorkerInfo:
         """Return the worker with this name, rank or info, also one that was lost: a call to it raises the reason.
@@ -190,7 +188,7 @@ class Agent:
         """Handle a received call or request, on a reading thread."""
         method: Any = request.method
         if type(method) is Message:
-            self.server.receive(sender, request)
+            self.server.serve(sender, request)
             return
         handler = self._handlers.get(method)
         if handler is None:

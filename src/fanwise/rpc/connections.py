@@ -14,6 +14,7 @@ their order, and both end with the member.
 Received messages are passed to `handle`.
 """
 
+import contextlib
 import logging
 import math
 import threading
@@ -86,7 +87,8 @@ class Connections:
         self._lock = threading.Lock()
         self._links: dict[int, list[Link]] = {}  # all links to each incarnation
         self._lost: dict[int, str] = {}  # why incarnations were lost that the group has not removed yet
-        self._connecting: dict[int, threading.Lock] = {}  # by id, held while a link is opened
+        self._connecting: dict[int, threading.RLock] = {}  # by id, held while a link is opened
+        self._early: list[tuple[Link, Request]] = []  # hellos of members that know earlier that the group is complete
         self.traffic = Traffic()
 
     @property
@@ -95,8 +97,16 @@ class Connections:
         return self._group
 
     def joined(self, group: Group) -> None:
-        """Set the group, which allows dialing its members."""
-        self._group = group
+        """Allow links with the members of the group. Those that dialed earlier are accepted now."""
+        with self._lock:
+            self._group = group
+        for link, request in self._early:
+            try:
+                self._on_hello(link, request)
+            except Exception as error:  # as the reader of a link does
+                with contextlib.suppress(FanwiseError):
+                    request.fail(error)
+        self._early.clear()
 
     @property
     def closed(self) -> bool:
@@ -120,17 +130,21 @@ class Connections:
             return link
         deadline_s = math.inf if within_s is None else self._hub.clock.now_s() + within_s
         with self._lock:
-            connecting = self._connecting.setdefault(id, threading.Lock())
-        if not connecting.acquire(blocking=False):
-            with self._waiting():
-                acquired = connecting.acquire(timeout=-1 if within_s is None else min(within_s, threading.TIMEOUT_MAX))
-            if not acquired:
-                raise DeadlineExceeded(f"the link to worker {id} was not made within {within_s} s.")
-        try:
+            connecting = self._connecting.setdefault(id, threading.RLock())
+        try:  # around the acquisition too, because an interrupt may follow it at once
+            if not connecting.acquire(blocking=False):
+                with self._waiting():
+                    limit_s = -1 if within_s is None else min(within_s, threading.TIMEOUT_MAX)
+                    is_acquired = connecting.acquire(timeout=limit_s)
+                if not is_acquired:
+                    raise DeadlineExceeded(f"the link to worker {id} was not made within {within_s} s.")
             link = self.routes.link_to(id) or self._open(self._member(id), deadline_s, may_request_dial)
             return self.routes.flush(id, link)
         finally:
-            connecting.release()
+            try:  # not `suppress`, which could be interrupted itself
+                connecting.release()
+            except RuntimeError:  # this thread did not acquire it
+                pass
 
     def get_without_waiting(self, id: int) -> Link | None:
         """Return the loopback link if `id` is this worker, otherwise None. Does not block.
@@ -223,6 +237,7 @@ class Connections:
 
     def dial(self, member: Member, within_s: float) -> Link:
         """Open a link to `member`. Return the link to use: an existing one takes precedence."""
+        deadline_s = self._hub.clock.now_s() + within_s
         link = self.group.dial(member, within_s=within_s)
         try:
             if self.closed:
@@ -230,7 +245,7 @@ class Connections:
             self._serve_on(link, member.info)
             self._track(link, member)
             hello = self.group.me, member.incarnation, link.frame_bytes, self.group.knows
-            link.peer_takes(link.ask("hello", *hello, within_s=_CONNECT_S))
+            link.peer_takes(link.ask("hello", *hello, within_s=max(0.0, deadline_s - self._hub.clock.now_s())))
         except BaseException:
             link.close("not welcome")
             raise
@@ -268,8 +283,15 @@ class Connections:
         if request.method != "hello":
             link.close("protocol error: the first request on a link must be `hello`")
             return
+        with self._lock:
+            if self._group is None:
+                self._early.append((link, request))
+                return
+        self._on_hello(link, request)
+
+    def _on_hello(self, link: Link, request: Request) -> None:
         member, incarnation, frame_bytes, knows = request.args
-        refusal = self._group.refusal(member, incarnation, knows) if self._group is not None else None
+        refusal = self.group.refusal(member, incarnation, knows)
         if refusal is None and member.incarnation in self._lost:
             refusal = f"{member} was lost: {self._lost[member.incarnation]}"
         if refusal is not None:

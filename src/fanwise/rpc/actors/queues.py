@@ -16,22 +16,13 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Protocol
 
 from ...base.errors import DeadlineExceeded, WorkerLostError
 from ...links.hub import Hub
-from ...links.link import Link, Request
 from ...links.runner_threads import RunnerThreads
+from ..calling.server import ReceivedCall
 from ..messages.ids import GlobalId
 from ..messages.metadata import Address
-
-
-class Call(Protocol):
-    """A received call as a job: deserialize, run, reply."""
-
-    def __call__(self) -> None: ...
-    def drop(self, error: Exception) -> None:
-        """Release the contents of the message without running it, and reply with the error."""
 
 
 class Queues:
@@ -43,18 +34,18 @@ class Queues:
         self._lock = threading.Lock()
         self._queues: dict[GlobalId, _Queue] = {}
 
-    def enqueue(self, address: Address, request: Request, create_job: "Callable[[QueuedCall], Call]") -> None:
+    def enqueue(self, address: Address, call: ReceivedCall) -> None:
         """Queue a call to an actor, or start the one that creates it. Does not block."""
         deadline_s = self._now_s() + address.left_s if address.left_s else None
         with self._lock:
             queue = self._queue_of(address.actor)
             if address.concurrency and not queue.is_registered:
                 queue.is_registered, queue.limit = True, 0
-                creation = QueuedCall(request, None, partial(self._created, queue, address.concurrency))
-                jobs: list[Callable[[], None]] = [create_job(creation)]
+                call.on_end = partial(self._created, queue, address.concurrency)
+                jobs: list[Callable[[], None]] = [call]
             else:
-                call = QueuedCall(request, deadline_s, partial(self._finish, queue))
-                queue.waiting.append((call, create_job(call)))
+                call.on_end = partial(self._finish, queue)
+                queue.waiting.append((call, deadline_s))
                 jobs = self._dequeue(queue)
         self._start(jobs)
 
@@ -97,20 +88,20 @@ class Queues:
         for job in jobs:
             self._runners.call(job)
 
-    def _run(self, call: "QueuedCall", job: Call) -> None:
+    def _run(self, call: ReceivedCall, deadline_s: float | None) -> None:
         """Run a dequeued call, on a runner thread."""
-        ending = call.link.ending
+        ending = call.request.link.ending
         if ending is not None and not ending.clean:
-            job.drop(WorkerLostError("the caller was lost while the call was queued: it did not run."))
-        elif call.deadline_s is not None and self._now_s() >= call.deadline_s:
-            job.drop(
+            call.drop(WorkerLostError("the caller was lost while the call was queued: it did not run."))
+        elif deadline_s is not None and self._now_s() >= deadline_s:
+            call.drop(
                 DeadlineExceeded(
                     "the call timed out in the queue of the actor, behind other calls: it did not run.\nGive calls of "
                     "this actor more time (timeout=), or run more of them concurrently (concurrency=)."
                 )
             )
-        elif not call.when_answers_leave(partial(self._start, [partial(self._run, call, job)])):
-            job()
+        elif not call.request.when_answers_leave(partial(self._start, [partial(self._run, call, deadline_s)])):
+            call()
 
     def _created(self, queue: "_Queue", concurrency: int) -> None:
         """Start the queued calls when the actor was created or its constructor has failed."""
@@ -143,51 +134,4 @@ class _Queue:
         self.value: weakref.ref[object] | None = None
         self.limit = 1  # of concurrent calls; 0 while the actor is being created
         self.num_running = 0
-        self.waiting: deque[tuple[QueuedCall, Call]] = deque()
-
-
-def _nothing() -> None: ...
-
-
-class QueuedCall:
-    """The request of a queued call, or of the one that creates the actor. Calls `on_end` after the reply."""
-
-    __slots__ = ("_on_end", "_request", "deadline_s")
-
-    def __init__(self, request: Request, deadline_s: float | None, on_end: Callable[[], None]) -> None:
-        self._request = request
-        self.deadline_s = deadline_s
-        self._on_end = on_end
-
-    @property
-    def link(self) -> Link:
-        return self._request.link
-
-    @property
-    def method(self) -> Any:
-        return self._request.method
-
-    def taken_up(self) -> None:
-        self._request.taken_up()
-
-    def when_answers_leave(self, on_drained: Callable[[], None]) -> bool:
-        return self._request.when_answers_leave(on_drained)
-
-    def answer(self, value: object = None) -> None:
-        try:
-            self._request.answer(value)
-        finally:
-            self._on_end()
-
-    def fail(self, error: BaseException) -> None:
-        try:
-            self._request.fail(error)
-        finally:  # the caller may try again with another error
-            on_end, self._on_end = self._on_end, _nothing
-            on_end()
-
-    def unanswered(self) -> None:
-        try:
-            self._request.unanswered()
-        finally:
-            self._on_end()
+        self.waiting: deque[tuple[ReceivedCall, float | None]] = deque()

@@ -64,19 +64,16 @@ class CallFuture(Call[Any]):
             scope.check()
         # Cancellation does not cancel a call that the waiting function did not make, but must interrupt its wait.
         if hasattr(self, "_unread") and (scope is None or scope.contains(self._reply)):
-            self._has_waiter = True
-            released = agent.begin_waiting()
             try:
-                self._reply.wait()
+                self._has_waiter = True
+                with agent.waiting():
+                    self._reply.wait()
+                outcome = self._read_reply()
             except BaseException:  # Ctrl-C: other threads may wait, or have added callbacks
                 self._has_waiter = False
                 if self._reply.done():
                     agent.answer(self._read_reply_as_job)
                 raise
-            finally:
-                if released:
-                    agent.end_waiting()
-            outcome = self._read_reply()
             if outcome is not None:  # read by this thread, so torch's future is not needed
                 value, error = outcome
                 if error is not None:
@@ -88,14 +85,17 @@ class CallFuture(Call[Any]):
         return unwrap(super().wait)
 
     def cancel(self) -> bool:
-        had_waiter, self._has_waiter = self._has_waiter, True  # so that this thread reads the reply
-        if self._reply.cancel():
-            self._read_reply()
-            return True
-        self._has_waiter = had_waiter
-        if not had_waiter and self._reply.done():  # the reply arrived meanwhile
-            self._agent.answer(self._read_reply_as_job)
-        return False
+        had_waiter = self._has_waiter
+        try:
+            self._has_waiter = True  # so that this thread reads the reply
+            if self._reply.cancel():
+                self._read_reply()
+                return True
+            return False
+        finally:
+            self._has_waiter = had_waiter
+            if not had_waiter and self._reply.done():  # the reply arrived meanwhile, or Ctrl-C
+                self._agent.answer(self._read_reply_as_job)
 
     def _on_reply(self, _reply: Reply) -> None:
         """Handle the reply, on a reading thread."""

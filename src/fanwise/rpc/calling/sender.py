@@ -29,7 +29,7 @@ from ..messages.ids import Created, Invocation
 from ..messages.messages import Message, addressed
 from ..messages.metadata import Address
 from ..streams.stream import Stream, StreamReader
-from ..streams.window import Window
+from ..streams.window import Amount
 from ..worker_info import WorkerInfo
 from . import cancellation
 from .call import Call, ChainedCall
@@ -99,12 +99,8 @@ class Sender:
             watch = scope.add_child
 
         def send_and_wait(link: Link, message: Message) -> Any:
-            released = self._agent.begin_waiting()
-            try:
+            with self._agent.waiting():
                 return link.ask_on_credit(message, within_s=limit_s, watch=watch)  # type: ignore[arg-type]  # `dumps` knows it
-            finally:
-                if released:
-                    self._agent.end_waiting()
 
         serialize = partial(self._serialize, to, invocation, "sync", limit_s, None, address)
         reply = self._send(to, limit_s, serialize, send_and_wait)
@@ -115,9 +111,9 @@ class Sender:
     ) -> Stream[Any]:
         """Run a function on `to` and return its items. `timeout_s` applies to each item, as in `call`.
 
-        `window`: arguments of `Window`. Blocks until the call is sent.
+        `window`: maximum number of items and bytes ahead. Blocks until the call is sent.
         """
-        limit_s, window_size = self._time_limit(timeout_s), Window(*window)
+        limit_s, window_size = self._time_limit(timeout_s), Amount(*window)
         scope = cancellation.current_scope()
         cancellation.check()
         reader = StreamReader(self._agent, to, window_size, is_of_call=scope is not None)
@@ -268,7 +264,7 @@ class Sender:
         limit_s: float | None,
         remote: Created | None = None,
         address: Address | None = None,
-        window: Window | None = None,
+        window: Amount | None = None,
     ) -> Message:
         """Serialize a call. A profiler records it under torch's name."""
         name, serializer = _name_of(invocation[0]), self._serializer

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.futures import Future
 
-from ...base.errors import ClosedError, FanwiseError, NotSendableError, RemoteError, WireError, WorkerLostError
+from ...base.errors import ClosedError, FanwiseError, RemoteError, WireError, WorkerLostError
 from ...links.link import Request
 from ...links.runner_threads import RunnerThreads
 from .. import allowed
@@ -27,7 +27,7 @@ from ..messages.ids import Created, Invocation
 from ..messages.messages import BARE_CALL, PLAIN_CALL, Message, creation_of
 from ..messages.metadata import Address, Context
 from ..streams.producer import Producer
-from ..streams.window import Window
+from ..streams.window import Amount
 from ..worker_info import WorkerInfo
 from .call import method_called
 from .cancellation import Scope, current_call
@@ -51,11 +51,8 @@ _CONNECTION_ERRORS = (WorkerLostError, ClosedError, KeyboardInterrupt)
 class Server:
     """Serves the calls that this worker receives.
 
-    Calls that arrive before this worker has joined are buffered until `start`: their callers learned earlier that the
-    group is complete. No call overtakes another.
-
     Args:
-        enqueue_actor_call: queues a call to an actor: (address, request, function that creates the job).
+        enqueue_actor_call: queues a call to an actor.
     """
 
     def __init__(
@@ -64,12 +61,11 @@ class Server:
         runners: RunnerThreads,
         *,
         references: "References",
-        enqueue_actor_call: Callable[[Address, Request, Callable[[Any], Any]], None],
+        enqueue_actor_call: Callable[[Address, "ReceivedCall"], None],
     ) -> None:
         self.num_open = 0
         self.num_begun = 0
         self.coroutines = Coroutines()
-        self._early: list[tuple[WorkerInfo, Request]] | None = []  # None: calls are served at once
         self._producers: set[Producer] = set()
         self._references = references
         self._serializer = serializer
@@ -77,29 +73,8 @@ class Server:
         self._lock = threading.Lock()
         self._enqueue_actor_call = enqueue_actor_call
 
-    def receive(self, sender: WorkerInfo, request: Request) -> None:
-        """Serve or buffer a call, on a reading thread."""
-        if self._early is not None:
-            with self._lock:
-                if self._early is not None:
-                    self._early.append((sender, request))
-                    return
-        self.serve(sender, request)
-
-    def start(self) -> None:
-        """Serve the buffered calls, and from then on each call at once. Does not wait for their replies."""
-        while self._early is not None:
-            with self._lock:  # calls that arrive while these are served are buffered behind them
-                early, self._early = self._early, [] if self._early else None
-            for sender, request in early:
-                try:
-                    self.serve(sender, request, not request.is_open)
-                except Exception as error:  # as the reader of a link does
-                    with contextlib.suppress(FanwiseError):
-                        request.fail(error)
-
-    def serve(self, sender: WorkerInfo, request: Request, was_cancelled: bool = False) -> None:
-        """Start a received call. `was_cancelled`: while it was buffered."""
+    def serve(self, sender: WorkerInfo, request: Request) -> None:
+        """Start a received call, on a reading thread."""
         message: Message = request.method  # type: ignore[assignment]
         if self._serializer.allowed is not None and message.head[0] != PLAIN_CALL:
             raise WireError("received a call that is not plain; this worker has an allow-list, so it was not read.")
@@ -113,13 +88,11 @@ class Server:
         with self._lock:
             self.num_open += 1
             self.num_begun += 1
-        call = request.listener = _Call(self, sender, request, creation, value)
-        if was_cancelled:
-            call.cancelled()
+        call = request.listener = ReceivedCall(self, sender, request, creation, value)
         if address is None:
             self._runners.call(call)
         else:
-            self._enqueue_actor_call(address, request, call.reply_to)
+            self._enqueue_actor_call(address, call)
 
     def on_finished(self, producer: Producer | None) -> None:
         """Count a call as finished. `producer`: if it was a stream."""
@@ -139,12 +112,16 @@ class Server:
             return self.num_open - sum(producer.is_blocked for producer in self._producers)
 
 
-class _Call:
-    """One received call: the listener of its request, a job of the runner threads, and the item sink of a stream."""
+class ReceivedCall:
+    """One received call: the listener of its request, and a job of the runner threads.
+
+    Attributes:
+        on_end: called once, after the reply.
+    """
 
     __slots__ = (
         *("_autograd_context", "_creation", "_is_plain", "_name", "_producer"),
-        *("_request", "_scope", "_sender", "_server", "_value"),
+        *("_scope", "_sender", "_server", "_value", "on_end", "request"),
     )
 
     def __init__(
@@ -154,17 +131,13 @@ class _Call:
         self._creation = creation  # None if the value is returned
         self._value = value
         self._sender = sender
-        self._request = request
+        self.request = request
+        self.on_end: Callable[[], None] = _nothing
         self._autograd_context: Context | None = None
         self._name = ""
         self._is_plain = request.method.head[0] == PLAIN_CALL  # type: ignore[attr-defined]  # Message
         self._scope: Scope | None = None
         self._producer: Producer | None = None
-
-    def reply_to(self, request: Any) -> "_Call":
-        """Reply to `request`, the wrapper of an actor's queue, instead of the original request."""
-        self._request = request
-        return self
 
     # -- events from the link: see `Listener` ----------------------------------------------------------------------
 
@@ -202,7 +175,7 @@ class _Call:
         call_in_default_state(self._deserialize_and_run)
 
     def _deserialize_and_run(self) -> None:
-        server, request = self._server, self._request
+        server, request = self._server, self.request
         if request.when_answers_leave(partial(server._runners.call, self)):
             return
         try:
@@ -222,15 +195,13 @@ class _Call:
 
     def drop(self, error: Exception) -> None:
         """Reply with an error without running the call, and release its contents. Not on a reading thread."""
-        self._server.on_finished(None)
         try:
             self._keep(error)
-            self._server._serializer.discard(self._request.method)  # type: ignore[arg-type]  # Message
+            self._server._serializer.discard(self.request.method)  # type: ignore[arg-type]  # Message
         except FanwiseError:
             pass  # the link was lost, which also releases the contents
         finally:
-            with contextlib.suppress(FanwiseError):
-                self._request.fail(error)
+            self._finish(partial(self.request.fail, error))
 
     def run(self, content: Deserialized) -> None:
         """Run the function and reply, now or when its future is done."""
@@ -238,8 +209,8 @@ class _Call:
         self._autograd_context = content.autograd
         self._name = _name_of(content.value)
         if content.window is not None:
-            function = partial(self._run_as_stream, Window(*content.window), function)
-        self._request.taken_up()
+            function = partial(self._run_as_stream, Amount(*content.window), function)
+        self.request.taken_up()
         token = current_call.set(self)
         try:
             if self._scope is not None:
@@ -269,53 +240,43 @@ class _Call:
             return
         self._answer(value)
 
-    # -- streams ---------------------------------------------------------------------------------------------------
-
-    def _run_as_stream(self, window: Window, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Run a function that is called as a stream."""
+    def _run_as_stream(self, limit: Amount, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if hasattr(function, "_wrapped_async_rpc_function"):
             raise TypeError(
                 f"{self._name} is an async_execution function, which returns one value: it cannot be streamed."
             )
-        waiting = self._server._runners.waiting
-        self._producer = producer = Producer(window, self, self.scope(), release_slot=waiting)
-        if self.is_cancelled() or self._request.link.ending is not None:
+        self._producer = producer = Producer(
+            limit,
+            self.request,
+            self.scope(),
+            serialize=partial(self._serialize, description=f"an item that {self._name} yielded"),
+            roll_back=self._roll_back,
+            release_slot=self._server._runners.waiting,
+        )
+        if self.is_cancelled() or self.request.link.ending is not None:
             self.cancelled()  # perhaps before `_producer` was set
         with self._server._lock:
             self._server._producers.add(producer)
         return producer.run(function(*args, **kwargs), self._name)
 
-    def serialize_item(self, item: Any) -> Message:
-        """Serialize an item of a stream. Raises an error that explains why that failed."""
-        try:
-            return self._serialize(item)
-        except BaseException as error:
-            explained = result_error(error, item, f"an item that {self._name} yielded")
-        raise explained
-
-    def send_item(self, message: Message) -> bool:
-        """Send an item. Return False if the link has ended. Raises NotSendableError if it is too large."""
-        try:
-            self._request.give(message)
-        except NotSendableError:
-            self._server._serializer.roll_back(message, self._sender.id)
-            raise
-        except FanwiseError:
-            return False
-        return True
-
-    def when_link_drained(self, on_drained: Callable[[], None]) -> bool:
-        """Return False if the link has room for an item; otherwise True, and call `on_drained` when it has."""
-        return self._request.when_answers_leave(on_drained)
-
     # -- replying --------------------------------------------------------------------------------------------------
 
-    def _serialize(self, value: Any) -> Message:
-        """Serialize a result or an item."""
-        if self._is_plain:
-            return allowed.encode_reply(value)
-        with self._server._serializer.entered(self._autograd_context):
-            return self._server._serializer.serialize(value, self._sender.id)
+    def _serialize(self, value: Any, description: str) -> Message:
+        """Serialize a result or an item. Raises an error that explains why that failed."""
+        try:
+            if self._is_plain:
+                return allowed.encode_reply(value)
+            with self._server._serializer.entered(self._autograd_context):
+                return self._server._serializer.serialize(value, self._sender.id)
+        except BaseException as error:
+            explained = result_error(error, value, description)
+        try:
+            raise explained
+        finally:
+            del explained  # otherwise the error would keep this frame, and so the value, until a garbage collection
+
+    def _roll_back(self, message: Message) -> None:
+        self._server._serializer.roll_back(message, self._sender.id)
 
     def _keep(self, error: Exception | None, value: object = None) -> None:
         """Set the value that stays on this worker, if the call creates one."""
@@ -327,49 +288,58 @@ class _Call:
             self._keep(None, value)
             value = None
         if self.is_cancelled():
-            self._finish_unanswered()
+            self._finish(self.request.unanswered)
             return
         try:
-            message = self._serialize(value)
+            message = self._serialize(value, self._name if " " in self._name else f"what {self._name} returned")
         except BaseException as error:
-            description = self._name if " " in self._name else f"what {self._name} returned"
-            self.fail(result_error(error, value, description))
+            self.fail(error)
             return
-        self._server.on_finished(self._producer)
-        with contextlib.suppress(FanwiseError):  # the caller has disconnected
-            self._request.answer(message)
+        self._finish(partial(self._send, message))
 
     def fail(self, error: BaseException) -> None:
         """Reply with an error. The reply to a call that creates a value is None: the value is the error."""
         sent = as_exception(error)
         if self.is_cancelled():
             self._keep(sent.with_traceback(None))
-            self._finish_unanswered()
+            self._finish(self.request.unanswered)
             return
         # As text: a log record with the exception would keep the frames of the function alive, and their references.
         is_of_connection = isinstance(error, _CONNECTION_ERRORS)
         description = f"{type(error).__name__}: {error}" if is_of_connection else traceback_of(error)
-        _log.error("%s by worker %s failed\n%s", self._request.method, self._sender.name, description)
+        _log.error("%s by worker %s failed\n%s", self.request.method, self._sender.name, description)
         if self._creation is not None:
             self._keep(sent.with_traceback(None))
             self._creation = None
             self._answer(None)
             return
-        self._server.on_finished(self._producer)
-        with contextlib.suppress(FanwiseError):  # the caller has disconnected
-            try:
-                self._request.fail(sent)
-            except FanwiseError:
-                raise
-            except BaseException as failure:  # raised by a method of the error
-                name, reason = type(error).__name__, type(failure).__name__
-                text = f"the function raised {name}, which could not be sent: its text or its pickling raised {reason}."
-                self._request.fail(RemoteError(text))
+        self._finish(partial(self._send_error, sent))
 
-    def _finish_unanswered(self) -> None:
-        """Finish a canceled call without a reply."""
+    def _finish(self, send_reply: Callable[[], object]) -> None:
         self._server.on_finished(self._producer)
-        self._request.unanswered()
+        try:
+            with contextlib.suppress(FanwiseError):  # the caller has disconnected
+                send_reply()
+        finally:
+            on_end, self.on_end = self.on_end, _nothing
+            on_end()
+
+    def _send(self, message: Message) -> None:
+        if not self.request.answer(message):
+            self._roll_back(message)
+
+    def _send_error(self, error: Exception) -> None:
+        try:
+            self.request.fail(error)
+        except FanwiseError:
+            raise
+        except BaseException as failure:  # raised by a method of the error
+            name, reason = type(error).__name__, type(failure).__name__
+            text = f"the function raised {name}, which could not be sent: its text or its pickling raised {reason}."
+            self.request.fail(RemoteError(text))
+
+
+def _nothing() -> None: ...
 
 
 def call_in_default_state(job: Callable[..., None], *args: object) -> None:

@@ -99,15 +99,18 @@ class References:
         fork_id = user.fork.fork_id
         self._users[fork_id] = user
         rref = make_rref(self, rref_id, None, user)
-        self._apply(self._table.create, rref_id, fork_id, user.fork.owner)
-        try:
-            call = self.agent.call(to, invocation, timeout_s=timeout_s, remote=(rref_id, fork_id), address=address)
-        except BaseException:
-            user.confirm()
-            self._apply(self._table.on_creation_unsent, fork_id, "not sent")
-            raise
         rref._creation = creation = ValueFuture()
-        call.add_done_callback(partial(self._on_creation_done, user, creation))
+        try:
+            self._apply(self._table.create, rref_id, fork_id, user.fork.owner)
+            call = self.agent.call(to, invocation, timeout_s=timeout_s, remote=(rref_id, fork_id), address=address)
+            call.add_done_callback(partial(self._on_creation_done, user, creation))
+        except BaseException as error:
+            user.confirm()
+            if isinstance(error, Exception):
+                self._apply(self._table.on_creation_unsent, fork_id, "not sent")
+            else:  # Ctrl-C, perhaps after the call was sent
+                self._apply(self._table.on_creation_timeout, fork_id)
+            raise
         return rref
 
     def _create_here(
@@ -115,12 +118,6 @@ class References:
     ) -> RRef[Any]:
         value = self._values[rref_id] = ValueFuture()
         rref = make_rref(self, rref_id, value, None)
-        self._apply(self._table.on_creation_received, rref_id, rref_id, self._table.me)
-        try:
-            call = self.agent.call(to, invocation, timeout_s=timeout_s, remote=(rref_id, rref_id), address=address)
-        except BaseException:
-            self._apply(self._table.on_value, rref_id, rref_id)
-            raise
         rref._creation = creation = ValueFuture()
 
         def on_done(future: "Future[Any]") -> None:
@@ -133,7 +130,13 @@ class References:
                     self._apply(self._table.on_value, rref_id, rref_id)
             creation.settle(error)
 
-        call.add_done_callback(on_done)
+        try:
+            self._apply(self._table.on_creation_received, rref_id, rref_id, self._table.me)
+            call = self.agent.call(to, invocation, timeout_s=timeout_s, remote=(rref_id, rref_id), address=address)
+            call.add_done_callback(on_done)
+        except BaseException:
+            self._apply(self._table.on_value, rref_id, rref_id)
+            raise
         return rref
 
     def _on_creation_done(self, user: UserState, creation: ValueFuture, call: "Future[Any]") -> None:

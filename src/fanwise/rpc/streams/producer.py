@@ -16,58 +16,62 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from types import CoroutineType
-from typing import Any, Protocol
+from typing import Any
 
-from ...base.errors import CallCancelled
+from ...base.errors import CallCancelled, FanwiseError, NotSendableError
 from ...links.credits import cost_of
+from ...links.link import Request
 from ..calling.cancellation import Scope, cancel_once
 from ..messages.messages import Message
-from .window import ProducerWindow, Window
+from .window import Amount, Window
 
 _log = logging.getLogger("fanwise.rpc")
 
 
-class ItemSink(Protocol):
-    """The running call, as far as a producer uses it. The class itself imports this module."""
-
-    def serialize_item(self, item: Any) -> Message:
-        """Serialize an item. Raises the error of pickle."""
-
-    def send_item(self, message: Message) -> bool:
-        """Send an item. Return False if the link has ended. Raises NotSendableError if it is too large."""
-
-    def when_link_drained(self, on_drained: Callable[[], None]) -> bool:
-        """Return False if the link has room for an item; otherwise True, and call `on_drained` when it has."""
-
-
 class Producer:
-    """The producer of one stream. `on_ack` and `cancel` are called on reading threads."""
+    """The producer of one stream. `on_ack` and `cancel` are called on reading threads.
+
+    Args:
+        serialize: serializes an item. Raises an error that explains why that failed.
+        roll_back: releases the contents of an item that was not sent.
+        release_slot: a context in which this thread has no slot of the runner threads.
+    """
 
     def __init__(
-        self, window: Window, sink: ItemSink, scope: Scope, *, release_slot: Callable[[], AbstractContextManager[None]]
+        self,
+        limit: Amount,
+        request: Request,
+        scope: Scope,
+        *,
+        serialize: Callable[[Any], Message],
+        roll_back: Callable[[Message], None],
+        release_slot: Callable[[], AbstractContextManager[None]],
     ) -> None:
-        self._window = ProducerWindow(window)
+        self._window = Window(limit)
         self._lock = threading.Lock()
-        self._sink = sink
+        self._request = request
         self._scope = scope
+        self._serialize = serialize
+        self._roll_back = roll_back
         self._release_slot = release_slot
+        self._is_cancelled = False
         self._wake: Callable[[], None] = lambda: None  # interrupts the wait for room
 
     def on_ack(self, num_items: int, num_bytes: int) -> None:
         """Handle an acknowledgment. Raises ValueError if it exceeds the sent items."""
         with self._lock:
-            self._window.on_ack(num_items, num_bytes)
+            self._window.acknowledge(Amount(num_items, num_bytes))
         self._wake()
 
     def cancel(self) -> None:
-        self._window.cancel()
+        self._is_cancelled = True
         self._wake()
 
     @property
     def is_blocked(self) -> bool:
         """Return True if the producer waits for the consumer to read."""
         with self._lock:
-            return not (self._window.is_cancelled or self._window.has_room())
+            return not (self._is_cancelled or self._window.has_room())
 
     def run(self, value: Any, name: str) -> Any:
         """Send all items of `value`, the result of the function. For an async iterator, return a coroutine."""
@@ -89,7 +93,7 @@ class Producer:
         self._wake = changed.set
         is_exhausted = False
         try:
-            while not self._window.is_cancelled:
+            while not self._is_cancelled:
                 if not self._has_room():
                     changed.wait()
                     changed.clear()
@@ -117,7 +121,7 @@ class Producer:
 
         self._wake = wake
         try:
-            while not self._window.is_cancelled:
+            while not self._is_cancelled:
                 if not self._has_room():
                     await changed.wait()
                     changed.clear()
@@ -138,16 +142,20 @@ class Producer:
     def _has_room(self) -> bool:
         """Return True if an item may be sent; otherwise `_wake` is called when that may have changed."""
         with self._lock:
-            if self._window.is_cancelled or not self._window.has_room():
+            if self._is_cancelled or not self._window.has_room():
                 return False
-        return not self._sink.when_link_drained(self._wake)
+        return not self._request.when_answers_leave(self._wake)
 
     def _send(self, item: Any) -> None:
-        message = self._sink.serialize_item(item)
+        message = self._serialize(item)
         with self._lock:
-            # Before sending, because the acknowledgment may arrive at once.
-            self._window.on_sent(cost_of(message.head, message.buffers))
-        if not self._sink.send_item(message):
+            self._window.add(cost_of(message.head, message.buffers))  # first: the acknowledgment may arrive at once
+        try:
+            self._request.give(message)
+        except NotSendableError:
+            self._roll_back(message)
+            raise
+        except FanwiseError:  # the link has ended
             self._scope.cancel()  # now: later, the reading thread would cancel calls made by cleanup code
             self.cancel()
 

@@ -11,9 +11,10 @@ garbage collection, on any thread, so closing is queued for another thread.
 import asyncio
 import contextlib
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from ...base.errors import DeadlineExceeded
 from ...links.link import Reply
@@ -22,7 +23,7 @@ from ..calling.cancellation import current_scope
 from ..calling.futures import copy_exception, raise_copy
 from ..messages.messages import Message
 from ..worker_info import WorkerInfo
-from .window import ConsumerWindow, EndOfStream, Window
+from .window import Amount, Window
 
 if TYPE_CHECKING:
     from ..agent import Agent
@@ -33,51 +34,70 @@ T = TypeVar("T")
 _SIGNAL_CHECK_S = 1.0
 
 
+class EndOfStream(NamedTuple):
+    """The end of the items. `error` is None if the function returned or the consumer closed the stream."""
+
+    error: Exception | None
+
+
 class StreamReader:
     """The received items of one stream. Thread-safe. `is_of_call`: opened by a function that a call runs."""
 
-    def __init__(self, agent: "Agent", to: WorkerInfo, window: Window, *, is_of_call: bool) -> None:
+    def __init__(self, agent: "Agent", to: WorkerInfo, limit: Amount, *, is_of_call: bool) -> None:
         self.to = to
         self.is_of_call = is_of_call
         self._agent = agent
         self._lock = threading.Lock()
-        self._window: ConsumerWindow[Message] = ConsumerWindow(window)
+        self._window = Window(limit)
+        self._consumed = Amount(0, 0)
+        self._buffer: deque[tuple[Message, int]] = deque()
+        self._end: EndOfStream | None = None
+        self._is_closed = False
         self._wakers: set[Callable[[], None]] = set()
         self._reply: Reply | None = None
 
     def start(self, reply: Reply) -> None:
         """Set the reply of the call, after sending it. Items may have arrived before."""
         self._reply = reply
-        reply.add_done_callback(self._on_end)
+        reply.add_done_callback(self._on_reply)
 
     def on_item(self, item: Message, cost: int) -> None:
         """Buffer or discard an item, on a reading thread. Raises ValueError if it exceeds the window."""
         with self._lock:
-            is_kept = self._window.on_item(item, cost)
-        if is_kept:
+            self._window.add(cost)
+            is_closed = self._is_closed
+            if not is_closed:
+                if self._end is not None:
+                    raise ValueError("an item after the end")
+                self._buffer.append((item, cost))
+        if not is_closed:
             self._notify()
         elif self._reply is not None:
             self._agent.discard(item, self._reply.link)
 
-    def _on_end(self, reply: Reply) -> None:
+    def _on_reply(self, reply: Reply) -> None:
         error: Exception | None = None
         try:
             reply.result()
         except Exception as raised:
             error = call_error(raised, self.to, None, closed=self._agent.is_closed).with_traceback(None)
         with self._lock:
-            self._window.on_end(error)
+            self._end = self._end or EndOfStream(error)
         self._notify()
 
     def next(self) -> Message | EndOfStream | None:
         """Return the next item or the end; None if neither has arrived. Does not block."""
         with self._lock:
-            result = self._window.next()
-        if result is None or isinstance(result, EndOfStream):
-            return result
-        if result.ack is not None and self._reply is not None:
-            self._reply.take(*result.ack)
-        return result.item
+            if not self._buffer:
+                return self._end
+            item, cost = self._buffer.popleft()
+            self._consumed = Amount(self._consumed.num_items + 1, self._consumed.num_bytes + cost)
+            must_acknowledge = self._end is None and self._window.is_half_consumed(self._consumed)
+            if must_acknowledge:
+                self._window.acknowledge(self._consumed)
+        if must_acknowledge and self._reply is not None:
+            self._reply.take(*self._window.acknowledged)
+        return item
 
     def deserialize(self, item: Message) -> object:
         return self._agent.serializer.deserialize(item, self.to.id).value
@@ -85,18 +105,22 @@ class StreamReader:
     def close(self, error: Exception | None = None) -> None:
         """Stop reading. Further reads raise `error`, or end the iteration if it is None."""
         with self._lock:
-            unread, is_open = self._window.close(error)
+            if self._is_closed:
+                return
+            is_open = self._end is None
+            self._is_closed, self._end = True, EndOfStream(error)
+            unread, self._buffer = self._buffer, deque()
         if self._reply is not None:
             if is_open:
                 self._reply.cancel()
-            for item in unread:
+            for item, _cost in unread:
                 self._agent.discard(item, self._reply.link)
         self._notify()
 
     @property
     def is_finished(self) -> bool:
         """Return True if the handle can be deleted without `close`. Does not lock: called in garbage collections."""
-        return self._window.end is not None and not self._window.num_buffered
+        return self._end is not None and not self._buffer
 
     @contextlib.contextmanager
     def notifying(self, wake: Callable[[], None]) -> Iterator[None]:

@@ -1,0 +1,115 @@
+"""An interrupt, a limit or a failed send in the middle of a call leaves no lock, flag or reference behind."""
+
+import gc
+from collections.abc import Iterator
+from typing import Any, cast
+
+import pytest
+from played_agents import PlayedAgent, all_empty, make, played_workers, remote
+from rpc_workers import LIMIT_S, Workers, all_do, leave, num_owned
+
+import fanwise.rpc as rpc
+from fanwise.base.errors import DeadlineExceeded, NotSendableError
+from fanwise.rpc import agent as agents
+from fanwise.rpc.calling.call_future import CallFuture
+from fanwise.testing import within
+
+# Any throughout: what users' functions take and return.
+
+
+@pytest.fixture
+def two() -> Iterator[list[PlayedAgent]]:
+    with played_workers(2) as workers:
+        yield workers
+
+
+class FakeReply:
+    """A reply that arrives when `arrive` is called."""
+
+    def __init__(self) -> None:
+        self.callbacks: list[Any] = []
+        self.is_done = False
+
+    def add_done_callback(self, callback: Any) -> None:
+        self.callbacks.append(callback)
+
+    def arrive(self) -> None:
+        self.is_done = True
+        for callback in self.callbacks:
+            callback(self)
+
+    def done(self) -> bool:
+        return self.is_done
+
+    def cancel(self) -> bool:
+        raise KeyboardInterrupt
+
+    def result(self) -> Any:
+        raise DeadlineExceeded("no answer")
+
+
+class InterruptedAgent:
+    """Its waits are interrupted when they begin."""
+
+    is_closed = False
+
+    def waiting(self) -> Any:
+        raise KeyboardInterrupt
+
+    def answer(self, job: Any) -> None:
+        job()
+
+
+@pytest.mark.parametrize("use", ["wait", "cancel"])
+def test_a_reply_after_an_interrupted_wait_or_cancel_is_read(use: str) -> None:
+    reply = FakeReply()
+    call = CallFuture(cast(Any, InterruptedAgent()), cast(Any, reply), rpc.WorkerInfo("w1", 1), None)
+    with pytest.raises(KeyboardInterrupt):
+        getattr(call, use)()
+    assert not call.done()
+    reply.arrive()
+    assert call.done()
+
+
+@pytest.mark.parametrize("to", [0, 1])
+def test_an_interrupt_after_the_creating_call_was_sent_frees_the_value(
+    two: list[PlayedAgent], monkeypatch: pytest.MonkeyPatch, to: int
+) -> None:
+    call = two[0].call
+
+    def call_and_interrupt(*args: Any, **kwargs: Any) -> Any:
+        call(*args, **kwargs)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(two[0], "call", call_and_interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        remote(to, make, 40)
+    gc.collect()
+    all_empty(two)
+
+
+def limit_replies(num_bytes: int) -> None:
+    for links in agents.current().connections._links.values():
+        for link in links:
+            link.peer_takes(num_bytes)
+
+
+def reply_with_a_reference(num_bytes: int) -> Any:
+    limit_replies(1000)
+    return rpc.RRef(1), bytes(num_bytes)
+
+
+def ask_for_too_much() -> str:
+    try:
+        rpc.rpc_sync("w1", reply_with_a_reference, (10_000,))
+    except NotSendableError as error:
+        return str(error)
+    return ""
+
+
+def test_a_reply_that_is_too_large_releases_its_references(real_workers: Workers) -> None:
+    workers = real_workers.group(2)
+    assert "10" in workers[0].do(ask_for_too_much)
+    within(LIMIT_S, lambda: workers[1].do(num_owned) == 0, "the value is freed")
+    workers[1].do(limit_replies, 1 << 30)
+    all_do(workers, leave)

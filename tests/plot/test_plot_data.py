@@ -168,8 +168,8 @@ def searches(draw: st.DrawFn) -> SearchData:
         ready_s = None if shape in ("starting", "never ready") else ready
         ended_s = ended if shape in ("ended", "never ready") else None
         spans.append(Span(draw(st.integers(0, n_workers - 1)), trial_id, started, ready_s, ended_s, shape))
-    begins_and_ends = sorted(draw(st.lists(times, min_size=4, max_size=4)))
-    windows = [(*begins_and_ends[:2], n_workers), (*begins_and_ends[2:], n_workers)]
+    begin, pause, resume, end = sorted(draw(st.lists(times, min_size=4, max_size=4)))
+    windows = [(begin, pause, n_workers), (resume, end, n_workers)]
     return search_of(spans=spans, n_workers=n_workers, last_s=40.0, windows=windows)
 
 

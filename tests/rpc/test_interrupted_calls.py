@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any, cast
 
 import pytest
-from played_agents import PlayedAgent, all_empty, make, played_workers, remote
+from fake_agents import FakeAgent, fake_workers, make, remote, wait_until_empty
 from rpc_workers import LIMIT_S, Workers, all_do, leave, num_owned
 
 import fanwise.rpc as rpc
@@ -18,8 +18,8 @@ from fanwise.testing import within
 
 
 @pytest.fixture
-def two() -> Iterator[list[PlayedAgent]]:
-    with played_workers(2) as workers:
+def two() -> Iterator[list[FakeAgent]]:
+    with fake_workers(2) as workers:
         yield workers
 
 
@@ -73,7 +73,7 @@ def test_a_reply_after_an_interrupted_wait_or_cancel_is_read(use: str) -> None:
 
 @pytest.mark.parametrize("to", [0, 1])
 def test_an_interrupt_after_the_creating_call_was_sent_frees_the_value(
-    two: list[PlayedAgent], monkeypatch: pytest.MonkeyPatch, to: int
+    two: list[FakeAgent], monkeypatch: pytest.MonkeyPatch, to: int
 ) -> None:
     call = two[0].call
 
@@ -85,7 +85,7 @@ def test_an_interrupt_after_the_creating_call_was_sent_frees_the_value(
     with pytest.raises(KeyboardInterrupt):
         remote(to, make, 40)
     gc.collect()
-    all_empty(two)
+    wait_until_empty(two)
 
 
 def limit_replies(num_bytes: int) -> None:

@@ -35,7 +35,7 @@ _CREDIT, _WANT = struct.Struct("<QQ"), struct.Struct("<Q")
 
 Waiting = Callable[[], contextlib.AbstractContextManager[None]]
 # Called with each reply that a thread is about to wait for, so that another thread can cancel it.
-Watch = Callable[["Reply"], None]
+Watch = Callable[["Reply"], object]
 
 
 def was_never_sent(error: BaseException) -> bool:
@@ -65,8 +65,8 @@ class Reply:
         self._value: Any = None
         self._error: BaseException | None = None
         # Most replies have one callback, and thousands may be open: no list, which the garbage collector would visit.
-        self._callback: Callable[[Reply], None] | None = None
-        self._more: tuple[Callable[[Reply], None], ...] = ()
+        self._callback: Callable[[Reply], object] | None = None
+        self._more: tuple[Callable[[Reply], object], ...] = ()
         # Called with each item of a streamed answer and its cost, by the reading thread. ValueError: too many.
         self.on_item: Callable[[Any, int], None] | None = None
 
@@ -95,7 +95,7 @@ class Reply:
             self._calls.wait(self, within_s)
         return self._done
 
-    def add_done_callback(self, callback: "Callable[[Reply], None]") -> None:
+    def add_done_callback(self, callback: "Callable[[Reply], object]") -> None:
         """Call `callback(self)` when the answer is here, on the thread that reads it; at once if it is done."""
         with self._calls.lock:
             if not self._done:

@@ -130,7 +130,7 @@ class Request:
         return call_id
 
 
-Handler = Callable[[Request], None]
+Handler = Callable[[Request], object]
 
 
 def _refuse(request: Request) -> None:

@@ -163,6 +163,7 @@ def test_a_restart_after_a_kill_has_the_same_bits(
         if run.rank == 0:
             with steps.open("a") as file:
                 file.write(f"{step} ")
+        run.barrier()  # rank 0 has written the step before rank 1 is killed
         kill(run, step)
 
     tensors, size = over_gloo(pool, functools.partial(train, during=during, folder=folder), restarts=1)

@@ -1,5 +1,6 @@
 """Ctrl-C at every point where the interpreter can deliver it: no call and no end of a link is lost."""
 
+import signal
 import sys
 from collections.abc import Callable
 from types import FrameType
@@ -53,7 +54,8 @@ class Interrupt:
             sys.setprofile(None)
 
     def _profile(self, frame: FrameType, event: str, _argument: Any) -> None:  # Any: as profilers are called
-        if event in ("call", "c_return") and "fanwise" in frame.f_code.co_filename:
+        is_here = event in ("call", "c_return") and "fanwise" in frame.f_code.co_filename
+        if is_here and signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not delayed
             self._left -= 1
             if self._left < 0:
                 self.has_come = True

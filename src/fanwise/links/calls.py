@@ -51,7 +51,7 @@ class Reply:
 
     __slots__ = (
         *("_callback", "_calls", "_done", "_due_s", "_error", "_more", "_value"),
-        *("began_s", "call_id", "cost", "link", "method", "on_item"),
+        *("began_s", "call_id", "cost", "link", "method", "on_item", "was_interrupted"),
     )
 
     def __init__(self, calls: "Calls", method: str, due_s: float | None = None) -> None:
@@ -62,6 +62,7 @@ class Reply:
         self.began_s: float | None = None  # set for calls on credit
         self._due_s = due_s
         self._done = False
+        self.was_interrupted = False  # while the answer was unpickled
         self._value: Any = None
         self._error: BaseException | None = None
         # Most replies have one callback, and thousands may be open: no list, which the garbage collector would visit.
@@ -108,9 +109,17 @@ class Reply:
 
     def cancel(self) -> bool:
         """Fail with `CancelledError` and tell the peer. Return False if it was done before."""
-        if not self.resolve(None, CancelledError(f"{self.method!r} was cancelled before it was answered.")):
-            return False
-        self._calls.send_about(frames.CANCEL, self.call_id)
+        error = CancelledError(f"{self.method!r} was cancelled before it was answered.")
+        try:
+            if not self.settle(None, error):
+                return False
+            self._calls.send_about(frames.CANCEL, self.call_id)  # before a thread that wakes up can send more
+            self.announce()
+        except BaseException:  # an interrupt; a second CANCEL is ignored
+            if self._error is error:
+                self._calls.send_about(frames.CANCEL, self.call_id)
+                self.announce()
+            raise
         return True
 
     def take(self, num_items: int, num_bytes: int) -> None:
@@ -345,7 +354,9 @@ class Calls:
             f"{reply.method!r} was not answered by {self._state.peer} {limit}.\n"
             f"The other side may still be at work; the answer will be ignored."
         )
-        self.num_timed_out += reply.resolve(None, DeadlineExceeded(text))
+        if reply.resolve(None, DeadlineExceeded(text)):
+            with self.lock:
+                self.num_timed_out += 1
 
     def _expire(self) -> None:
         try:
@@ -383,8 +394,11 @@ class Calls:
                 value = loads(frame.head, frame.buffers)
             else:
                 error = unpack_error(frame.head, load_error)
-        except BaseException as raised:  # raised by the value's own type: the caller must learn why
-            failure = raised
+        except BaseException as raised:
+            if not isinstance(raised, Exception) and not reply.was_interrupted:
+                reply.was_interrupted = True
+                raise  # this thread was interrupted, perhaps not the one that waits for the answer
+            failure = raised  # raised by the value's own type: the caller must learn why
         try:
             if not reply.resolve(value, failure or error):  # it has just been canceled, or was too late
                 self.num_late_answers += 1

@@ -191,6 +191,7 @@ class Link:
             self._writer,
             limits,
             handle=self._handle,
+            adopt=lambda frame: shared(self._sharing).adopt(frame),
             is_awaited=self._is_awaited,
             after_read=self._after_read,
             on_end=self.lose,
@@ -325,6 +326,7 @@ class Link:
                 self._calls.time_out(reply, f"within {within_s} s")
         except BaseException:
             self._writer.copy_unsent()
+            reply.settle(None, None)  # so a later answer goes to `on_late`
             raise
         error = reply._error
         if error is None:
@@ -454,8 +456,6 @@ class Link:
     def _handle(self, frame: Frame) -> None:
         """Handle a frame. Raises `WireError` if it is invalid; interrupts pass through. Nothing else is raised."""
         kind = frame.kind
-        if frame.parts:
-            frame = shared(self._sharing).adopt(frame)
         if kind == frames.REPLY or kind == frames.ERROR:
             if not self._calls.on_answer(frame, self.loads, self.load_error) and kind == frames.REPLY:
                 self._on_unwanted(frame)

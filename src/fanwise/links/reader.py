@@ -23,7 +23,8 @@ from threading import get_ident
 from typing import Protocol
 
 from ..base.errors import WireError
-from .frames import Frame, FrameReader, Limits, Mark
+from ..base.uninterrupted import Uninterrupted
+from .frames import ERROR, REPLY, Frame, FrameReader, Limits, Mark
 from .hub import WRITE, Hub
 from .peers import LinkState
 from .transports.wires import Wire
@@ -100,6 +101,7 @@ class Reader:
 
     Args:
         handle: called with each frame. Raises `WireError` if the frame is invalid.
+        adopt: returns a frame with its buffers in shared memory as memory. Changes nothing if it is interrupted.
         is_awaited: returns True for an answer that was not handled.
         after_read: called when all frames that have arrived were handled. May raise `WireError`.
         on_end: called with the reason when the wire has ended.
@@ -114,13 +116,14 @@ class Reader:
         limits: Limits,
         *,
         handle: Callable[[Frame], None],
+        adopt: Callable[[Frame], Frame],
         is_awaited: Callable[[Frame], bool],
         after_read: Callable[[], None],
         on_end: Callable[[str], None],
         on_malformed: Callable[[WireError], None],
     ) -> None:
         self._state, self._hub, self._wire, self._writer = state, state.hub, wire, writer
-        self._handle, self._is_awaited, self._after_read = handle, is_awaited, after_read
+        self._handle, self._adopt, self._is_awaited, self._after_read = handle, adopt, is_awaited, after_read
         self._on_end, self._on_malformed = on_end, on_malformed
         self.lock = threading.Lock()
         self.reader_id = 0
@@ -230,6 +233,13 @@ class Reader:
             has_frames = bool(unhandled)
             while unhandled and self._state.ending is None:
                 frame = unhandled[0]
+                if frame.kind not in (REPLY, ERROR):
+                    with Uninterrupted():
+                        del unhandled[0]
+                        self._handle(self._adopt(frame) if frame.parts else frame)
+                    continue
+                if frame.parts:
+                    frame = unhandled[0] = self._adopt(frame)
                 del unhandled[0]  # not popleft(), in which an interrupt would lose it
                 try:
                     self._handle(frame)

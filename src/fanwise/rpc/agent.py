@@ -114,11 +114,11 @@ class Agent:
         group.on_event.append(self._on_event)
         self.serializer.plain_peers.update(id for id, member in group.members().items() if member.has_allow_list)
         group.on_fenced = self.connections.fenced
-        group.on_dial_request = lambda member: self.outside(partial(self.connections.dial_back, member))
         self.worker_events = WorkerEvents(self._hub, group)
         self._group = group
         self.references.start()
         self.connections.joined(group)
+        group.on_dial_request = lambda member: self.outside(partial(self.connections.dial_back, member))
 
     def worker(self, to: "str | int | WorkerInfo") -> WorkerInfo:
         """Return the worker with this name, rank or info, also one that was lost: a call to it raises the reason.

@@ -123,6 +123,10 @@ class ReceivedSegments:
             )
         self._in_use[buffer.segment] = buffer.size_bytes
 
+    def forget(self, segment: int) -> None:
+        """The buffer of the segment, if it is in use, will be taken again."""
+        self._in_use.pop(segment, None)
+
     def done(self, segment: int) -> int:
         """Nothing here refers to the buffer of the segment any more. Return the buffer's size."""
         return self._in_use.pop(segment)

@@ -195,9 +195,18 @@ class Sharing:
     def adopt(self, frame: Frame) -> Frame:
         """Return the frame with its shared buffers as memory. Raises `WireError` if they do not fit their segments."""
         both = zip(frame.buffers, frame.parts, strict=True)
-        buffers = [buffer if shared is None else self._adopt(shared) for buffer, shared in both]
-        self._return_alarm.set(self._hub.clock.now_s() + _RETURN_INTERVAL_S)
-        return frame._replace(buffers=buffers, parts=())
+        try:
+            buffers = [buffer if shared is None else self._adopt(shared) for buffer, shared in both]
+            self._return_alarm.set(self._hub.clock.now_s() + _RETURN_INTERVAL_S)
+            return frame._replace(buffers=buffers, parts=())
+        except WireError:
+            raise
+        except BaseException:  # an interrupt: the frame is adopted again
+            for shared in frame.parts:
+                if shared is not None:
+                    self._watches.pop(shared.segment, None)
+                    self._received.forget(shared.segment)
+            raise
 
     def _adopt(self, shared: SharedBuffer) -> memoryview:
         self._received.take(shared)

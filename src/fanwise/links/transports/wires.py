@@ -104,6 +104,7 @@ class SocketWire:
         self._send = connection.send
         # The sum of former results, and the last result, if any.
         self._reads: tuple[int, list[Any]] = 0, []
+        self._has_kept = False  # the descriptors of the last read
         self._writes: tuple[int, list[int]] = 0, []
         self._spinning = Spinning()
         self.descriptors: deque[int] = deque()
@@ -111,7 +112,9 @@ class SocketWire:
     def read_into(self, view: memoryview) -> int:
         total, results = self._reads
         if results:
+            self._keep_descriptors()
             self._reads = total, results = total + results[0][0], []
+            self._has_kept = False
         try:
             results.extend(map(self._recvmsg_into, ([view],), _RIGHTS_SIZE, _READ_FLAGS))
         except BlockingIOError:
@@ -120,13 +123,20 @@ class SocketWire:
             return -1
         size, rights, _, _ = results[0]
         if rights:
-            self._keep_descriptors(rights)
+            self._keep_descriptors()
         return size or -1
 
-    def _keep_descriptors(self, rights: Sequence[tuple[int, int, bytes]]) -> None:
-        for level, kind, data in rights:
+    def _keep_descriptors(self) -> None:
+        """Keep the descriptors of the last read, if an interrupt has prevented it until now."""
+        results = self._reads[1]
+        if not results or self._has_kept:
+            return
+        received: list[int] = []
+        for level, kind, data in results[0][1]:
             if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-                self.descriptors += [fd for (fd,) in _INT.iter_unpack(data[: len(data) // _INT.size * _INT.size])]
+                received += [fd for (fd,) in _INT.iter_unpack(data[: len(data) // _INT.size * _INT.size])]
+        self._has_kept = True
+        self.descriptors += received
 
     def write(self, parts: Sequence[Buffer]) -> int:
         if len(parts) == 1:
@@ -162,6 +172,7 @@ class SocketWire:
 
     def next_descriptor(self) -> int:
         """Return the next received descriptor, owned by the caller from now on; -1 if there is none."""
+        self._keep_descriptors()
         return self.descriptors.popleft() if self.descriptors else -1
 
     # -- waiting ---------------------------------------------------------------------------------------------------
@@ -197,5 +208,6 @@ class SocketWire:
     def close(self) -> None:
         with contextlib.suppress(OSError):
             self._socket.close()
+        self._keep_descriptors()
         while self.descriptors:
             os.close(self.descriptors.popleft())

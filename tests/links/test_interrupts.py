@@ -3,15 +3,19 @@
 import signal
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fanwise.base.errors import FanwiseError
 from fanwise.links.hub import Hub
 from fanwise.links.link import Link, Request
-from fanwise.links.transports.unix import link_pair
+from fanwise.links.shared_memory.sharing import SHARED_FROM_BYTES
+from fanwise.links.transports.unix import UnixListener, dial, link_pair, new_key
+from fanwise.testing import within
 
 POINTS_MAX = 400
 
@@ -92,6 +96,53 @@ def test_an_interrupt_of_the_thread_that_reads_loses_no_answer() -> None:
         assert len(called) >= 3 and pair.near.num_open == 0 and pair.near.ending is None
 
     at_each_point(scenario)
+
+
+def test_an_interrupt_loses_no_item_and_no_call_of_the_peer() -> None:
+    def scenario(pair: Pair, interrupt: Interrupt) -> None:
+        requests: list[Request] = []
+        items: list[Any] = []  # Any: as given
+        pair.far.handler = requests.append
+        pair.near.handler = lambda request: request.answer(request.method)
+        back = pair.far.call("back")
+        reply = pair.near.call_on_credit("stream", on_item=lambda item, cost: items.append(item))
+        pair.turn()
+        for number in range(3):
+            requests[0].give(number)
+        requests[0].answer()
+        interrupt(reply.wait)
+        reply.wait(within_s=10.0)
+        assert items == [0, 1, 2]
+        for _ in range(3):
+            pair.near.call("flush").wait(within_s=0.01)
+            pair.turn()
+        assert back.done()
+
+    at_each_point(scenario)
+
+
+def test_an_interrupt_while_an_answer_in_shared_memory_is_read_does_not_end_the_link(tmp_path: Path) -> None:
+    far, array = Hub(name="far"), np.ones(SHARED_FROM_BYTES // 8 + 10)
+    far.start()
+    for point in range(POINTS_MAX):
+        near, interrupt = Hub(name=f"near{point}"), Interrupt(point)
+        arrived: list[Link] = []
+        key, path = new_key(), tmp_path / near.name
+        listener = UnixListener(far, path, key, on_link=arrived.append)
+        link = dial(near, path, key)
+        within(10.0, lambda arrived=arrived: arrived, "the link has arrived")  # type: ignore[misc]
+        arrived[0].handler = lambda request: request.answer(request.args[0])
+        link.open()
+        reply = link.call("back", array)
+        within(10.0, lambda link=link: link._wire.wait_readable(0.0), "the answer has arrived")  # type: ignore[misc]
+        interrupt(reply.wait)
+        assert reply.wait(within_s=10.0) and link.ending is None
+        near.close()
+        far.call_soon(listener.close)
+        if not interrupt.has_come:
+            break
+    far.close()
+    assert point > 50
 
 
 @pytest.mark.parametrize("way", ["call", "ask"])

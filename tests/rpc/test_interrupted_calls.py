@@ -1,12 +1,14 @@
 """An interrupt, a limit or a failed send in the middle of a call leaves no lock, flag or reference behind."""
 
 import gc
+import signal
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from fake_agents import FakeAgent, fake_workers, make, remote, wait_until_empty
-from rpc_workers import LIMIT_S, Workers, all_do, leave, num_owned
+from rpc_workers import LIMIT_S, Workers, all_do, leave, mark_and_wait, num_owned
 
 import fanwise.rpc as rpc
 from fanwise.base.errors import DeadlineExceeded, NotSendableError
@@ -112,4 +114,29 @@ def test_a_reply_that_is_too_large_releases_its_references(real_workers: Workers
     assert "10" in workers[0].do(ask_for_too_much)
     within(LIMIT_S, lambda: workers[1].do(num_owned) == 0, "the value is freed")
     workers[1].do(limit_replies, 1 << 30)
+    all_do(workers, leave)
+
+
+def give_a_reference(mark: Path, resume: Path) -> "rpc.RRef[int]":
+    mark_and_wait(mark, resume)
+    return rpc.RRef(3)
+
+
+def ask_until_interrupted(mark: Path, resume: Path) -> str:
+    try:
+        rpc.rpc_sync("w1", give_a_reference, (mark, resume), timeout=0)
+    except KeyboardInterrupt:
+        return "interrupted"
+    return "answered"
+
+
+def test_references_in_a_reply_to_an_interrupted_call_are_released(real_workers: Workers, tmp_path: Path) -> None:
+    workers = real_workers.group(2)
+    mark, resume = tmp_path / "mark", tmp_path / "resume"
+    workers[0].begin(ask_until_interrupted, mark, resume)
+    within(LIMIT_S, mark.exists, "the function runs")
+    workers[0].send(signal.SIGINT)
+    assert workers[0].result() == "interrupted"
+    resume.touch()
+    within(LIMIT_S, lambda: workers[1].do(num_owned) == 0, "the value is freed")
     all_do(workers, leave)

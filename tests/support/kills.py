@@ -14,6 +14,20 @@ from fanwise.testing.within import within
 _LATELY = 12  # of the last so many steps: those processes live, as a rule
 
 
+def is_first(path: Path) -> bool:
+    """Return True for the first call with this path, in all processes."""
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return False
+    return True
+
+
+def kill(number: int = signal.SIGKILL) -> None:
+    """Send this process a signal."""
+    os.kill(os.getpid(), number)
+
+
 def works_here(path: Path, *seen: object) -> None:
     """Called by each process before each of its steps, with whatever it is called with."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)

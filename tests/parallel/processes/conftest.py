@@ -1,4 +1,4 @@
-"""What tests of runs in several processes share: warm processes, which take seconds to start."""
+"""Fixtures of tests of runs in several processes."""
 
 import functools
 import importlib
@@ -15,18 +15,18 @@ from fanwise.pool import Pool
 
 @pytest.fixture(scope="module")
 def pool(forked_pools: None) -> Iterator[Pool]:
-    """For all tests of a file. They leave it as they found it: what they start in it is a job that ends."""
+    """One pool for all tests of a file, because warm processes take seconds to start."""
     importlib.import_module("torch._dynamo")  # the first optimizer loads it, which changes the environment
-    TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # the first one leaves a pipe open for good
+    TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # the first one leaves a pipe open
     with Pool(seed=0, cpus=64) as pool:
-        fanwise.run(lambda run: None, devices=2, pool=pool)  # its processes are there before the test begins
+        fanwise.run(lambda run: None, devices=2, pool=pool)  # starts the processes
         yield pool
 
 
 @pytest.fixture(params=["one-shot", "two-shot"])
 def all_reduce(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> AllReduceKind:
-    """How runs of this test add gradients, as if their models were of the size for it."""
-    how: AllReduceKind = request.param
+    """Make runs use this kind of all-reduce, whatever the size of the model."""
+    kind: AllReduceKind = request.param
     run_module = importlib.import_module("fanwise.parallel.run")  # the package has a function of this name
-    monkeypatch.setattr(run_module, "Settings", functools.partial(Settings, all_reduce=how))
-    return how
+    monkeypatch.setattr(run_module, "Settings", functools.partial(Settings, all_reduce=kind))
+    return kind

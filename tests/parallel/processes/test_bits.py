@@ -1,4 +1,4 @@
-"""In several processes: the same bits as on one device, each shard executed once, whatever model and options."""
+"""Runs in several processes give the same bits as on one device and execute each shard once, for many models."""
 
 import functools
 import os
@@ -28,7 +28,7 @@ EXECUTIONS = EPOCHS * (8 + 8 + 8 + 5)
 
 
 class Net(nn.Module):
-    """What depends on who executes a shard if it is not taken care of; and parameters without gradients."""
+    """Has layers whose results could depend on which process executes a shard, and parameters without gradients."""
 
     def __init__(self, layout: torch.memory_format) -> None:
         super().__init__()
@@ -41,8 +41,8 @@ class Net(nn.Module):
         self.to(memory_format=layout)  # type: ignore[call-overload]  # torch's stub forgets this form
 
     def forward(self, x: Tensor) -> Tensor:
-        found: Tensor = self.frozen(self.head(self.body(x).flatten(1)))
-        return found
+        logits: Tensor = self.frozen(self.head(self.body(x).flatten(1)))
+        return logits
 
 
 def losses(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
@@ -50,7 +50,7 @@ def losses(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
 
 
 def counted_losses(path: Path, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    """Writes down that a shard was executed, by whom and with which samples."""
+    """Write the process and the number of samples of this shard to the file."""
     line = f"{os.getpid()} {len(x)}\n".encode()
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.write(fd, line)
@@ -70,9 +70,9 @@ def adamw(model: Net) -> torch.optim.Optimizer:
     return torch.optim.AdamW([*groups, {"params": model.unused.parameters()}], 0.01)
 
 
-def right(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    found: Tensor = model(x).argmax(1) == y
-    return found
+def is_correct(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    correct: Tensor = model(x).argmax(1) == y
+    return correct
 
 
 def train(
@@ -84,14 +84,14 @@ def train(
 ) -> tuple[dict[str, Tensor], list[Tensor], float, int]:
     model = Net(layout)
     step = run.step(model, optimizer(model), functools.partial(counted_losses, path), **options)
-    seen = [step(batch) for _ in run.epochs(EPOCHS) for batch in run.batches((X, Y), B)]
-    accuracy = run.mean(right, model, (X, Y), batch_size=7)
-    return dict(model.state_dict()), seen, accuracy, run.executions
+    mean_losses = [step(batch) for _ in run.epochs(EPOCHS) for batch in run.batches((X, Y), B)]
+    accuracy = run.mean(is_correct, model, (X, Y), batch_size=7)
+    return dict(model.state_dict()), mean_losses, accuracy, run.executions
 
 
-def same(some: dict[str, Tensor], others: dict[str, Tensor]) -> bool:
-    assert some.keys() == others.keys()
-    return all(torch.equal(some[name], others[name]) for name in some)
+def have_same_bits(left: dict[str, Tensor], right: dict[str, Tensor]) -> bool:
+    assert left.keys() == right.keys()
+    return all(torch.equal(left[name], right[name]) for name in left)
 
 
 CASES: dict[str, tuple[Callable[[Net], torch.optim.Optimizer], torch.memory_format, dict[str, Any]]] = {  # Any: options
@@ -105,43 +105,43 @@ CASES: dict[str, tuple[Callable[[Net], torch.optim.Optimizer], torch.memory_form
 
 @pytest.mark.usefixtures("all_reduce")
 @pytest.mark.parametrize(
-    "several",
+    "device_counts",
     [[3], pytest.param([2, 5], marks=pytest.mark.soak)],
     ids=["three", "others"],
 )
 @pytest.mark.parametrize("case", CASES)
 def test_bits_executions_and_accuracy_do_not_depend_on_the_processes(
-    case: str, several: list[int], pool: Pool, tmp_path: Path
+    case: str, device_counts: list[int], pool: Pool, tmp_path: Path
 ) -> None:
     optimizer, layout, options = CASES[case]
 
     def run(name: str, **spread: Any) -> tuple[Any, set[str]]:  # Any: options of fanwise.run, and what train returns
         path = tmp_path / name
         training = functools.partial(train, optimizer, path, layout, options)
-        found = fanwise.run(training, shards=SHARDS, pool=pool, **spread)
+        result = fanwise.run(training, shards=SHARDS, pool=pool, **spread)
         lines = path.read_text().split("\n")[:-1]
         # The first shard is executed twice before the first step, as a check.
         assert len(lines) == EXECUTIONS + 2
         assert sum(int(line.split()[1]) for line in lines) == EPOCHS * N + 2 * len(cut(B, SHARDS)[0])
-        return found, {line.split()[0] for line in lines}
+        return result, {line.split()[0] for line in lines}
 
-    (params, seen, accuracy, executed), _ = run("1", devices=1)
-    assert executed == EXECUTIONS
+    (params, mean_losses, accuracy, executions), _ = run("1", devices=1)
+    assert executions == EXECUTIONS
     assert round(accuracy * N) / N == accuracy
-    for devices in several:
-        found, pids = run(f"{devices}", devices=devices)
+    for devices in device_counts:
+        result, pids = run(f"{devices}", devices=devices)
         assert len(pids) == devices and str(os.getpid()) not in pids
-        assert same(params, found[0]), f"{devices} devices"
-        assert torch.equal(torch.stack(seen), torch.stack(found[1]))
-        assert found[2:] == (accuracy, executed)
+        assert have_same_bits(params, result[0]), f"{devices} devices"
+        assert torch.equal(torch.stack(mean_losses), torch.stack(result[1]))
+        assert result[2:] == (accuracy, executions)
 
 
 class Stop(Exception):
-    """Where a first run ends."""
+    """Ends the first run."""
 
 
-def interrupted(path: Path, at: int | None, run: Run) -> dict[str, Tensor]:
-    """Saves in the middle of the second epoch, and ends there if `at` says so."""
+def train_until(stop_at: int | None, path: Path, run: Run) -> dict[str, Tensor]:
+    """Save a checkpoint after `stop_at` batches and raise Stop. None: train to the end."""
     model = Net(torch.contiguous_format)
     updates = momentum(model)
     step = run.step(model, updates, losses)
@@ -150,7 +150,7 @@ def interrupted(path: Path, at: int | None, run: Run) -> dict[str, Tensor]:
     for _ in run.epochs(3):
         for batch in run.batches((X, Y), B):
             step(batch)
-            if step.batches == at:
+            if step.batches == stop_at:
                 run.save(path)
                 raise Stop
         schedule.step()
@@ -159,8 +159,8 @@ def interrupted(path: Path, at: int | None, run: Run) -> dict[str, Tensor]:
 
 @pytest.fixture(scope="module")
 def uninterrupted() -> dict[str, Tensor]:
-    """What comes of the training on one device."""
-    return fanwise.run(functools.partial(interrupted, Path(os.devnull), None), shards=SHARDS)
+    """The parameters after a training on one device."""
+    return fanwise.run(functools.partial(train_until, None, Path(os.devnull)), shards=SHARDS)
 
 
 @pytest.mark.usefixtures("all_reduce")
@@ -172,78 +172,78 @@ def test_a_run_resumes_in_mid_epoch_on_other_processes(
 ) -> None:
     path = tmp_path / "checkpoint"
     with pytest.raises(Stop):
-        fanwise.run(functools.partial(interrupted, path, 6), devices=first, shards=SHARDS, pool=pool)
+        fanwise.run(functools.partial(train_until, 6, path), devices=first, shards=SHARDS, pool=pool)
     assert torch.load(path)["run"]["shards"] == SHARDS
-    resumed = functools.partial(interrupted, path, None)
-    assert same(uninterrupted, fanwise.run(resumed, devices=second, resume=path, pool=pool))
+    resumed = functools.partial(train_until, None, path)
+    assert have_same_bits(uninterrupted, fanwise.run(resumed, devices=second, resume=path, pool=pool))
 
 
-def loads(run: Run) -> list[str]:
+def modules_that_training_loads(run: Run) -> list[str]:
     before = set(sys.modules)
     train(momentum, Path(os.devnull), torch.contiguous_format, {}, run)
     return [name for name in sys.modules if name.startswith("fanwise") and name not in before]
 
 
-def test_a_process_finds_all_that_a_training_needs_loaded(pool: Pool) -> None:
-    assert fanwise.run(loads, devices=2, shards=SHARDS, pool=pool) == []
+def test_training_loads_no_more_modules_of_fanwise(pool: Pool) -> None:
+    assert fanwise.run(modules_that_training_loads, devices=2, shards=SHARDS, pool=pool) == []
 
 
-# -- parameters that not all shards reach, of several types and layouts -----------------------------------------------
+# -- parameters of several types and layouts that not all shards use --------------------------------------------------
 
 
 class Branches(nn.Module):
-    """Each sample goes one of four ways, so a shard reaches some of the parameters."""
+    """Each sample takes one of four branches, so a shard uses only some of the parameters."""
 
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(3)
         self.first = nn.Linear(5, 4)
         self.second = nn.Linear(5, 4).double()
-        # Their elements do not fill a range of memory; those of the second cannot be seen as one line either.
+        # Their elements do not fill a range of memory. The second cannot be viewed as one dimension either.
         self.third = nn.Parameter(torch.randn(4, 10)[:, ::2])
         self.fourth = nn.Parameter(torch.randn(4, 10)[:, :5])
         self.empty = nn.Parameter(torch.zeros(0, 3))
         self.frozen = nn.Parameter(torch.arange(4), requires_grad=False)
         self.last = nn.Parameter(torch.randn(5, 4).t())
 
-    def forward(self, x: Tensor, way: int) -> Tensor:
-        if way == 0:
-            found: Tensor = self.first(x)
-        elif way == 1:
-            found = self.second(x.double()).float()
-        elif way == 2:
-            found = self.first(x) + self.second(x.double()).float()
+    def forward(self, x: Tensor, branch: int) -> Tensor:
+        if branch == 0:
+            outputs: Tensor = self.first(x)
+        elif branch == 1:
+            outputs = self.second(x.double()).float()
+        elif branch == 2:
+            outputs = self.first(x) + self.second(x.double()).float()
         else:
-            found = x @ (self.third + self.fourth).t() + x @ self.last.t()
-        return found + self.empty.sum() + self.frozen
+            outputs = x @ (self.third + self.fourth).t() + x @ self.last.t()
+        return outputs + self.empty.sum() + self.frozen
 
 
-def branches(run: Run) -> list[Tensor]:
+def train_branches(run: Run) -> list[Tensor]:
     model = Branches()
     trained = [param for param in model.parameters() if param.requires_grad]
 
-    def loss(model: nn.Module, x: Tensor, ways: Tensor) -> Tensor:
-        return torch.stack([model(each, way).square().sum() for each, way in zip(x, ways.tolist(), strict=True)])
+    def loss(model: nn.Module, x: Tensor, branches: Tensor) -> Tensor:
+        return torch.stack([model(row, index).square().sum() for row, index in zip(x, branches.tolist(), strict=True)])
 
     step = run.step(model, torch.optim.SGD(trained, 0.01, momentum=0.9), loss)
     x = torch.randn(60, 5, generator=torch.Generator().manual_seed(2))
-    # Whole batches go one way or another, shards do, and samples do.
-    ways = torch.tensor(
+    # Whole batches, shards, or single samples take one branch.
+    branches = torch.tensor(
         [0] * 10 + [2] * 10 + [3] * 10 + [0, 1, 2, 1, 3, 0, 3, 3, 2, 1] + [3] * 5 + [0] * 5 + [1, 3] * 5
     )
-    seen = [step(batch) for batch in run.batches((x, ways), 10, shuffle=False)]
-    return [*model.state_dict().values(), *seen]
+    mean_losses = [step(batch) for batch in run.batches((x, branches), 10, shuffle=False)]
+    return [*model.state_dict().values(), *mean_losses]
 
 
-def test_bits_of_parameters_that_some_shards_reach(all_reduce: AllReduceKind, pool: Pool) -> None:
-    one = fanwise.run(branches, devices=1, shards=5)
+def test_bits_of_parameters_that_some_shards_use(all_reduce: AllReduceKind, pool: Pool) -> None:
+    one = fanwise.run(train_branches, devices=1, shards=5)
     for devices in (2, 3, 5):
-        found = fanwise.run(branches, devices=devices, shards=5, pool=pool)
-        assert all(map(torch.equal, one, found)), f"{devices} devices, {all_reduce}"
+        several = fanwise.run(train_branches, devices=devices, shards=5, pool=pool)
+        assert all(map(torch.equal, one, several)), f"{devices} devices, {all_reduce}"
 
 
 class Sparse(nn.Module):
-    """A table whose gradients are sparse, and in the last batches dense too; and one of a layer."""
+    """Has an embedding with sparse gradients, which are dense in some batches, and a linear layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -255,14 +255,13 @@ class Sparse(nn.Module):
         return out + self.table.weight.sum() if int(x[0]) == 7 else out
 
 
-@pytest.mark.filterwarnings("ignore:Sparse invariant checks")  # of torch, for what its Adagrad makes
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks")  # torch warns of its own Adagrad
 @pytest.mark.parametrize("optimizer", ["SGD", "Adagrad", "SparseAdam"])
 def test_bits_of_sparse_gradients(optimizer: str, all_reduce: AllReduceKind, pool: Pool) -> None:
     def train(run: Run) -> list[Tensor]:
         model = Sparse()
         params = model.table.parameters() if optimizer == "SparseAdam" else model.parameters()
-        made = getattr(torch.optim, optimizer)(params, 0.1)
-        step = run.step(model, made, lambda model, x: model(x))
+        step = run.step(model, getattr(torch.optim, optimizer)(params, 0.1), lambda model, x: model(x))
         for first in (1, 2, 3) if optimizer == "SparseAdam" else (1, 2, 7, 3):
             step(torch.tensor([first, 3, 3, 8, 2, 2, 0]))
         return list(model.state_dict().values())
@@ -278,17 +277,18 @@ M = 49  # samples
 
 
 @pytest.mark.parametrize("autocast", [None, torch.float16], ids=["plain", "float16"])
-def test_global_batch_norm_is_that_of_one_process_and_repeats(autocast: torch.dtype | None, pool: Pool) -> None:
+def test_global_batch_norm_is_that_of_one_process_and_reproducible(autocast: torch.dtype | None, pool: Pool) -> None:
     def train(run: Run) -> list[Tensor]:
         torch.manual_seed(0)
         model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(64, 3))
         optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
         step = run.step(model, optimizer, losses, batch_norm="global", autocast=autocast)
-        seen = [step(batch) for _ in run.epochs(2) for batch in run.batches((X[:M], Y[:M]), B, drop_last=True)]
-        return [*model.state_dict().values(), *seen]
+        mean_losses = [step(batch) for _ in run.epochs(2) for batch in run.batches((X[:M], Y[:M]), B, drop_last=True)]
+        return [*model.state_dict().values(), *mean_losses]
 
     one = fanwise.run(train, devices=1, shards=1)
-    three, again = (fanwise.run(train, devices=3, shards="devices", pool=pool) for _ in range(2))
-    assert all(map(torch.equal, three, again))
-    within = 1e-5 if autocast is None else 0.03
-    assert all(torch.allclose(value, other, rtol=within, atol=within) for value, other in zip(one, three, strict=True))
+    three, three_repeated = (fanwise.run(train, devices=3, shards="devices", pool=pool) for _ in range(2))
+    assert all(map(torch.equal, three, three_repeated))
+    tolerance = 1e-5 if autocast is None else 0.03
+    for left, right in zip(one, three, strict=True):
+        torch.testing.assert_close(left, right, rtol=tolerance, atol=tolerance)

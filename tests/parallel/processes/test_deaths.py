@@ -1,4 +1,4 @@
-"""Processes of a run die at any place: the run continues with the same bits or ends with one error; nothing is left."""
+"""Processes of a run that die at any place: the run continues with the same bits or ends with one error."""
 
 import functools
 import os
@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from kills import is_first, kill
 from torch import Tensor, nn
 
 import fanwise
@@ -30,54 +31,43 @@ def no_shared_memory_with_a_name() -> Iterator[None]:
     assert not [name for name in set(os.listdir("/dev/shm")) - before if "fanwise" in name]
 
 
-def kill(number: int = signal.SIGKILL) -> None:
-    os.kill(os.getpid(), number)
+def kill_victims(victims: tuple[int, ...], folder: Path, run: Run) -> None:
+    """Kill one process of each of these ranks, unless it has become the only one."""
+    if run.world_size > 1 and any(run.rank == victim and is_first(folder / f"{victim}") for victim in victims):
+        kill()
 
 
-def once(path: Path) -> bool:
-    """True for the first that asks, of all processes."""
-    try:
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL))
-    except FileExistsError:
-        return False
-    return True
+def train(place: str, victims: tuple[int, ...], folder: Path, run: Run) -> tuple[list[Tensor], float, list[Any]]:
+    """Train, and kill the victims at the place."""
 
-
-def dies_at(place: str, victims: tuple[int, ...], folder: Path, run: Run) -> tuple[list[Tensor], float, list[Any]]:
-    """One process of each number in `victims` is killed at the place, as others go on."""
-
-    def here(now: str) -> None:
-        if (
-            now == place
-            and run.world_size > 1
-            and any(run.rank == each and once(folder / f"{each}") for each in victims)
-        ):
-            kill()
+    def maybe_kill(current_place: str) -> None:
+        if current_place == place:
+            kill_victims(victims, folder, run)
 
     def measure(model: nn.Module, x: Tensor, indices: Tensor) -> Tensor:
-        here("mean")
-        found: Tensor = model(x).sum(1)
-        return found
+        maybe_kill("mean")
+        sums: Tensor = model(x).sum(1)
+        return sums
 
     def loss(model: nn.Module, x: Tensor, indices: Tensor) -> Tensor:
         if step.batches == 2:
-            here("step")
-        found: Tensor = model(x).square().mean(1)
-        return found
+            maybe_kill("step")
+        losses: Tensor = model(x).square().mean(1)
+        return losses
 
-    here("begin")
+    maybe_kill("begin")
     model = nn.Linear(5, 4)
-    here("model")
+    maybe_kill("model")
     step = run.step(model, torch.optim.SGD(model.parameters(), 0.1, momentum=0.9), loss)
     means = []
     for _ in run.epochs(2):
         for batch in run.batches((X, torch.arange(N)), B):
             step(batch)
-            here("between")
+            maybe_kill("between")
         means.append(run.mean(measure, model, (X, torch.arange(N)), batch_size=3))
-        here("before report")
+        maybe_kill("before report")
         run.report(mean=means[-1])
-    here("end")
+    maybe_kill("end")
     return list(model.state_dict().values()), means[-1], run.rows
 
 
@@ -86,8 +76,8 @@ PLACES = ["begin", "model", "step", "between", "mean", "before report", "end"]
 
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Tensor], float, list[Any]]:
-    """What comes of it where nobody dies."""
-    return fanwise.run(functools.partial(dies_at, "", (), tmp_path_factory.mktemp("alone")), shards=SHARDS)
+    """The result if no process dies."""
+    return fanwise.run(functools.partial(train, "", (), tmp_path_factory.mktemp("alone")), shards=SHARDS)
 
 
 @pytest.mark.usefixtures("all_reduce")
@@ -98,54 +88,53 @@ def test_a_death_at_any_place_changes_no_result(
     for victims in [(0,), (1, 2)]:
         folder = tmp_path / f"{victims}"
         folder.mkdir()
-        found = fanwise.run(functools.partial(dies_at, place, victims, folder), devices=3, shards=SHARDS, pool=pool)
-        assert sum((folder / f"{victim}").exists() for victim in victims) >= 1
-        assert all(map(torch.equal, expected[0], found[0]))
-        assert found[1:] == expected[1:]
+        training = functools.partial(train, place, victims, folder)
+        state, *others = fanwise.run(training, devices=3, shards=SHARDS, pool=pool)
+        assert list(folder.iterdir())
+        assert all(map(torch.equal, expected[0], state))
+        assert tuple(others) == expected[1:]
 
 
-def dies_in_a_loop(place: str, victims: tuple[int, ...], folder: Path, run: Run) -> list[Tensor]:
-    """Two loops to one update; one process of each number is killed at the place, as others go on."""
+def train_with_manual_steps(place: str, victims: tuple[int, ...], folder: Path, run: Run) -> list[Tensor]:
+    """Make two loops over the shards per update, and kill the victims at the place."""
 
-    def here(now: str) -> None:
-        if now == place and step.batches in (2, 3) and run.world_size > 1:
-            if any(run.rank == each and once(folder / f"{each}") for each in victims):
-                kill()
+    def maybe_kill(current_place: str) -> None:
+        if current_place == place and step.batches in (2, 3):
+            kill_victims(victims, folder, run)
 
     model = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4))
     step = run.step(model, torch.optim.Adam(model.parameters(), 0.1))
     means = []
     for batch in run.batches(X, B, drop_last=True):
         for loop in ("first", "second"):
-            here(f"before {loop}")
+            maybe_kill(f"before {loop}")
             for x in step.shards(batch):
-                here(f"in {loop}, before backward")
+                maybe_kill(f"in {loop}, before backward")
                 step.backward((model(x) + torch.randn(len(x), 4)).square().sum(1))
-                here(f"in {loop}, after backward")
-        here("before update")
+                maybe_kill(f"in {loop}, after backward")
+        maybe_kill("before update")
         step.update()
-        here("after update")
+        maybe_kill("after update")
         means.append(step.loss)
     return [*model.state_dict().values(), *means]
 
 
 IN_A_LOOP = ["before {}", "in {}, before backward", "in {}, after backward"]
-LOOP_PLACES = [each.format(loop) for loop in ("first", "second") for each in IN_A_LOOP]
+LOOP_PLACES = [place.format(loop) for loop in ("first", "second") for place in IN_A_LOOP]
 LOOP_PLACES += ["before update", "after update"]
 
 
 @pytest.mark.parametrize("place", LOOP_PLACES)
 @pytest.mark.parametrize("all_reduce", ["one-shot", pytest.param("two-shot", marks=pytest.mark.soak)], indirect=True)
 @pytest.mark.usefixtures("all_reduce")
-def test_a_death_at_any_place_of_a_loop_of_ones_own_changes_no_result(place: str, pool: Pool, tmp_path: Path) -> None:
-    expected = fanwise.run(functools.partial(dies_in_a_loop, "", (), tmp_path), shards=SHARDS)
+def test_a_death_at_any_place_of_a_manual_step_changes_no_result(place: str, pool: Pool, tmp_path: Path) -> None:
+    expected = fanwise.run(functools.partial(train_with_manual_steps, "", (), tmp_path), shards=SHARDS)
     for victims in [(0,), (1, 2)]:
         folder = tmp_path / f"{victims}"
         folder.mkdir()
-        trains = functools.partial(dies_in_a_loop, place, victims, folder)
-        found = fanwise.run(trains, devices=3, shards=SHARDS, pool=pool)
-        assert sum((folder / f"{victim}").exists() for victim in victims) >= 1
-        assert all(map(torch.equal, expected, found))
+        training = functools.partial(train_with_manual_steps, place, victims, folder)
+        assert all(map(torch.equal, expected, fanwise.run(training, devices=3, shards=SHARDS, pool=pool)))
+        assert list(folder.iterdir())
 
 
 class Deadly:
@@ -155,14 +144,14 @@ class Deadly:
         self.folder = folder
         self.home = home
 
-    def __getstate__(self) -> dict[str, Any]:  # Any: as it is
-        if os.getpid() != self.home and once(self.folder / "pickled"):
+    def __getstate__(self) -> dict[str, Any]:
+        if os.getpid() != self.home and is_first(self.folder / "pickled"):
             kill()
         return self.__dict__
 
-    def __setstate__(self, state: dict[str, Any]) -> None:  # Any: as it was
+    def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        if os.getpid() != self.home and once(self.folder / "unpickled"):
+        if os.getpid() != self.home and is_first(self.folder / "unpickled"):
             kill()
 
     def __call__(self, run: Run) -> "tuple[Deadly, float]":
@@ -171,17 +160,19 @@ class Deadly:
 
 def test_deaths_before_the_function_has_begun_and_while_the_result_is_sent(pool: Pool, tmp_path: Path) -> None:
     deadly = Deadly(tmp_path, os.getpid())
-    _, found = fanwise.run(deadly, devices=3, pool=pool)
+    _, mean = fanwise.run(deadly, devices=3, pool=pool)
     assert (tmp_path / "unpickled").exists() and (tmp_path / "pickled").exists()
-    assert found == fanwise.run(deadly, devices=1)[1]
+    assert mean == fanwise.run(deadly, devices=1)[1]
 
 
-def ends_by_itself(how: Callable[[], object], only: int | None, folder: Path, run: Run) -> str:
+def end_itself(end: Callable[[], object], rank: int | None, folder: Path, run: Run) -> str:
+    """End the process in each step, or, with a rank, once in a step of this rank."""
+
     def loss(model: nn.Module, x: Tensor) -> Tensor:
-        if only is None or (run.rank == only and once(folder / "once")):
-            how()
-        found: Tensor = model(x).square()
-        return found
+        if rank is None or (run.rank == rank and is_first(folder / "once")):
+            end()
+        losses: Tensor = model(x).square()
+        return losses
 
     model = nn.Linear(5, 1)
     step = run.step(model, torch.optim.SGD(model.parameters(), 0.1), loss)
@@ -197,38 +188,38 @@ ENDS: dict[str, tuple[Callable[[], object], str]] = {
 }
 
 
-@pytest.mark.parametrize("end", ENDS)
-def test_what_always_kills_ends_with_one_error(end: str, pool: Pool, tmp_path: Path) -> None:
-    how, said = ENDS[end]
-    always = functools.partial(ends_by_itself, how, None, tmp_path)
+@pytest.mark.parametrize("name", ENDS)
+def test_a_training_that_always_dies_ends_with_one_error(name: str, pool: Pool, tmp_path: Path) -> None:
+    end, text = ENDS[name]
+    always = functools.partial(end_itself, end, None, tmp_path)
     with pytest.raises(WorkerLostError) as raised:
         fanwise.run(always, devices=5, shards=5, pool=pool)
-    assert said in str(raised.value)
+    assert text in str(raised.value)
     assert "processes died without one finished step between them" in str(raised.value)
     assert "devices=1" in str(raised.value)
 
 
-@pytest.mark.parametrize("end", ENDS)
-def test_one_death_of_any_kind_is_survived_or_stops_the_run_if_so_wished(end: str, pool: Pool, tmp_path: Path) -> None:
-    how, said = ENDS[end]
-    dies = functools.partial(ends_by_itself, how, 1, tmp_path)
+@pytest.mark.parametrize("name", ENDS)
+def test_one_death_of_any_kind_is_survived_unless_on_loss_is_stop(name: str, pool: Pool, tmp_path: Path) -> None:
+    end, text = ENDS[name]
+    dies = functools.partial(end_itself, end, 1, tmp_path)
     assert fanwise.run(dies, devices=3, pool=pool) == "trained"
     (tmp_path / "once").unlink()
     with pytest.raises(WorkerLostError, match=r"rank 1 of 3 \(pid \d+\): (.|\n)*on_loss='stop' ends the run") as raised:
         fanwise.run(dies, devices=3, on_loss="stop", pool=pool)
-    assert said in str(raised.value)
+    assert text in str(raised.value)
 
 
-def waits(folder: Path, run: Run) -> None:
+def wait_forever(folder: Path, run: Run) -> None:
     (folder / str(os.getpid())).touch()
     threading.Event().wait()
 
 
 def test_a_killed_program_takes_its_processes_along(pool: Pool, tmp_path: Path) -> None:
-    """Here a job of a pool; when it is the process that has the pool, see tests/pool/test_orphans.py."""
-    program = pool.needs(cpus=3).submit(fanwise.run, functools.partial(waits, tmp_path), devices=3)
+    """The program is a job of a pool here. See tests/pool/test_orphans.py for a program that has the pool."""
+    program = pool.needs(cpus=3).submit(fanwise.run, functools.partial(wait_forever, tmp_path), devices=3)
     assert isinstance(program, JobHandle)
-    within(60, lambda: len(list(tmp_path.iterdir())) == 3, "they are there")
+    within(60, lambda: len(list(tmp_path.iterdir())) == 3, "all processes have started")
     assert program.pid is not None
     os.kill(program.pid, signal.SIGKILL)
     pids = [path.name for path in tmp_path.iterdir()]

@@ -1,4 +1,4 @@
-"""Which GPUs a run gets: of the machine, of a lease, of a launcher; and what a run sets for them and puts back."""
+"""The GPUs that a run gets from the machine, a lease or a launcher; settings that a run changes and restores."""
 
 import os
 from collections.abc import Callable
@@ -23,7 +23,7 @@ def gpus(*numbers: int) -> tuple[torch.device, ...]:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "there", "expected"),
+    ("wanted", "num_gpus", "expected"),
     [
         ("auto", 0, (CPU,)),
         ("auto", 1, gpus(0)),
@@ -40,12 +40,12 @@ def gpus(*numbers: int) -> tuple[torch.device, ...]:
     ],
     ids=str,
 )
-def test_devices_are_found(wanted: Devices, there: int, expected: tuple[torch.device, ...]) -> None:
-    assert devices_of(wanted, there) == expected
+def test_devices_are_found(wanted: Devices, num_gpus: int, expected: tuple[torch.device, ...]) -> None:
+    assert devices_of(wanted, num_gpus) == expected
 
 
 @pytest.mark.parametrize(
-    ("wanted", "there", "said"),
+    ("wanted", "num_gpus", "text"),
     [
         (3, 2, 'devices=3 asks for 3 GPUs; this machine has: cpu, cuda:0, cuda:1.\nGive fewer, or devices=["cpu"] * 3'),
         ("cuda:2", 2, "there is no device 'cuda:2'; this machine has: cpu, cuda:0, cuda:1"),
@@ -56,13 +56,13 @@ def test_devices_are_found(wanted: Devices, there: int, expected: tuple[torch.de
     ],
     ids=str,
 )
-def test_devices_that_cannot_be_are_refused_with_what_there_is(wanted: Devices, there: int, said: str) -> None:
+def test_impossible_devices_are_refused(wanted: Devices, num_gpus: int, text: str) -> None:
     with pytest.raises(ValueError) as raised:
-        devices_of(wanted, there)
-    assert said in str(raised.value)
+        devices_of(wanted, num_gpus)
+    assert text in str(raised.value)
 
 
-def test_of_a_pool_gpus_are_leased_by_number_or_all_of_them_by_name() -> None:
+def test_gpus_of_a_pool_are_leased_by_number_or_all_by_name() -> None:
     check_leasable(None, 2, 2)
     check_leasable(None, 2, 3)
     check_leasable([1, 0], 2, 2)
@@ -80,7 +80,7 @@ def launched(rank: int, local_rank: int | None, size: int = 8) -> Launched:
 
 
 @pytest.mark.parametrize(
-    ("rank", "local_rank", "devices", "there", "expected"),
+    ("rank", "local_rank", "devices", "num_gpus", "expected"),
     [
         (5, 1, "auto", 4, "cuda:1"),
         (5, 1, "auto", 1, "cuda:0"),  # a batch system has hidden the others
@@ -95,10 +95,10 @@ def launched(rank: int, local_rank: int | None, size: int = 8) -> Launched:
     ],
     ids=str,
 )
-def test_a_launched_process_has_a_gpu_of_its_own(
-    rank: int, local_rank: int | None, devices: Devices, there: int, expected: str
+def test_each_launched_process_gets_its_own_gpu(
+    rank: int, local_rank: int | None, devices: Devices, num_gpus: int, expected: str
 ) -> None:
-    assert device_of(launched(rank, local_rank), devices, there) == torch.device(expected)
+    assert device_of(launched(rank, local_rank), devices, num_gpus) == torch.device(expected)
 
 
 def test_more_launched_processes_than_gpus_are_refused() -> None:
@@ -111,7 +111,7 @@ def test_more_launched_processes_than_gpus_are_refused() -> None:
         check_gpus([("a", "GPU-1"), ("a", "GPU-2"), ("a", "GPU-1")])
 
 
-def test_the_workspace_of_cublas_is_one_with_which_results_repeat(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_workspace_of_cublas_gives_reproducible_results(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(WORKSPACE, raising=False)
     with _workspace():
         assert os.environ[WORKSPACE] == ":4096:8"
@@ -125,24 +125,24 @@ def test_the_workspace_of_cublas_is_one_with_which_results_repeat(monkeypatch: p
         pass
 
 
-def of_products(value: str) -> None:
+def set_matmul_precision(value: str) -> None:
     torch.backends.cuda.matmul.fp32_precision = value
 
 
-def of_convolutions(value: bool) -> None:
+def set_conv_tf32(value: bool) -> None:
     torch.backends.cudnn.allow_tf32 = value
 
 
-def seen() -> list[object]:
-    """What the older form says, where it can be read, and the newer one."""
+def precision_settings() -> list[object]:
+    """Return the settings of torch's new interface, then those of the old one where it can be read."""
     cudnn: Any = torch.backends.cudnn  # Any: torch has annotated the older form only
-    found: list[object] = [each.fp32_precision for each in (torch.backends.cuda.matmul, cudnn.conv, cudnn.rnn)]
-    for older in (torch.get_float32_matmul_precision, lambda: cudnn.allow_tf32):
+    settings: list[object] = [part.fp32_precision for part in (torch.backends.cuda.matmul, cudnn.conv, cudnn.rnn)]
+    for read in (torch.get_float32_matmul_precision, lambda: cudnn.allow_tf32):
         try:
-            found.append(older())
+            settings.append(read())
         except RuntimeError:
-            found.append("cannot be read")
-    return [*found, cudnn.benchmark]
+            settings.append("cannot be read")
+    return [*settings, cudnn.benchmark]
 
 
 @pytest.mark.parametrize(
@@ -150,39 +150,39 @@ def seen() -> list[object]:
     [
         lambda: None,
         lambda: torch.set_float32_matmul_precision("high"),
-        lambda: of_convolutions(False),
+        lambda: set_conv_tf32(False),
         lambda: setattr(torch.backends.cudnn, "benchmark", True),
     ],
     ids=["nothing", "products", "convolutions", "benchmark"],
 )
-def test_a_run_on_a_gpu_begins_with_the_precision_that_torch_begins_with(setting: Callable[[], None]) -> None:
+def test_a_run_on_a_gpu_starts_with_the_default_precision_of_torch(setting: Callable[[], None]) -> None:
     try:
         setting()
-        before = seen()
+        before = precision_settings()
         with _precision():
-            assert seen() == ["ieee", "tf32", "tf32", "highest", True, False]
+            assert precision_settings() == ["ieee", "tf32", "tf32", "highest", True, False]
             torch.set_float32_matmul_precision("medium")
-            of_convolutions(False)
+            set_conv_tf32(False)
             torch.backends.cudnn.benchmark = True
-        assert seen() == before
+        assert precision_settings() == before
     finally:
         torch.set_float32_matmul_precision("highest")
-        of_convolutions(True)
-        of_products("none")
+        set_conv_tf32(True)
+        set_matmul_precision("none")
         torch.backends.cudnn.benchmark = False
 
 
-def test_the_newer_form_of_a_precision_alone_is_put_back_too() -> None:
+def test_a_precision_of_the_new_interface_is_restored() -> None:
     try:
-        of_products("tf32")
+        set_matmul_precision("tf32")
         with _precision():
             assert torch.backends.cuda.matmul.fp32_precision == "ieee"
         assert torch.backends.cuda.matmul.fp32_precision == "tf32"
     finally:
         torch.set_float32_matmul_precision("highest")
-        of_products("none")
+        set_matmul_precision("none")
 
 
-def test_a_run_that_may_be_fast_leaves_the_choice_of_operators_to_the_program() -> None:
+def test_reduce_fast_does_not_require_deterministic_operators() -> None:
     assert fanwise.run(lambda run: torch.are_deterministic_algorithms_enabled(), devices="cpu")
     assert not fanwise.run(lambda run: torch.are_deterministic_algorithms_enabled(), devices="cpu", reduce="fast")

@@ -1,4 +1,4 @@
-"""What the tests of this folder let processes do. Each gets the rank of its process, and returns plain values."""
+"""Functions that the launched processes of these tests call with their rank. They return picklable values."""
 
 import gc
 import hashlib
@@ -44,7 +44,7 @@ Y = torch.randint(0, 3, (N,), generator=GENERATOR)
 
 
 class Net(nn.Module):
-    """Dropout, batch normalisation, weights in another order in memory, a frozen one, and one that few shards reach."""
+    """Has dropout, batch normalization, channels_last, and parameters that are frozen or that few shards use."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -65,8 +65,8 @@ def losses(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
 
 
 def correct(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    found: Tensor = model(x).argmax(1) == y
-    return found
+    is_correct: Tensor = model(x).argmax(1) == y
+    return is_correct
 
 
 def optimizer_of(name: str, model: nn.Module) -> torch.optim.Optimizer:
@@ -80,12 +80,13 @@ def digest(tensors: list[Tensor]) -> str:
 
 
 def training(run: Run, optimizer: str = "momentum", **options: Any) -> tuple[str, int, float, float]:  # Any: of a step
-    """The bits of parameters and losses, the executions, an accuracy, and a mean of floats."""
+    """Return a digest of parameters and losses, the executions, the accuracy, and the mean loss."""
     model = Net()
     step = run.step(model, optimizer_of(optimizer, model), losses, **options)
-    seen = [step(batch) for _ in run.epochs(EPOCHS) for batch in run.batches((X, Y), B)]
+    step_losses = [step(batch) for _ in run.epochs(EPOCHS) for batch in run.batches((X, Y), B)]
     accuracy = run.mean(correct, model, (X, Y), batch_size=7)
-    return digest([*model.state_dict().values(), *seen]), run.executions, accuracy, run.mean(losses, model, (X, Y))
+    mean_loss = run.mean(losses, model, (X, Y))
+    return digest([*model.state_dict().values(), *step_losses]), run.executions, accuracy, mean_loss
 
 
 TRAININGS: dict[str, Callable[[Run], Any]] = {  # Any: as `training` returns
@@ -100,7 +101,7 @@ def bits(rank: int) -> dict[str, Any]:  # Any: as `training` returns
 
 
 def place(rank: int) -> tuple[int, int, int, str]:
-    """Each process returns its own; the shards are as many as the processes."""
+    """Return the rank, the numbers of processes and shards, and the device."""
     return fanwise.run(lambda run: (run.rank, run.world_size, run.shards, str(run.device)), devices="auto")
 
 
@@ -126,7 +127,11 @@ class Branches(nn.Module):
 
 
 def fast_overlaps(rank: int) -> tuple[str, bool, list[int]]:
-    """Bits of a model after some steps, one of which fails; whether a plain loop agrees; buckets started early."""
+    """Make steps, one of which fails.
+
+    Return a digest of the parameters, whether a plain loop agrees, and the number of buckets that each step started
+    during backward.
+    """
     batches, failing = [range(start, start + 12) for start in range(0, 48, 12)], 2
     started: list[int] = []
     original = FastAllReduce.overlap
@@ -161,7 +166,7 @@ def fast_overlaps(rank: int) -> tuple[str, bool, list[int]]:
         params = list(model.parameters())
         bits = hashlib.sha256(b"".join(param.detach().numpy().tobytes() for param in params)).hexdigest()
         expected = [param.detach() for param in _plain_loop(batches, failing)]
-        return bits, all(torch.allclose(one, other, atol=1e-6) for one, other in zip(params, expected, strict=True))
+        return bits, all(torch.allclose(*pair, atol=1e-6) for pair in zip(params, expected, strict=True))
 
     with patch.object(FastAllReduce, "overlap", overlap), patch.object(group_reduce, "_BUCKET_BYTES", 512):
         return *fanwise.run(train, shards=6, reduce="fast"), started
@@ -259,18 +264,18 @@ def too_many_devices(rank: int) -> None:
 
 
 def reports(rank: int) -> list[Decision | str]:
-    """What the processes are told when the first one is in a job that goes on, is stopped, or refuses the values."""
-    own, said = launched(), list[Decision | str]()
+    """Return the decisions of three reports in which the job of the first process continues, stops, or raises."""
+    own, decisions = launched(), list[Decision | str]()
     assert own is not None
     for decision in (Reply(), Reply("STOP"), None):
         if rank == 0:
             enter(Job(decision))
         try:
             with join_team(own.world, torch.device("cpu"), reduce="exact") as team:
-                said.append(reported(team))
+                decisions.append(reported(team))
         finally:
             leave()
-    return said
+    return decisions
 
 
 def reported(team: TorchTeam) -> Decision | str:
@@ -284,7 +289,7 @@ def reported(team: TorchTeam) -> Decision | str:
 
 
 def busy_while_the_last_fails(rank: int) -> None:
-    """The others come to hear of the error when it has been raised where it happened."""
+    """The others take part in the next operation only after the error was raised in the last process."""
     own, raised = launched(), OUT / "raised"
     assert own is not None
     is_last = rank == own.size - 1
@@ -297,7 +302,7 @@ def busy_while_the_last_fails(rank: int) -> None:
     finally:
         if is_last:
             raised.touch()
-            within(30.0, lambda: len(list(OUT.glob("heard*"))) == own.size - 1, "the others have heard of it")
+            within(30.0, lambda: len(list(OUT.glob("heard*"))) == own.size - 1, "the others have got the error")
         else:
             (OUT / f"heard{rank}").touch()
 
@@ -316,7 +321,7 @@ class Job(CurrentJob):
 
 
 def contract_exact(rank: int) -> dict[str, str]:
-    """What each check of adding gradients says; nothing where it holds."""
+    """Return the error of each check of the all-reduce contract, or an empty text."""
     return _contract("exact")
 
 
@@ -325,7 +330,7 @@ def contract_fast(rank: int) -> dict[str, str]:
 
 
 def _contract(reduce: str) -> dict[str, str]:
-    own, said = launched(), dict[str, str]()
+    own, errors = launched(), dict[str, str]()
     assert own is not None
     for check in CHECKS:
         group = TorchGroup(own.world, torch.device("cpu"))
@@ -340,17 +345,17 @@ def _contract(reduce: str) -> dict[str, str]:
             check(Peer(team, team.all_reduce, reduce == "exact", leave, WorkerLostError, goes_on=False))
             if "gone" not in check.__name__:
                 team.gather("ends", None)
-            said[check.__name__] = ""
+            errors[check.__name__] = ""
         except Exception as error:
-            said[check.__name__] = f"{type(error).__name__}: {error}"
+            errors[check.__name__] = f"{type(error).__name__}: {error}"
         finally:
             if not left:
                 group.close()
-    return said
+    return errors
 
 
 def group_of_the_program(rank: int) -> tuple[bool, int]:
-    """Whether torch.distributed is initialised after a run, and a sum over the program's own group."""
+    """Return whether torch.distributed is initialized after a run, and a sum over the program's own group."""
     if not distributed.is_initialized():
         return False, 0
     tensor = torch.tensor(rank)
@@ -368,24 +373,24 @@ def death_of_the_last(rank: int) -> None:
 
 
 def hang_of_the_last(rank: int) -> str:
-    """It stops itself between two operations, and is ended when another has ended."""
-    own, said = launched(), ""
+    """The last process stops itself between two operations. Return the error that another process gets."""
+    own, message = launched(), ""
     assert own is not None
     try:
         with join_team(own.world, torch.device("cpu"), reduce="exact", step_timeout_s=1) as team:
             team.agree_on(Plan(4, 1, DataPosition(0)), frozenset())
-            team.step_ends()  # from now on it is a second
+            team.step_ends()  # the time limit is now one second
             team.gather("measures", None)
             if rank == own.size - 1:
                 os.kill(os.getpid(), signal.SIGSTOP)
             team.gather("measures", None)
     except WorkerLostError as error:
-        said = str(error)
+        message = str(error)
     gc.collect()
-    distributed.destroy_process_group()  # as the end of a program gives back what torch.distributed holds
-    return said
+    distributed.destroy_process_group()  # like the end of a program
+    return message
 
 
 if __name__ == "__main__":  # a worker of torchrun
     torch.set_num_threads(1)
-    (OUT / f"said{os.environ['RANK']}").write_text(repr(fanwise.run(training, shards=SHARDS)))
+    (OUT / f"result{os.environ['RANK']}").write_text(repr(fanwise.run(training, shards=SHARDS)))

@@ -1,9 +1,12 @@
-"""Who this process is among those that a launcher has started, from the variables of each launcher."""
+"""The rank, size and address of a process from the environment variables of its launcher; its device."""
 
 from typing import Any
 
 import pytest
+import torch
 
+from fanwise.parallel.devices import Devices
+from fanwise.parallel.launch.external import Launched, check_arguments, device_of, launched, launched_as
 from fanwise.parallel.launch.launchers import LaunchedProcess, first_node, from_environment, launched_by
 
 TORCHRUN = {
@@ -37,54 +40,54 @@ HYDRA = {"PMI_RANK": "2", "PMI_SIZE": "4", "MPI_LOCALRANKID": "0", "MPI_LOCALNRA
 MASTER = {"MASTER_ADDR": "head", "MASTER_PORT": "29500"}
 
 
-def test_nobody_has_started_this_process() -> None:
-    alone = launched_by({}, "here")
-    assert alone == LaunchedProcess("", 0, 1, 0, 1, "here") and from_environment().world_size == 1
+def test_a_process_without_a_launcher() -> None:
+    assert launched_by({}, "here") == LaunchedProcess("", 0, 1, 0, 1, "here")
+    assert from_environment().world_size == 1 and launched() is None
 
 
-def test_torchrun_tells_all_of_it() -> None:
+def test_torchrun_sets_everything() -> None:
     assert launched_by(TORCHRUN, "here") == LaunchedProcess("torchrun", 5, 8, 1, 4, "here", "10.0.0.1", 1234)
     assert launched_by(TORCHRUN, "here").init_method == "tcp://10.0.0.1:1234"
 
 
-def test_where_torchrun_listens_itself_rank_0_has_another_port() -> None:
-    served = {**TORCHRUN, "TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RUN_ID": "one"}
-    ports = [launched_by({**served, "RANK": str(rank)}, "here").port for rank in range(4, 8)]
+def test_rank_0_uses_another_port_if_torchrun_listens_on_its_own() -> None:
+    agent = {**TORCHRUN, "TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RUN_ID": "one"}
+    ports = [launched_by({**agent, "RANK": str(rank)}, "here").port for rank in range(4, 8)]
     assert len(set(ports)) == 1 and 20000 <= ports[0] < 30000
-    assert launched_by({**served, "TORCHELASTIC_RESTART_COUNT": "1"}, "here").port != ports[0]
+    assert launched_by({**agent, "TORCHELASTIC_RESTART_COUNT": "1"}, "here").port != ports[0]
 
 
 def test_an_address_of_ipv6_is_written_in_brackets() -> None:
     assert launched_by({**TORCHRUN, "MASTER_ADDR": "fe80::1"}, "here").init_method == "tcp://[fe80::1]:1234"
 
 
-def test_processes_of_srun_meet_on_the_first_host_of_their_step() -> None:
-    found = launched_by(SLURM, "here")
-    assert found == LaunchedProcess("SLURM", 3, 4, 1, None, "gpu04", "gpu03", found.port)
-    assert 20000 <= found.port < 30000
+def test_processes_of_srun_connect_to_the_first_host_of_their_step() -> None:
+    process = launched_by(SLURM, "here")
+    assert process == LaunchedProcess("SLURM", 3, 4, 1, None, "gpu04", "gpu03", process.port)
+    assert 20000 <= process.port < 30000
 
 
-def test_all_processes_of_a_step_have_one_port_and_another_step_has_another() -> None:
+def test_the_port_is_that_of_the_step() -> None:
     ports = [launched_by({**SLURM, "SLURM_PROCID": str(rank)}, "here").port for rank in range(4)]
     assert len(set(ports)) == 1 and ports[0] != launched_by({**SLURM, "SLURM_STEP_ID": "1"}, "here").port
 
 
-def test_a_batch_script_without_srun_is_alone_although_it_has_a_number() -> None:
+def test_a_batch_script_without_srun_is_one_process() -> None:
     assert launched_by(BATCH, "here").world_size == 1
 
 
 @pytest.mark.parametrize("variables", [SLURM, OPEN_MPI, HYDRA], ids=["SLURM", "Open MPI", "Hydra"])
-def test_a_master_that_is_set_is_where_they_meet(variables: dict[str, str]) -> None:
-    found = launched_by({**variables, **MASTER}, "here")
-    assert (found.address, found.port) == ("head", 29500)
+def test_a_master_address_takes_precedence(variables: dict[str, str]) -> None:
+    process = launched_by({**variables, **MASTER}, "here")
+    assert (process.address, process.port) == ("head", 29500)
 
 
-def test_processes_of_mpirun_on_one_host_need_nothing_more() -> None:
-    found = launched_by(OPEN_MPI, "here")
-    assert found == LaunchedProcess("Open MPI", 1, 2, 1, 2, "here", "127.0.0.1", found.port) and found.port
+def test_processes_of_mpirun_on_one_host_need_no_address() -> None:
+    process = launched_by(OPEN_MPI, "here")
+    assert process == LaunchedProcess("Open MPI", 1, 2, 1, 2, "here", "127.0.0.1", process.port) and process.port
 
 
-def test_pmi_tells_rank_and_size() -> None:
+def test_pmi_sets_rank_and_size() -> None:
     assert launched_by({**HYDRA, **MASTER}, "here") == LaunchedProcess("MPI", 2, 4, 0, 2, "here", "head", 29500)
 
 
@@ -97,9 +100,9 @@ def test_pmi_tells_rank_and_size() -> None:
     ],
     ids=["torchrun in srun", "mpirun in a job of SLURM", "srun --mpi=pmi2, or mpiexec in SLURM"],
 )
-def test_the_innermost_launcher_counts(variables: dict[str, str], launcher: str, rank: int) -> None:
-    found = launched_by(variables, "here")
-    assert (found.launcher, found.rank) == (launcher, rank)
+def test_the_innermost_launcher_is_used(variables: dict[str, str], launcher: str, rank: int) -> None:
+    process = launched_by(variables, "here")
+    assert (process.launcher, process.rank) == (launcher, rank)
 
 
 @pytest.mark.parametrize(
@@ -107,9 +110,9 @@ def test_the_innermost_launcher_counts(variables: dict[str, str], launcher: str,
     [{"RANK": "1"}, {"WORLD_SIZE": "3"}, {**TORCHRUN, "WORLD_SIZE": "1", "RANK": "0", "LOCAL_WORLD_SIZE": "1"}],
     ids=["a rank alone", "a size alone", "a world of one"],
 )
-def test_what_is_no_group_of_processes_is_alone(variables: dict[str, str]) -> None:
-    found = launched_by({**variables, "LOCAL_RANK": "0"}, "here")
-    assert (found.rank, found.world_size, found.address) == (0, 1, "")
+def test_incomplete_variables_mean_one_process(variables: dict[str, str]) -> None:
+    process = launched_by({**variables, "LOCAL_RANK": "0"}, "here")
+    assert (process.rank, process.world_size, process.address) == (0, 1, "")
 
 
 @pytest.mark.parametrize(
@@ -126,14 +129,10 @@ def test_what_is_no_group_of_processes_is_alone(variables: dict[str, str]) -> No
         (SLURM, {"SLURM_PROCID": "4"}, "SLURM_PROCID=4 must be from 0 to 3, because SLURM_STEP_NUM_TASKS=4"),
         (OPEN_MPI, {"OMPI_COMM_WORLD_LOCAL_SIZE": "1", "OMPI_COMM_WORLD_LOCAL_RANK": "0"}, "without MASTER_ADDR."),
         (OPEN_MPI, {"OMPI_COMM_WORLD_LOCAL_SIZE": None}, "mpirun -x MASTER_ADDR=$(hostname) -x MASTER_PORT=29500"),
-        (
-            HYDRA,
-            {},
-            "PMI_RANK=2 says that MPI has started several processes",
-        ),
+        (HYDRA, {}, "PMI_RANK=2 says that MPI has started several processes"),
     ],
 )
-def test_variables_that_make_no_sense_are_refused(
+def test_inconsistent_variables_are_refused(
     variables: dict[str, str], changes: dict[str, str | None], text: str
 ) -> None:
     changed: dict[str, Any] = {**variables, **changes}
@@ -148,3 +147,42 @@ def test_variables_that_make_no_sense_are_refused(
 )
 def test_the_first_host_of_a_list(nodes: str, first: str) -> None:
     assert first_node(nodes) == first
+
+
+# -- a run in a launched process --------------------------------------------------------------------------------------
+
+SECOND_OF_THREE = Launched(rank=1, size=3, local_rank=None, is_joined=False)
+
+
+def test_the_local_rank_is_optional() -> None:
+    variables = {"RANK": "1", "WORLD_SIZE": "3", **MASTER}
+    assert launched_as(launched_by(variables, "here")) == SECOND_OF_THREE
+    with_local_rank = launched_as(launched_by({**variables, "LOCAL_RANK": "0"}, "here"))
+    assert with_local_rank == Launched(rank=1, size=3, local_rank=0, is_joined=False)
+    assert launched_as(launched_by({**variables, "WORLD_SIZE": "1", "RANK": "0"}, "here")) is None
+
+
+@pytest.mark.parametrize("devices", ["auto", "cpu", 3, ["cpu"] * 3], ids=str)
+def test_devices_that_fit(devices: Devices) -> None:
+    check_arguments(SECOND_OF_THREE, devices, has_pool=False, restarts=0)
+    if not torch.cuda.is_available():
+        assert device_of(SECOND_OF_THREE, devices) == torch.device("cpu")
+
+
+@pytest.mark.parametrize(
+    ("devices", "has_pool", "restarts", "text"),
+    [
+        (2, False, 0, "but devices=2 asks for 2."),
+        (["cpu"], False, 0, "but devices=['cpu'] asks for 1."),
+        ("auto", True, 0, "pool= asks for jobs of a pool"),
+        ("auto", False, 2, "restarts=2 cannot start them again"),
+    ],
+    ids=["a number", "names", "a pool", "restarts"],
+)
+def test_an_argument_that_contradicts_the_launcher_is_refused(
+    devices: Devices, has_pool: bool, restarts: int, text: str
+) -> None:
+    with pytest.raises(ValueError) as raised:
+        check_arguments(SECOND_OF_THREE, devices, has_pool=has_pool, restarts=restarts)
+    assert str(raised.value).startswith("a launcher has set WORLD_SIZE=3, and each of these processes is one device")
+    assert text in str(raised.value)

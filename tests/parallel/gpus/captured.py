@@ -1,7 +1,7 @@
 """Train with `capture=True` on the simulated accelerator of stand_in.py, and print the results as JSON.
 
-A captured operation is recorded instead of executed, and a replay executes what was recorded: Python code does not run
-again. Branches are replayed in reverse order, so that a branch that needs another one gives other bits.
+A captured operation is recorded instead of executed. A replay executes the recorded operations without running Python
+code of the model. Branches are replayed in reverse order, so that a branch that needs another one gives other bits.
 """
 
 import functools
@@ -16,9 +16,10 @@ from typing import Any, Literal, TypeVar
 
 import stand_in
 import torch
-from stand_in import B, Far, X, Y, held_of, in_this_process, losses, network, onto, plain, same
+from stand_in import B, Far, X, Y, cpu_tensor, in_this_process, network, plain, same, to_device
 from torch import Tensor, nn
 from torch.utils import _pytree as trees
+from trainings import capturable_adamw, losses, sgd
 
 from fanwise.parallel import LossScale, Run
 from fanwise.parallel.rng import isolated_generators, seed_generators
@@ -27,12 +28,12 @@ from fanwise.tensor.random.keys import Key
 
 T = TypeVar("T")
 _ATEN = torch.ops.aten
-_execute = stand_in.done
+_execute = stand_in.execute
 
 
 @dataclass
 class FarGraph:
-    """In the place of `CudaGraph` for the simulated accelerator."""
+    """Replaces `CudaGraph` on the simulated accelerator."""
 
     device: torch.device
     branches: int
@@ -49,8 +50,8 @@ class FarGraph:
             return body()
         finally:
             recording.clear()
-            for held, before in self.written.values():  # nothing was executed
-                held.copy_(before)
+            for tensor, before in self.written.values():  # nothing was executed
+                tensor.copy_(before)
             self.written.clear()
 
     @contextmanager
@@ -76,7 +77,7 @@ class FarGraph:
             self._replay(None)
 
     def _replay(self, branch: int | None) -> None:
-        for _, func, args, kwargs, result in (each for each in self.operations if each[0] == branch):
+        for _, func, args, kwargs, result in (operation for operation in self.operations if operation[0] == branch):
             new = func(*args, **kwargs)
             operands = {x.untyped_storage().data_ptr() for x in trees.tree_leaves((args, kwargs)) if is_tensor(x)}
             for old, value in zip(trees.tree_leaves(result), trees.tree_leaves(new), strict=True):
@@ -88,7 +89,7 @@ class FarGraph:
             raise RuntimeError("operation not permitted when stream is capturing")
         if func is _ATEN._to_copy.default and torch.device(kwargs.get("device", "far")).type == "cpu":
             raise RuntimeError("operation not permitted when stream is capturing")
-        bare_args, bare_kwargs = trees.tree_map(held_of, (args, kwargs))
+        bare_args, bare_kwargs = trees.tree_map(cpu_tensor, (args, kwargs))
         if "device" in kwargs:
             bare_kwargs["device"] = torch.device("cpu")
         if func is _ATEN._to_copy.default:
@@ -96,10 +97,10 @@ class FarGraph:
         for argument, value in zip(func._schema.arguments, args, strict=False):
             if argument.alias_info is not None and argument.alias_info.is_write:
                 for leaf in trees.tree_leaves(value):
-                    held = held_of(leaf)
-                    self.written.setdefault(id(held), (held, held.clone()))
+                    tensor = cpu_tensor(leaf)
+                    self.written.setdefault(id(tensor), (tensor, tensor.clone()))
         result = _execute(func, args, kwargs)
-        self.operations.append((self.current, func, bare_args, bare_kwargs, trees.tree_map(held_of, result)))
+        self.operations.append((self.current, func, bare_args, bare_kwargs, trees.tree_map(cpu_tensor, result)))
         return result
 
 
@@ -111,14 +112,14 @@ graphs: list[FarGraph] = []
 recording: list[FarGraph] = []
 
 
-def done(func: Any, args: Any, kwargs: Any) -> Any:
+def record_or_execute(func: Any, args: Any, kwargs: Any) -> Any:
     return recording[0].record(func, args, kwargs) if recording else _execute(func, args, kwargs)
 
 
 def register() -> None:
     """Capture steps on the simulated accelerator in this process."""
     stand_in.register()
-    stand_in.done = done
+    stand_in.execute = record_or_execute
     autocast = stand_in._library.Library("_", "IMPL", "AutocastPrivateUse1")
     autocast.fallback(torch.library.fallthrough_kernel)
     stand_in._libraries.append(autocast)
@@ -133,16 +134,8 @@ Make = Callable[[], nn.Module]
 Optimizer = Callable[[Any], torch.optim.Optimizer]
 
 
-def adamw(params: Any) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(params, 0.01, capturable=True)
-
-
 def adamw_with_a_tensor_as_rate(params: Any) -> torch.optim.Optimizer:
     return torch.optim.AdamW(params, Far(torch.tensor(0.01)), capturable=True)
-
-
-def sgd(params: Any) -> torch.optim.Optimizer:
-    return torch.optim.SGD(params, 0.05, momentum=0.9)
 
 
 def weighted(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -161,30 +154,30 @@ def train(
     schedule: Literal["none", "epochs", "batches"] = "none",
     scale: float | None = None,
 ) -> dict[str, Any]:
-    model = onto(make(), run)
-    made = optimizer(model.parameters())
+    model = to_device(make(), run)
+    own_optimizer = optimizer(model.parameters())
     if scale is not None:  # gradients of some batches are not finite
         loss_scale = LossScale()
         loss_scale.load_state_dict(loss_scale.state_dict() | {"scale": scale, "growth_interval": 2})
         options = {**options, "loss_scale": loss_scale}
-    step = run.step(model, made, loss_fn, **options)
-    halving = torch.optim.lr_scheduler.StepLR(made, 2, 0.5) if schedule == "epochs" else None
-    decay = torch.optim.lr_scheduler.ExponentialLR(made, 0.9) if schedule == "batches" else None
+    step = run.step(model, own_optimizer, loss_fn, **options)
+    halving = torch.optim.lr_scheduler.StepLR(own_optimizer, 2, 0.5) if schedule == "epochs" else None
+    decay = torch.optim.lr_scheduler.ExponentialLR(own_optimizer, 0.9) if schedule == "batches" else None
     data: Any = (Far(X), Far(Y)) if is_resident else (X, Y)
-    seen, norms = [], []
+    mean_losses, norms = [], []
     for _ in run.epochs(3):
         for batch in run.batches(data, B):
-            seen.append(step(batch))
+            mean_losses.append(step(batch))
             if options.get("clip_norm"):
                 norms.append(step.grad_norm)
             if decay is not None:
                 decay.step()
         if halving is not None:
             halving.step()
-    state = [value for values in made.state.values() for value in values.values() if isinstance(value, Tensor)]
-    found = [*model.parameters(), *model.buffers(), *seen, *norms, *state]
+    state = [value for values in own_optimizer.state.values() for value in values.values() if isinstance(value, Tensor)]
+    tensors = [*model.parameters(), *model.buffers(), *mean_losses, *norms, *state]
     counts = [step.batches, step.updates, step.executions]
-    return {"values": [held_of(each.detach()) for each in found], "accuracy": counts, "each": None}
+    return {"values": [cpu_tensor(tensor.detach()) for tensor in tensors], "accuracy": counts}
 
 
 def random_branch(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
@@ -192,8 +185,8 @@ def random_branch(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
 
 
 def waits(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    found = losses(model, x, y)
-    return found if found.sum().item() > 0 else found.neg()
+    values = losses(model, x, y)
+    return values if values.sum().item() > 0 else values.neg()
 
 
 def counts_calls(model: nn.Module, x: Tensor, y: Tensor, calls: list[int]) -> Tensor:
@@ -220,11 +213,11 @@ def error_of(training: Callable[[Run], Any]) -> str:
 
 
 CASES: dict[str, tuple[Make, Optimizer, dict[str, Any], dict[str, Any]]] = {
-    "batch norm and dropout, AdamW": (network, adamw, {}, {}),
+    "batch norm and dropout, AdamW": (network, capturable_adamw, {}, {}),
     "batch norm and dropout, SGD": (network, sgd, {}, {}),
-    "clipped": (network, adamw, {"clip_norm": 0.1}, {}),
+    "clipped": (network, capturable_adamw, {"clip_norm": 0.1}, {}),
     "counts on the device": (plain, sgd, {}, {"loss_fn": weighted}),
-    "data on the device": (network, adamw, {}, {"is_resident": True}),
+    "data on the device": (network, capturable_adamw, {}, {"is_resident": True}),
     "learning rate schedule": (plain, sgd, {}, {"schedule": "epochs"}),
     "a new rate for each batch": (plain, sgd, {}, {"schedule": "batches"}),
     "a new rate for each batch, as a tensor": (plain, adamw_with_a_tensor_as_rate, {}, {"schedule": "batches"}),
@@ -240,11 +233,10 @@ def main() -> None:
     for name, (make, optimizer, options, more) in CASES.items():
         expected = in_this_process(functools.partial(train, make, optimizer, options, **more))
         graphs.clear()
-        found = in_this_process(functools.partial(train, make, optimizer, {**options, "capture": True}, **more))
-        equal[name] = same(found, expected)
-        counts[name] = found["accuracy"]
+        captured = in_this_process(functools.partial(train, make, optimizer, {**options, "capture": True}, **more))
+        equal[name] = same(captured, expected)
+        counts[name] = captured["accuracy"]
         replays[name] = [graph.replays for graph in graphs]
-    captured = {"capture": True}
     wrong: dict[str, tuple[Optimizer, dict[str, Any], Callable[..., Any]]] = {
         "waits": (sgd, {}, waits),
         "random branch": (sgd, {}, random_branch),
@@ -252,14 +244,11 @@ def main() -> None:
         "not capturable": (torch.optim.AdamW, {}, losses),
     }
     errors = {
-        name: error_of(functools.partial(train, plain, optimizer, {**captured, **options}, loss_fn=loss_fn))
+        name: error_of(functools.partial(train, plain, optimizer, {**options, "capture": True}, loss_fn=loss_fn))
         for name, (optimizer, options, loss_fn) in wrong.items()
     }
-    print(
-        json.dumps(
-            {"equal": equal, "counts": counts, "replays": replays, "warnings": warnings.number, "errors": errors}
-        )
-    )
+    report = {"equal": equal, "counts": counts, "replays": replays, "warnings": warnings.number, "errors": errors}
+    print(json.dumps(report))
 
 
 if __name__ == "__main__":

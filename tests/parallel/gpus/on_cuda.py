@@ -1,9 +1,7 @@
-"""A program: runs on real GPUs, and what is wrong with each, as JSON: "" where it gave the bits that it is to give.
+"""Train on real GPUs in several ways, compare the bits, and print the error of each comparison as JSON, "" if equal.
 
-`python on_cuda.py cpu` shows on CPUs that the program works.
-
-In a process of its own, because one that has used CUDA keeps it. If there are fewer GPUs than ranks, the ranks share
-the first one and exchange gradients over Gloo, because NCCL needs a GPU for each.
+`python on_cuda.py cpu` tests this program on CPUs. If there are fewer GPUs than ranks, the ranks share the first one
+and exchange gradients over Gloo, because NCCL needs a GPU for each rank.
 """
 
 import functools
@@ -20,8 +18,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 from torch.utils.data import Dataset
+from trainings import capturable_adamw, is_correct, losses, sgd
 
 import fanwise
 from fanwise.parallel import Run
@@ -52,21 +50,11 @@ def plain() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(144, 64), nn.ReLU(), nn.Linear(64, 3))
 
 
-def losses(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    return cross_entropy(model(x).float(), y, reduction="none")
+def do_nothing(run: Run, number: int) -> None: ...
 
 
-def right(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    found: Tensor = model(x).argmax(1) == y
-    return found
-
-
-def nothing(run: Run, turn: int) -> None:
-    """Nobody dies."""
-
-
-def dies_once(path: Path, victim: int, run: Run, turn: int) -> None:
-    if run.world_size > 1 and run.rank == victim and turn == 3 and not path.exists():
+def die_once(path: Path, victim: int, run: Run, number: int) -> None:
+    if run.world_size > 1 and run.rank == victim and number == 3 and not path.exists():
         path.touch()
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -77,7 +65,7 @@ def train(
     before: Callable[[Run, int], None],
     run: Run,
 ) -> tuple[list[Tensor], float]:
-    """The state and the accuracy after two epochs, in main memory."""
+    """Train for two epochs. Return the parameters and buffers, in main memory, and the accuracy."""
     model = make().to(run.device)
     optimizer = torch.optim.AdamW(model.parameters(), 0.01)
     step = run.step(model, optimizer, losses, **options)
@@ -85,11 +73,11 @@ def train(
         for batch in run.batches((X, Y), B):
             before(run, step.batches)
             step(batch)
-    return [value.cpu() for value in model.state_dict().values()], run.mean(right, model, (X, Y), batch_size=64)
+    return [value.cpu() for value in model.state_dict().values()], run.mean(is_correct, model, (X, Y), batch_size=64)
 
 
 def by_hand(run: Run) -> list[Tensor]:
-    """As `train` of the plain network with one shard, without `run.step`."""
+    """Train like `train` of the plain network with one shard, without `run.step`."""
     model = plain().to(run.device)
     optimizer = torch.optim.AdamW(model.parameters(), 0.01)
     for _ in run.epochs(2):
@@ -103,13 +91,13 @@ def by_hand(run: Run) -> list[Tensor]:
     return [value.cpu() for value in model.state_dict().values()]
 
 
-def without_waiting(is_resident: bool, run: Run) -> None:
-    """torch raises where a step would wait for the GPU."""
+def train_without_waiting(is_resident: bool, run: Run) -> None:
+    """Train in a mode in which torch raises an error if a step waits for the GPU."""
     model = plain().to(run.device)
     step = run.step(model, torch.optim.SGD(model.parameters(), 0.1, momentum=0.9), losses, clip_norm=1.0)
     data = (X.to(run.device), Y.to(run.device)) if is_resident else (X, Y)
-    for turn, batch in enumerate(run.batches(data, B)):
-        if turn > 0:  # the first step makes what is kept
+    for number, batch in enumerate(run.batches(data, B)):
+        if number > 0:  # the first step allocates memory
             torch.cuda.set_sync_debug_mode("error")
         try:
             step(batch)
@@ -119,7 +107,7 @@ def without_waiting(is_resident: bool, run: Run) -> None:
 
 def in_ranks(
     device: str, training: Callable[[Run], Any], count: int, backend: Backend | None = None, restarts: int = 0
-) -> Any:  # Any: what it returns
+) -> Any:  # Any: its result
     """Run in `count` ranks with a GPU each over NCCL. If there are fewer GPUs, they share the first one over Gloo."""
     gpus = gpus_here()
     is_shared = len(gpus) < count
@@ -130,11 +118,11 @@ def in_ranks(
         backend=backend or ("gloo" if is_shared else "nccl"),
     )
     pool = own_pool(gpus[:1] if is_shared else gpus[:count])
-    return run_attempts(lambda each: LocalSupervisor(pool, training, each, Display(False)), settings, restarts)
+    return run_attempts(lambda attempt: LocalSupervisor(pool, training, attempt, Display(False)), settings, restarts)
 
 
-def over_hosts(device: str, training: Callable[[Run], Any]) -> Any:  # Any: what it returns
-    """Run on two hosts in memory with a process each. They have the same first GPU, which the two share over Gloo."""
+def over_hosts(device: str, training: Callable[[Run], Any]) -> Any:  # Any: its result
+    """Run on two simulated hosts with one process each. Both have the first GPU, which they share over Gloo."""
     life, hosts = memory_pool(cpus=(1, 1), gpus=find_machine().gpus[:1])
     gpus = 0.5 if device != "cpu" else 0
     settings = Settings(devices=(device,) * 2, gpus=gpus, shards=SHARDS, backend="gloo")
@@ -144,12 +132,12 @@ def over_hosts(device: str, training: Callable[[Run], Any]) -> Any:  # Any: what
         life.close()
 
 
-def same(found: Any, expected: Any) -> bool:  # Any: what `train` returns
-    pairs = list(zip(found[0], expected[0], strict=True))
-    return all(torch.equal(one, other) for one, other in pairs) and bool(found[1] == expected[1])
+def same(result: Any, expected: Any) -> bool:  # Any: as `train` returns
+    pairs = zip(result[0], expected[0], strict=True)
+    return all(torch.equal(*pair) for pair in pairs) and bool(result[1] == expected[1])
 
 
-def streams_are_put_back(device: str) -> bool:
+def generators_are_restored(device: str) -> bool:
     torch.cuda.init()  # type: ignore[no-untyped-call]  # torch's
     before = torch.cuda.get_rng_state_all()
     fanwise.run(lambda run: torch.rand(3, device=run.device).cpu(), devices=device)
@@ -167,7 +155,7 @@ class Rows(Dataset[tuple[Tensor, Tensor]]):
 
 
 def workers_give_the_same(device: str) -> bool:
-    """Whether shards that workers have read, copied ahead of the step, give the bits of those that are read in it."""
+    """Return whether workers, whose shards are copied ahead of the step, change no bits."""
 
     def training(run: Run, workers: int, pin: bool = True) -> tuple[list[Tensor], float]:
         model = network().to(run.device)
@@ -176,7 +164,7 @@ def workers_give_the_same(device: str) -> bool:
             for batch in run.batches(Rows(), B, num_workers=workers, pin_memory=pin):
                 step(batch)
         return [value.cpu() for value in model.state_dict().values()], run.mean(
-            right, model, Rows(), num_workers=workers
+            is_correct, model, Rows(), num_workers=workers
         )
 
     expected = fanwise.run(functools.partial(training, workers=0), devices=device)
@@ -184,11 +172,11 @@ def workers_give_the_same(device: str) -> bool:
     return all(same(fanwise.run(way, devices=device), expected) for way in ways)
 
 
-class Found(dict[str, str]):
-    """What is wrong, by the name of the check."""
+class Errors(dict[str, str]):
+    """The errors of all checks, by name. "" for a check that holds."""
 
     def check(self, name: str, holds: Callable[[], bool]) -> None:
-        """One that raises is wrong, and the others are made all the same."""
+        """Add the result of a check, which is an error if `holds` raises."""
         try:
             self[name] = "" if holds() else "other bits"
         except Exception:
@@ -204,76 +192,66 @@ CASES: dict[str, tuple[Callable[[], nn.Module], dict[str, Any]]] = {  # Any: opt
 
 def main() -> None:
     device = "cpu" if sys.argv[1:] == ["cpu"] else "cuda:0"
-    found = Found()
+    errors = Errors()
     folder = Path(tempfile.mkdtemp(dir="."))
     for name, (make, options) in CASES.items():
-        found.check(
-            name, functools.partial(all_ways, found, name, functools.partial(train, make, options), device, folder)
-        )
-    found.check("a plain loop", lambda: is_a_plain_loop(device))
-    found.check("data read by workers", lambda: workers_give_the_same(device))
+        training = functools.partial(train, make, options)
+        errors.check(name, functools.partial(compare_ways, errors, name, training, device, folder))
+    errors.check("a plain loop", lambda: is_a_plain_loop(device))
+    errors.check("data read by workers", lambda: workers_give_the_same(device))
     if device != "cpu":
-        found.check("streams are put back", lambda: streams_are_put_back(device))
-        found.check("no step waits, data in main memory", lambda: no_step_waits(device, is_resident=False))
-        found.check("no step waits, data on the device", lambda: no_step_waits(device, is_resident=True))
-        found.check("captured, SGD", lambda: captured_is_the_same(sgd, {}))
-        found.check("captured, AdamW", lambda: captured_is_the_same(adamw, {}))
-        found.check("captured, clipped", lambda: captured_is_the_same(adamw, {"clip_norm": 0.1}))
-        found.check("captured, bfloat16", lambda: captured_is_the_same(sgd, {"autocast": torch.bfloat16}))
-        found.check("captured, float16", lambda: captured_is_the_same(sgd, {"autocast": torch.float16}))
-    print(json.dumps(found))
+        errors.check("generators are restored", lambda: generators_are_restored(device))
+        errors.check("no step waits, data in main memory", lambda: no_step_waits(device, is_resident=False))
+        errors.check("no step waits, data on the device", lambda: no_step_waits(device, is_resident=True))
+        errors.check("captured, SGD", lambda: captured_is_the_same(sgd, {}))
+        errors.check("captured, AdamW", lambda: captured_is_the_same(capturable_adamw, {}))
+        errors.check("captured, clipped", lambda: captured_is_the_same(capturable_adamw, {"clip_norm": 0.1}))
+        errors.check("captured, bfloat16", lambda: captured_is_the_same(sgd, {"autocast": torch.bfloat16}))
+        errors.check("captured, float16", lambda: captured_is_the_same(sgd, {"autocast": torch.float16}))
+    print(json.dumps(errors))
 
 
-def all_ways(found: Found, name: str, training: Callable[..., Any], device: str, folder: Path) -> bool:
-    """One training, alone and spread, with losses: the same bits. True if there was something to compare with."""
-    alone = functools.partial(training, nothing)
+def compare_ways(errors: Errors, name: str, training: Callable[..., Any], device: str, folder: Path) -> bool:
+    """Compare a training in one process with other ways to run it. Return True."""
+    alone = functools.partial(training, do_nothing)
     expected = fanwise.run(alone, devices=device, shards=SHARDS)
 
     def check(way: str, run: Callable[[], Any]) -> None:
-        found.check(f"{name}: {way}", lambda: same(run(), expected))
+        errors.check(f"{name}: {way}", lambda: same(run(), expected))
 
-    check("again", lambda: fanwise.run(alone, devices=device, shards=SHARDS))
+    check("repeated", lambda: fanwise.run(alone, devices=device, shards=SHARDS))
     for count in (2, 3):
         check(f"{count} ranks over Gloo", functools.partial(in_ranks, device, alone, count, "gloo"))
     if device != "cpu":
         check("one rank over NCCL", functools.partial(in_ranks, device, alone, 1, "nccl"))
     check("over two hosts", functools.partial(over_hosts, device, alone))
     for victim in (1, 0):
-        dies = functools.partial(training, functools.partial(dies_once, folder / f"{name} {victim}", victim))
-        restarted = functools.partial(in_ranks, device, dies, 3, restarts=1)
+        dying = functools.partial(training, functools.partial(die_once, folder / f"{name} {victim}", victim))
+        restarted = functools.partial(in_ranks, device, dying, 3, restarts=1)
         check(f"a restart after the loss of rank {victim}", restarted)
     for count in range(2, len(gpus_here()) + 1):
         check(f"{count} GPUs", functools.partial(fanwise.run, alone, devices=count, shards=SHARDS))
         fast = functools.partial(fanwise.run, devices=count, shards=SHARDS, reduce="fast")
-        found.check(
+        errors.check(
             f"{name}: fast on {count} GPUs", functools.partial(is_near, functools.partial(fast, alone), expected)
         )
     return True
 
 
-def is_near(run: Callable[[], Any], expected: Any) -> bool:  # Any: what `train` returns
+def is_near(run: Callable[[], Any], expected: Any) -> bool:  # Any: as `train` returns
     pairs = zip(run()[0], expected[0], strict=True)
-    return all(torch.allclose(one, other, rtol=0.05, atol=0.05) for one, other in pairs)
-
-
-def adamw(params: Any) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(params, 0.01, capturable=True)
-
-
-def sgd(params: Any) -> torch.optim.Optimizer:
-    return torch.optim.SGD(params, 0.1, momentum=0.9)
+    return all(torch.allclose(*pair, rtol=0.05, atol=0.05) for pair in pairs)
 
 
 def captured_is_the_same(optimizer: Callable[[Any], torch.optim.Optimizer], options: dict[str, Any]) -> bool:
-    """Whether steps as CUDA graphs give the bits of steps without them, for data on the device and in main memory."""
+    """Return whether CUDA graphs change no bits, for data on the device and in main memory."""
 
     def training(run: Run, capture: bool, is_resident: bool) -> list[Tensor]:
         model = network().to(run.device)
-        made = optimizer(model.parameters())
-        step = run.step(model, made, losses, capture=capture, **options)
+        step = run.step(model, optimizer(model.parameters()), losses, capture=capture, **options)
         data = (X.to(run.device), Y.to(run.device)) if is_resident else (X, Y)
-        seen = [step(batch) for _ in run.epochs(6) for batch in run.batches(data, B)]
-        return [value.cpu() for value in (*model.state_dict().values(), *seen)]
+        mean_losses = [step(batch) for _ in run.epochs(6) for batch in run.batches(data, B)]
+        return [value.cpu() for value in (*model.state_dict().values(), *mean_losses)]
 
     results = [
         fanwise.run(functools.partial(training, capture=capture, is_resident=is_resident), devices="cuda:0")
@@ -284,16 +262,16 @@ def captured_is_the_same(optimizer: Callable[[Any], torch.optim.Optimizer], opti
 
 
 def is_a_plain_loop(device: str) -> bool:
-    one_shard = fanwise.run(functools.partial(train, plain, {}, nothing), devices=device, shards=1)
+    one_shard = fanwise.run(functools.partial(train, plain, {}, do_nothing), devices=device, shards=1)
     return all(map(torch.equal, one_shard[0], fanwise.run(by_hand, devices=device)))
 
 
 def no_step_waits(device: str, *, is_resident: bool) -> bool:
-    """torch raises, where one does."""
-    fanwise.run(functools.partial(without_waiting, is_resident), devices=device, shards=2)
+    """Return True, or raise torch's error about a step that waits."""
+    fanwise.run(functools.partial(train_without_waiting, is_resident), devices=device, shards=2)
     return True
 
 
 if __name__ == "__main__":
-    # By its name, so that workers import what is in it, too.
+    # Imported by name, so that workers can unpickle its classes.
     importlib.import_module("on_cuda").main()

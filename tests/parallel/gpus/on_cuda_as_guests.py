@@ -1,4 +1,4 @@
-"""A program for a launcher of processes with a GPU each: it fails unless they find the bits of one GPU."""
+"""A program for a launcher of processes with one GPU each. It fails unless they compute the bits of one GPU."""
 
 import functools
 import importlib
@@ -21,20 +21,20 @@ from all_reduce_contract import CHECKS, Peer  # isort: skip
 def main() -> None:
     on_cuda: Any = importlib.import_module("on_cuda")  # Any: a program beside this one
     for make, options in on_cuda.CASES.values():
-        training = functools.partial(on_cuda.train, make, options, on_cuda.nothing)
-        together = fanwise.run(training, shards=on_cuda.SHARDS, progress=False)
+        training = functools.partial(on_cuda.train, make, options, on_cuda.do_nothing)
+        distributed = fanwise.run(training, shards=on_cuda.SHARDS, progress=False)
         fanwise.run(training, reduce="fast", progress=False)
-        told = {name: os.environ.pop(name) for name in ("RANK", "WORLD_SIZE")}
+        variables = {name: os.environ.pop(name) for name in ("RANK", "WORLD_SIZE")}
         device = f"cuda:{int(os.environ['LOCAL_RANK']) % torch.cuda.device_count()}"
         alone = fanwise.run(training, devices=device, shards=on_cuda.SHARDS, progress=False)
-        os.environ.update(told)
-        assert on_cuda.same(together, alone), options
+        os.environ.update(variables)
+        assert on_cuda.same(distributed, alone), options
     for reduce in ("exact", "fast"):
         check_contract(torch.device(f"cuda:{int(os.environ['LOCAL_RANK']) % torch.cuda.device_count()}"), reduce)
 
 
 def check_contract(device: torch.device, reduce: str) -> None:
-    """Gradients are added over NCCL as the contract says. A process that is gone is the launcher's matter."""
+    """Check the all-reduce contract over NCCL, except for lost processes, which end the launcher."""
     own = launched()
     assert own is not None
     for check in CHECKS:

@@ -1,8 +1,8 @@
-"""A program: runs on an accelerator that does not exist, and what came of them, as JSON.
+"""Train on a simulated accelerator, and print the results as JSON.
 
-torch lets Python stand for an accelerator. Here it keeps its data in CPU tensors, so it gives the bits of the CPU; an
-operator that gets tensors of it and of the CPU fails, as on a GPU; what would wait for a GPU is counted. The
-registration holds for a whole process, so the tests run this file in one of its own.
+The accelerator is a backend of torch in Python that keeps its data in CPU tensors, so it gives the bits of the CPU. As
+on a GPU, an operator with tensors of both devices fails. Operations that would wait for a GPU are counted. A backend
+cannot be unregistered, so the tests run this file in a process of its own.
 """
 
 import functools
@@ -19,10 +19,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 from torch.utils import _pytree as trees
 from torch.utils.backend_registration import _DummyBackendModule, _setup_privateuseone_for_python_backend
 from torch.utils.data import Dataset
+from trainings import is_correct, losses
 
 import fanwise
 from fanwise.parallel import Run
@@ -42,15 +42,15 @@ Y = torch.randint(0, 3, (N,), generator=torch.Generator().manual_seed(2))
 waits: Counter[str] = Counter()
 moves: Counter[str] = Counter()
 late: list[tuple[Tensor, Tensor]] = []
-aside: Counter[str] = Counter()  # on other streams than the current one
-_libraries: list[Any] = []  # Any: what is registered, as long as it is held
+on_side_streams: Counter[str] = Counter()  # operations on other streams than the current one
+_libraries: list[Any] = []  # Any: not annotated by torch. Operators are registered as long as these objects exist
 
 
 @dataclass
 class Current:
-    """Copies of the stream that operators are queued on; None: the first one."""
+    """The copies of the current stream, or None for the default stream."""
 
-    aside: list[tuple[Tensor, Tensor]] | None = None
+    copies: list[tuple[Tensor, Tensor]] | None = None
 
 
 _current = Current()
@@ -59,103 +59,103 @@ _current = Current()
 class Far(Tensor):
     """A tensor on the device "far:0"."""
 
-    held: Tensor
+    on_cpu: Tensor
 
     @staticmethod
-    def __new__(cls, held: Tensor) -> "Far":
-        made: Far = Tensor._make_wrapper_subclass(
+    def __new__(cls, on_cpu: Tensor) -> "Far":
+        tensor: Far = Tensor._make_wrapper_subclass(
             cls,
-            held.shape,
-            strides=held.stride(),
-            storage_offset=int(held.storage_offset()),
-            dtype=held.dtype,
+            on_cpu.shape,
+            strides=on_cpu.stride(),
+            storage_offset=int(on_cpu.storage_offset()),
+            dtype=on_cpu.dtype,
             device=torch.device("far:0"),
         )
-        made.held = held
-        return made
+        tensor.on_cpu = on_cpu
+        return tensor
 
     def data_ptr(self) -> int:
-        return self.held.data_ptr()
+        return self.on_cpu.data_ptr()
 
     def record_stream(self, s: Any) -> None:  # Any: a FarStream
-        aside["kept for a stream"] += 1
+        on_side_streams["kept for a stream"] += 1
 
     # The stub of torch has another signature than its documentation.
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:  # Any: as torch's
-        return done(func, args, kwargs or {})
+        return execute(func, args, kwargs or {})
 
 
-def done(func: Any, args: Any, kwargs: Any) -> Any:
-    """One operator on tensors of the device."""
+def execute(func: Any, args: Any, kwargs: Any) -> Any:
+    """Execute an operator on tensors of the device."""
     if func is _ATEN.copy_.default:
-        return copied(*args)
+        return copy(*args)
     if func is _ATEN._to_copy.default and torch.device(kwargs.get("device", "far")).type == "cpu":
         waits["a copy to the CPU"] += 1
         kwargs = {name: value for name, value in kwargs.items() if name not in ("device", "non_blocking")}
-        return func(args[0].held, **kwargs).clone()
+        return func(args[0].on_cpu, **kwargs).clone()
     leaves = [x for x in trees.tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
-    far = {id(x.held): x for x in leaves if isinstance(x, Far)}
-    # As on a GPU, one number of the CPU may be an operand.
+    far = {id(x.on_cpu): x for x in leaves if isinstance(x, Far)}
+    # As on a GPU, a scalar on the CPU may be an operand.
     assert not [x for x in leaves if not isinstance(x, Far) and x.ndim], f"{func} got tensors of both devices"
     if func in (_ATEN._local_scalar_dense.default, _ATEN.equal.default):
         waits[str(func)] += 1
     if "device" in kwargs:
         kwargs = {**kwargs, "device": torch.device("cpu")}
-    bare_args, bare_kwargs = trees.tree_map(held_of, (args, kwargs))
+    bare_args, bare_kwargs = trees.tree_map(cpu_tensor, (args, kwargs))
     result = func(*bare_args, **bare_kwargs)
-    return trees.tree_map(lambda x: far_of(x, far), result)
+    return trees.tree_map(lambda x: to_far(x, far), result)
 
 
-def far_of(x: Any, known: dict[int, Far]) -> Any:  # Any: of a tree
-    """A result on the device; what an operator has written into is what it was."""
+def to_far(x: Any, known: dict[int, Far]) -> Any:  # Any: a leaf of a tree
+    """Return a result as a tensor of the device. A tensor that the operator has changed in place stays the same."""
     if not isinstance(x, Tensor):
         return x
     return known[id(x)] if id(x) in known else Far(x)
 
 
-def copied(to: Tensor, of: Tensor, non_blocking: bool = False) -> Tensor:
-    """A copy to the CPU that does not wait comes late: when somebody waits for the stream."""
-    if isinstance(to, Far) != isinstance(of, Far):
+def copy(to: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
+    """Copy between devices. A non-blocking copy to the CPU has its values only after the stream is waited for."""
+    if isinstance(to, Far) != isinstance(source, Far):
         moves["to the device" if isinstance(to, Far) else "to the CPU"] += 1
         waits["a copy"] += not non_blocking
-    if isinstance(of, Far) and not isinstance(to, Far) and non_blocking:
-        late.append((to, of.held.clone()))
-    elif isinstance(to, Far) and not isinstance(of, Far) and _current.aside is not None:
-        aside["to the device"] += 1
-        held_of(to).fill_(99)  # until a stream has waited for it
-        _current.aside.append((to.held, of.clone()))
+    if isinstance(source, Far) and not isinstance(to, Far) and non_blocking:
+        late.append((to, source.on_cpu.clone()))
+    elif isinstance(to, Far) and not isinstance(source, Far) and _current.copies is not None:
+        on_side_streams["to the device"] += 1
+        cpu_tensor(to).fill_(99)  # until a stream has waited for it
+        _current.copies.append((to.on_cpu, source.clone()))
     else:
-        held_of(to).copy_(held_of(of))
+        cpu_tensor(to).copy_(cpu_tensor(source))
     return to
 
 
 class FarStream:
-    """Of the device; see `copied`. What is copied to the device on one that is not the current one comes late, too."""
+    """A stream. A copy to the device on a side stream has its values only after another stream has waited for it."""
 
     def __init__(self, device: torch.device | None = None) -> None:
-        self.under_way: list[tuple[Tensor, Tensor]] = []
+        self.copies: list[tuple[Tensor, Tensor]] = []
 
     def record_event(self) -> list[tuple[Tensor, Tensor]]:
-        done, self.under_way = self.under_way, []
-        return done
+        copies, self.copies = self.copies, []
+        return copies
 
     def wait_event(self, event: list[tuple[Tensor, Tensor]]) -> None:
-        aside["waited for by a stream"] += 1
-        for to, of in event:
-            to.copy_(of)
+        on_side_streams["waited for by a stream"] += 1
+        for to, source in event:
+            to.copy_(source)
 
     def synchronize(self) -> None:
         waits["the stream"] += 1
         while late:
-            to, of = late.pop(0)
-            to.copy_(of)
+            to, source = late.pop(0)
+            to.copy_(source)
 
 
 class Module(_DummyBackendModule):
-    """What torch has for a kind of device, as torch.cuda."""
+    """The counterpart of torch.cuda for this kind of device."""
 
     Stream = FarStream
 
@@ -167,11 +167,11 @@ class Module(_DummyBackendModule):
 
     @contextmanager
     def stream(self, stream: FarStream) -> Iterator[None]:
-        _current.aside = stream.under_way
+        _current.copies = stream.copies
         try:
             yield
         finally:
-            _current.aside = None
+            _current.copies = None
 
 
 def empty(size: Sequence[int], **settings: Any) -> Tensor:  # Any: as torch's
@@ -182,12 +182,12 @@ def empty_strided(size: Sequence[int], stride: Sequence[int], **settings: Any) -
     return Far(torch.empty_strided(size, stride, dtype=settings["dtype"]))
 
 
-def held_of(x: Any) -> Any:  # Any: of a tree
-    return x.held if isinstance(x, Far) else x
+def cpu_tensor(x: Any) -> Any:  # Any: a leaf of a tree
+    return x.on_cpu if isinstance(x, Far) else x
 
 
 def register() -> None:
-    """The device exists in this process."""
+    """Register the device in this process."""
     if torch._C._get_privateuse1_backend_name() != "far":
         _setup_privateuseone_for_python_backend("far", Module())
         _libraries.append(_library.Library("aten", "IMPL"))
@@ -204,12 +204,12 @@ def network() -> nn.Module:
 
 
 def plain() -> nn.Module:
-    """Nothing in it is a buffer."""
+    """Return a model without buffers."""
     return nn.Sequential(nn.Flatten(), nn.Linear(36, 16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 3))
 
 
-def onto(model: nn.Module, run: Run) -> nn.Module:
-    """As `model.to(run.device)`, which cannot make subclasses."""
+def to_device(model: nn.Module, run: Run) -> nn.Module:
+    """Like `model.to(run.device)`, which cannot create tensor subclasses."""
     if run.device.type == "far":
         for module in model.modules():
             for name, param in module._parameters.items():
@@ -219,17 +219,8 @@ def onto(model: nn.Module, run: Run) -> nn.Module:
     return model
 
 
-def losses(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    return cross_entropy(model(x), y, reduction="none")
-
-
-def right(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    found: Tensor = model(x).argmax(1) == y
-    return found
-
-
-class ByHand:
-    """A step with a loop of its own."""
+class StepInLoop:
+    """A manual step in the form of a step function."""
 
     def __init__(self, run: Run, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         self.model, self.step = model, run.step(model, optimizer)
@@ -247,7 +238,7 @@ class ByHand:
 
 
 class Rows(Dataset[tuple[Tensor, Tensor]]):
-    """The same, sample by sample."""
+    """The same data, sample by sample."""
 
     def __len__(self) -> int:
         return N
@@ -258,50 +249,50 @@ class Rows(Dataset[tuple[Tensor, Tensor]]):
 
 def train(
     make: Callable[[], nn.Module],
-    options: dict[str, Any],  # Any: of run.step; or by_hand
+    options: dict[str, Any],  # Any: of run.step, or by_hand
     run: Run,
     *,
     is_resident: bool = False,
     workers: int = 0,
-    before: Callable[[Run, int], None] = lambda run, turn: None,
+    before: Callable[[Run, int], None] = lambda run, number: None,
 ) -> dict[str, Any]:
-    """Trains for two epochs. All that comes of it is in main memory; waits are those of each step."""
+    """Train for two epochs. Return tensors in main memory, and the counted operations of each step."""
     if run.device.type != "cpu":
         register()
-    model = onto(make(), run)
+    model = to_device(make(), run)
     optimizer = torch.optim.AdamW(model.parameters(), 0.01)
     by_hand = options.get("by_hand", False)
-    step = ByHand(run, model, optimizer) if by_hand else run.step(model, optimizer, losses, **options)
+    step = StepInLoop(run, model, optimizer) if by_hand else run.step(model, optimizer, losses, **options)
     data: Data = (Far(X), Far(Y)) if is_resident else (X, Y)
     if workers:
         data = Rows()
-    seen, each = [], []
+    mean_losses, counts = [], []
     for _ in run.epochs(2):
         for batch in run.batches(data, B, num_workers=workers):
             before(run, step.batches)
             waits.clear()
             moves.clear()
-            seen.append(step(batch))
-            each.append({**waits, **moves})
-    accuracy = run.mean(right, model, data)
-    found = [*model.parameters(), *model.buffers(), *seen]
-    assert all(each.device == run.device for each in found)
+            mean_losses.append(step(batch))
+            counts.append({**waits, **moves})
+    accuracy = run.mean(is_correct, model, data)
+    tensors = [*model.parameters(), *model.buffers(), *mean_losses]
+    assert all(tensor.device == run.device for tensor in tensors)
     assert len(optimizer.state) == len(list(model.parameters())) or run.device.type == "cpu"
-    return {"values": [held_of(each.detach()) for each in found], "accuracy": accuracy, "each": each}
+    return {"values": [cpu_tensor(tensor.detach()) for tensor in tensors], "accuracy": accuracy, "counts": counts}
 
 
 def in_this_process(training: Callable[[Run], Any], shards: int = SHARDS, resume: Path | None = None) -> Any:
     register()
-    made = Run(Plan(shards, 1, DataPosition(0)), torch.device("far:0"))
-    with run_environment(1, made.device):
+    run = Run(Plan(shards, 1, DataPosition(0)), torch.device("far:0"))
+    with run_environment(1, run.device):
         torch.manual_seed(0)
         if resume is not None:
-            made.restore(resume)
-        return training(made)
+            run.restore(resume)
+        return training(run)
 
 
 class OneProcess:
-    """The process group of a run with one process. Its contents are pickled, as they are for others."""
+    """A process group of one process, which pickles contents as if there were others."""
 
     index, size, num_fast = 0, 1, 0
     is_broken = has_stepped = False
@@ -314,41 +305,39 @@ class OneProcess:
     ) -> None:
         receive.copy_(send)
 
-    def all_gather(self, memory: Tensor) -> None:
-        """There is one part."""
+    def all_gather(self, memory: Tensor) -> None: ...
 
-    def start_all_reduce(self, tensor: Tensor) -> None:
-        """There is one operand."""
+    def start_all_reduce(self, tensor: Tensor) -> None: ...
 
     def finish_all_reduce(self) -> None: ...
 
 
 def in_group(training: Callable[[Run], Any], reduce: str = "exact", shards: int = SHARDS) -> Any:  # Any: its result
     """Run with a process group of one process."""
-    group: Any = OneProcess()  # Any: in the place of TorchGroup
+    group: Any = OneProcess()  # Any: instead of TorchGroup
     device = torch.device("far:0")
-    made = Run(Plan(shards, 1, DataPosition(0)), device, team=TorchTeam(group, device, reduce))
+    run = Run(Plan(shards, 1, DataPosition(0)), device, team=TorchTeam(group, device, reduce))
     with run_environment(1, device):
         torch.manual_seed(0)
-        return training(made)
+        return training(run)
 
 
 class Stop(Exception):
-    """Where a first training ends."""
+    """Ends the first training."""
 
 
-def saved(path: Path, run: Run, turn: int) -> None:
-    """Ends after the checkpoint of the third batch."""
-    if turn == 3:
+def save_and_stop(path: Path, run: Run, number: int) -> None:
+    """Save a checkpoint after the third batch, and stop."""
+    if number == 3:
         run.save(path)
         raise Stop
 
 
-def resumed(folder: Path) -> Any:  # Any: what `train` returns
+def train_in_two_runs(folder: Path) -> Any:  # Any: as `train` returns
     path = folder / "run.pt"
     training = functools.partial(train, network, {})
     try:
-        in_this_process(functools.partial(training, before=functools.partial(saved, path)))
+        in_this_process(functools.partial(training, before=functools.partial(save_and_stop, path)))
     except Stop:
         return in_this_process(training, resume=path)
     raise AssertionError("the first training did not end")
@@ -362,37 +351,37 @@ CASES: dict[str, tuple[Callable[[], nn.Module], dict[str, Any]]] = {  # Any: opt
 }
 
 
-def same(found: dict[str, Any], expected: dict[str, Any], of_first: int = 0) -> bool:
-    pairs: Sequence[tuple[Tensor, Tensor]] = list(zip(found["values"], expected["values"], strict=not of_first))
-    pairs = pairs[:of_first] if of_first else pairs
-    return all(torch.equal(one, other) for one, other in pairs) and found["accuracy"] == expected["accuracy"]
+def same(result: dict[str, Any], expected: dict[str, Any], num_values: int | None = None) -> bool:
+    """Compare the bits of the first `num_values` tensors, or of all."""
+    pairs = zip(result["values"][:num_values], expected["values"][:num_values], strict=True)
+    return all(torch.equal(*pair) for pair in pairs) and bool(result["accuracy"] == expected["accuracy"])
 
 
 def main() -> None:
     register()  # before the first backward pass, at which torch counts devices
     equal: dict[str, bool] = {}
-    each: dict[str, Any] = {}
+    counts: dict[str, Any] = {}
     folder = Path(tempfile.mkdtemp(dir="."))
     for name, (make, options) in CASES.items():
         training = functools.partial(train, make, options)
         expected = fanwise.run(training, devices=["cpu"], shards=SHARDS)
         local = in_this_process(training)
-        equal[f"{name}, here"], each[name] = same(local, expected), local["each"]
+        equal[f"{name}, here"], counts[name] = same(local, expected), local["counts"]
         equal[f"{name}, in a group"] = same(in_group(training), expected)
     in_group(functools.partial(train, network, {}), "fast")
-    together = functools.partial(train, network, {"batch_norm": "global"})
-    expected = fanwise.run(together, devices=["cpu"], shards=1)
-    equal["global batch norm, in a group"] = same(in_group(together, shards=1), expected)
+    with_global_norm = functools.partial(train, network, {"batch_norm": "global"})
+    expected = fanwise.run(with_global_norm, devices=["cpu"], shards=1)
+    equal["global batch norm, in a group"] = same(in_group(with_global_norm, shards=1), expected)
     expected = fanwise.run(functools.partial(train, network, {}), devices=["cpu"], shards=SHARDS)
-    equal["resumed"] = same(resumed(folder), expected, of_first=len(network().state_dict()))
+    equal["resumed"] = same(train_in_two_runs(folder), expected, num_values=len(network().state_dict()))
     resident = in_this_process(functools.partial(train, plain, {}, is_resident=True), shards=1)
     expected = fanwise.run(functools.partial(train, plain, {}), devices=["cpu"], shards=1)
-    equal["resident"], each["resident"] = same(resident, expected), resident["each"]
-    aside.clear()
+    equal["resident"], counts["resident"] = same(resident, expected), resident["counts"]
+    on_side_streams.clear()
     equal["workers"] = same(in_this_process(functools.partial(train, plain, {}, workers=2), shards=1), expected)
-    print(json.dumps({"equal": equal, "each": each, "aside": aside}))
+    print(json.dumps({"equal": equal, "counts": counts, "on_side_streams": on_side_streams}))
 
 
 if __name__ == "__main__":
-    # By its name, so that workers import what is in it, too.
+    # Imported by name, so that workers can unpickle its classes.
     importlib.import_module("stand_in").main()

@@ -8,7 +8,7 @@ import pytest
 from program_runs import LoadedInterpreter
 
 PROGRAM = Path(__file__).with_name("captured.py")
-# Of 12 batches, 9 have 8 samples and 3 have 2. The first of each size runs without a graph.
+# 9 of 12 batches have 8 samples and 3 have 2. The first batch of each size runs without a graph.
 REPLAYS = [8, 2]
 
 
@@ -24,7 +24,7 @@ def test_captured_steps_have_the_bits_of_other_steps(report: Any) -> None:
     assert len(report["equal"]) == 9
 
 
-def test_a_graph_is_captured_for_each_size_of_batch_and_replayed_for_all_batches_but_the_first(report: Any) -> None:
+def test_each_batch_size_has_a_graph_which_is_replayed_for_all_batches_but_the_first(report: Any) -> None:
     for name in ("batch norm and dropout, AdamW", "batch norm and dropout, SGD", "clipped", "data on the device"):
         assert report["replays"][name] == REPLAYS
 
@@ -54,5 +54,5 @@ def test_a_scaled_loss_skips_updates_whose_gradients_are_not_finite(report: Any)
         ("not capturable", "right:  torch.optim.AdamW(model.parameters(), capturable=run.device.type == 'cuda')"),
     ],
 )
-def test_what_cannot_be_captured_is_an_error_that_names_it(report: Any, name: str, message: str) -> None:
+def test_an_error_names_why_a_step_cannot_be_captured(report: Any, name: str, message: str) -> None:
     assert message in report["errors"][name]

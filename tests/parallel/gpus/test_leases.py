@@ -1,4 +1,4 @@
-"""GPUs that are named are those that the processes of a run lease; there need not be any to see that."""
+"""The processes of a run lease the named GPUs. The tests need no GPU."""
 
 import os
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ def own_pools_are_closed() -> Iterator[None]:
 
 
 def run(train: Any, gpus: tuple[str, ...], **settings: Any) -> Any:  # Any: a training function, its result
-    """In a process for each, on CPU devices that lease GPUs."""
+    """Run one process per GPU, on CPU devices that lease these GPUs."""
     return LocalSupervisor(
         own_pool(gpus),
         train,
@@ -41,32 +41,32 @@ def run(train: Any, gpus: tuple[str, ...], **settings: Any) -> Any:  # Any: a tr
     ).run()
 
 
-def what_each_sees(run: Run) -> list[Any]:
+def visible_gpus(run: Run) -> list[Any]:
     return run._team.together(lambda: run._team.gather("looks", (os.environ["CUDA_VISIBLE_DEVICES"], current().gpus)))
 
 
 def test_each_process_sees_one_of_the_named_gpus() -> None:
-    assert run(what_each_sees, ("GPU-c", "GPU-a")) == [("GPU-c", ("GPU-c",)), ("GPU-a", ("GPU-a",))]
+    assert run(visible_gpus, ("GPU-c", "GPU-a")) == [("GPU-c", ("GPU-c",)), ("GPU-a", ("GPU-a",))]
     assert own_pool(("GPU-c", "GPU-a")) is not own_pool(("GPU-a", "GPU-c"))
     assert [gpu.visible for gpu in own_pool(("GPU-c", "GPU-a")).machine.gpus] == ["GPU-c", "GPU-a"]
     assert own_pool().machine.gpus == ()
 
 
-def fails_on_the_second(run: Run) -> None:
+def fail_in_rank_1(run: Run) -> None:
     if run.rank == 1:
         raise KeyError("lost")
     run.mean(lambda model, x: x, nn.Identity(), torch.ones(4))
 
 
-def dies_on_the_second(run: Run) -> None:
+def die_in_rank_1(run: Run) -> None:
     if run.rank == 1:
         os._exit(3)
     run.mean(lambda model, x: x, nn.Identity(), torch.ones(4))
 
 
-def test_errors_say_which_gpu() -> None:
+def test_errors_name_the_gpu() -> None:
     with pytest.raises(KeyError) as raised:
-        run(fails_on_the_second, ("GPU-a", "GPU-c"))
+        run(fail_in_rank_1, ("GPU-a", "GPU-c"))
     assert any("in rank 1 of 2 (pid " in note and ") on cuda:2" in note for note in raised.value.__notes__)
     with pytest.raises(WorkerLostError, match=r"rank 1 of 2 \(pid \d+\) on cuda:2: "):
-        run(dies_on_the_second, ("GPU-a", "GPU-c"), on_loss="stop")
+        run(die_in_rank_1, ("GPU-a", "GPU-c"), on_loss="stop")

@@ -1,4 +1,4 @@
-"""Training on an accelerator that Python stands for: the bits of the CPU, no operator on two devices, who waits."""
+"""Training on a simulated accelerator: the bits of the CPU, no operator on two devices, no waiting."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,6 @@ SHARDS = 4
 
 @pytest.fixture(scope="module")
 def report(torch_loaded: LoadedInterpreter, tmp_path_factory: pytest.TempPathFactory) -> Any:  # Any: JSON
-    """Of a program that fails when an operator gets tensors of two devices."""
     done = torch_loaded.run(PROGRAM, folder=tmp_path_factory.mktemp("far"), forks=True)
     assert done.status == 0, done.said
     return json.loads(done.out)
@@ -25,28 +24,24 @@ def test_bits_are_those_of_the_cpu_in_one_process_in_a_process_group_and_after_a
 
 
 def test_a_step_waits_for_nothing_after_the_check_of_the_first_batch(report: Any) -> None:
-    for each in report["each"]["plain"][1:]:
-        assert sum(count for name, count in each.items() if name != "to the device") == 0
-        assert each["to the device"] in (2 * SHARDS, 2 * 2)  # features and labels of each shard with samples
+    for counts in report["counts"]["plain"][1:]:
+        assert sum(count for name, count in counts.items() if name != "to the device") == 0
+        assert counts["to the device"] in (2 * SHARDS, 2 * 2)  # features and labels of each shard with samples
 
 
-def test_what_workers_have_read_is_copied_beside_the_step_before_and_waited_for_by_the_next_ones_stream(
-    report: Any,
-) -> None:
-    """A shard that is used without waiting holds nothing but 99, which `test_bits_are_those_of_the_cpu` sees."""
-    aside = report["aside"]
-    assert aside["to the device"] > 0
-    assert aside["to the device"] == aside["kept for a stream"] == 2 * aside["waited for by a stream"]
+def test_shards_of_workers_are_copied_on_a_side_stream_during_the_step_before(report: Any) -> None:
+    """A shard that is used without waiting contains only 99, so `test_bits_are_those_of_the_cpu` would fail."""
+    counts = report["on_side_streams"]
+    assert counts["to the device"] > 0
+    assert counts["to the device"] == counts["kept for a stream"] == 2 * counts["waited for by a stream"]
 
 
 def test_data_on_the_device_stays_there(report: Any) -> None:
-    first, *others = report["each"]["resident"]
-    assert "to the device" not in first and others == [{}] * 7
+    first, *later = report["counts"]["resident"]
+    assert "to the device" not in first and later == [{}] * 7
 
 
-def test_buffers_are_looked_at_once_a_shard(report: Any) -> None:
-    for each in report["each"]["batch norm"][1:]:
-        shards = each["to the device"] // 2
-        assert {name: count for name, count in each.items() if count and name != "to the device"} == {
-            "a copy to the CPU": shards
-        }
+def test_changes_of_buffers_are_read_once_per_shard(report: Any) -> None:
+    for counts in report["counts"]["batch norm"][1:]:
+        shards = counts.pop("to the device") // 2
+        assert {name: count for name, count in counts.items() if count} == {"a copy to the CPU": shards}

@@ -10,11 +10,11 @@ import pytest
 import torch
 import torch._dynamo  # the first optimizer loads it, which changes the environment
 from all_reduce_contract import Peer
+from classification import losses
 from hypothesis import given
 from hypothesis import strategies as st
 from memory_teams import play
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import fanwise
@@ -35,10 +35,6 @@ Y = torch.randint(0, 3, (B,), generator=GENERATOR)
 ROWS = X[:, :, 0, 0]
 
 LossFn = Callable[..., Any]  # Any: losses, or (losses, counts)
-
-
-def losses(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    return F.cross_entropy(model(x), y, reduction="none")
 
 
 def seeded(make: Callable[[], nn.Module]) -> nn.Module:

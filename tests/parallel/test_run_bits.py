@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from classification import losses, same
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 import fanwise
 from fanwise.parallel import Run
@@ -31,10 +31,6 @@ def with_everything() -> nn.Module:
     return nn.Sequential(conv, nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout(0.3), nn.Flatten(), linear)
 
 
-def losses(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    return cross_entropy(model(x), y, reduction="none")
-
-
 def training(optimizer: str, **options: float) -> Callable[[Run], tuple[list[Tensor], int]]:
     def train(run: Run) -> tuple[list[Tensor], int]:
         model = with_everything()
@@ -43,10 +39,6 @@ def training(optimizer: str, **options: float) -> Callable[[Run], tuple[list[Ten
         return [*model.state_dict().values(), *seen], run.executions
 
     return train
-
-
-def same(some: list[Tensor], others: list[Tensor]) -> bool:
-    return all(torch.equal(one, other) for one, other in zip(some, others, strict=True))
 
 
 def test_other_shards_and_another_seed_give_other_bits() -> None:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import torch
+from classification import losses, same
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 import fanwise
 from fanwise.parallel import Run
@@ -24,10 +24,6 @@ class Ended(Exception):
 
 def network() -> nn.Sequential:
     return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.2), nn.Linear(8, 3))
-
-
-def losses(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    return cross_entropy(model(x), y, reduction="none")
 
 
 def train(run: Run, path: Path, end_after: int = 1000) -> list[Tensor]:
@@ -51,10 +47,6 @@ def train(run: Run, path: Path, end_after: int = 1000) -> list[Tensor]:
         run.report(epoch=epoch, chance=chance, executions=run.executions)
     rows = torch.tensor([[float(value) for value in row.values()] for row in run.rows])
     return [*model.state_dict().values(), rows]
-
-
-def same(some: list[Tensor], others: list[Tensor]) -> bool:
-    return all(torch.equal(one, other) for one, other in zip(some, others, strict=True))
 
 
 @pytest.mark.parametrize("ends", [[1], [5], [4], [0, 3, 5], [8]], ids=str)

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 import torch._dynamo  # the first optimizer loads it, which changes the environment
+from classification import losses, same
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 from torch.optim.lr_scheduler import LinearLR, LRScheduler, OneCycleLR
 
 import fanwise
@@ -26,17 +26,9 @@ def network() -> nn.Module:
     return nn.Sequential(conv, nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout(0.3), nn.Flatten(), linear)
 
 
-def losses(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    return cross_entropy(model(x).float(), y, reduction="none")
-
-
 def loud(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     """So large for some batches that float16 overflows."""
     return losses(model, x, y) * (1e4 if bool((y[0] == 0) & (len(y) == 2)) else 1.0)
-
-
-def same(some: list[Tensor], others: list[Tensor]) -> bool:
-    return all(torch.equal(one, other) for one, other in zip(some, others, strict=True))
 
 
 def test_a_checkpoint_holds_the_scale(tmp_path: Path) -> None:

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 import torch
+from classification import losses
 from memory_hosts import MemoryHosts, memory_pool
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 import fanwise
 from fanwise.base.errors import ClusterError, LeaseError, TrialStopped, WorkerLostError
@@ -40,10 +40,6 @@ X = torch.randn(N, 12, generator=GENERATOR)
 Y = torch.randint(0, 3, (N,), generator=GENERATOR)
 
 Found = tuple[str, float, int]
-
-
-def losses(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    return cross_entropy(model(x), y, reduction="none")
 
 
 def nothing(run: Run, step: int) -> None: ...

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import torch
+from classification import losses
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 import fanwise
 from fanwise.parallel import Run
@@ -43,10 +43,6 @@ class Net(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         logits: Tensor = self.frozen(self.head(self.body(x).flatten(1)))
         return logits
-
-
-def losses(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    return cross_entropy(model(x).float(), y, reduction="none")
 
 
 def counted_losses(path: Path, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from classification import same
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
@@ -41,8 +42,8 @@ def weights(model: nn.Module) -> list[Tensor]:
     return [param.detach().clone() for param in model.parameters()]
 
 
-def on_both(train: Callable[[Run], Any], pool: Pool) -> list[Any]:  # Any: its result, or what it raises
-    """Of one device and of two."""
+def on_both(train: Callable[[Run], Any], pool: Pool) -> list[Any]:  # Any: its result or error
+    """Return the results of one device and of two, or their errors."""
     actual: list[Any] = []
     for devices in (1, 2):
         try:
@@ -52,20 +53,7 @@ def on_both(train: Callable[[Run], Any], pool: Pool) -> list[Any]:  # Any: its r
     return actual
 
 
-def equal(one: list[Tensor], two: list[Tensor]) -> bool:
-    return len(one) == len(two) and all(map(torch.equal, one, two))
-
-
-def by_turns(run: Run) -> list[Tensor]:
-    model = net()
-    optimizer = torch.optim.Adam(model.parameters(), 0.1)
-    first, second = (run.step(model, optimizer, losses) for _ in range(2))
-    for number, batch in enumerate(run.batches(X, 8)):
-        (second if number % 2 else first)(batch)
-    return weights(model)
-
-
-def a_clipped_step_too(run: Run) -> list[Tensor]:
+def train_with_two_steps(run: Run) -> list[Tensor]:
     model = net()
     optimizer = torch.optim.Adam(model.parameters(), 0.1)
     plain = run.step(model, optimizer, losses)
@@ -76,21 +64,18 @@ def a_clipped_step_too(run: Run) -> list[Tensor]:
     return weights(model)
 
 
-@pytest.mark.parametrize("train", [by_turns, a_clipped_step_too])
-def test_an_optimizer_has_one_state_however_many_steps_use_it(
-    train: Callable[[Run], list[Tensor]], all_reduce: AllReduceKind, pool: Pool
-) -> None:
-    one, two = on_both(train, pool)
-    assert equal(one, two)
+def test_several_steps_share_the_state_of_an_optimizer(all_reduce: AllReduceKind, pool: Pool) -> None:
+    one, two = on_both(train_with_two_steps, pool)
+    assert same(one, two)
 
 
-def later(what: Between) -> Callable[[Run], list[Tensor]]:
+def train_with_change(change: Between) -> Callable[[Run], list[Tensor]]:
     def train(run: Run) -> list[Tensor]:
         model = net()
         optimizer = torch.optim.Adam(model[0].parameters(), 0.1)
         step = run.step(model, optimizer, losses)
         steps(run, step)
-        what(model, optimizer)
+        change(model, optimizer)
         steps(run, step, 3)
         return weights(model)
 
@@ -125,11 +110,11 @@ def load(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     optimizer.load_state_dict(state)
 
 
-@pytest.mark.parametrize("what", [add_group, add_hooks, add_hook_to_all, load])
-def test_later_changes_of_an_optimizer_count(what: Between, all_reduce: AllReduceKind, pool: Pool) -> None:
-    one, two = on_both(later(what), pool)
-    assert equal(one, two)
-    assert not equal(one, fanwise.run(later(lambda *_: None), devices=1, shards=4))
+@pytest.mark.parametrize("change", [add_group, add_hooks, add_hook_to_all, load])
+def test_later_changes_of_an_optimizer_take_effect(change: Between, all_reduce: AllReduceKind, pool: Pool) -> None:
+    one, two = on_both(train_with_change(change), pool)
+    assert same(one, two)
+    assert not same(one, fanwise.run(train_with_change(lambda *_: None), devices=1, shards=4))
 
 
 def test_a_hook_in_one_process_ends_sharding_in_all(all_reduce: AllReduceKind, pool: Pool) -> None:
@@ -138,52 +123,52 @@ def test_a_hook_in_one_process_ends_sharding_in_all(all_reduce: AllReduceKind, p
             if run.rank == 0:
                 optimizer.register_step_pre_hook(lambda *_: None)
 
-        return later(watch)(run)
+        return train_with_change(watch)(run)
 
     one, two = on_both(train, pool)
-    assert equal(one, two)
+    assert same(one, two)
 
 
-def uses_the_state(run: Run, where: str, at: int = 0) -> list[Tensor]:
+def use_state(run: Run, where: str, at: int = 0) -> list[Tensor]:
     """Use the optimizer state after batch `at`, and read it again after later batches."""
     model = net()
     optimizer = torch.optim.Adam(model.parameters(), 0.1)
     step = run.step(model, optimizer, losses)
-    weight, seen, held = next(model.parameters()), [], None
+    weight, averages, param_state = next(model.parameters()), [], None
     for number, batch in enumerate(run.batches(X, 8)):
         step(batch)
         if number == at:
             if where == "read" or (where == "read in one" and run.rank == 0):
-                held = optimizer.state[weight]
+                param_state = optimizer.state[weight]
             elif where == "copied":
-                held = copy.deepcopy(optimizer).state_dict()["state"][0]
-            elif where == "walked":
-                held = next(state for param, state in optimizer.state.items() if param is weight)
+                param_state = copy.deepcopy(optimizer).state_dict()["state"][0]
+            elif where == "iterated":
+                param_state = next(state for param, state in optimizer.state.items() if param is weight)
             elif where == "changed":
                 optimizer.state[weight]["exp_avg"].zero_()
             elif where == "cleared":
                 optimizer.state.clear()
             elif where == "replaced":
                 optimizer.state = collections.defaultdict(dict)
-        if held is not None:
-            seen.append(held["exp_avg"].clone())
+        if param_state is not None:
+            averages.append(param_state["exp_avg"].clone())
     first = optimizer.state_dict()["state"][0]
     assert sorted(optimizer.state[weight]) == sorted(first) == ["exp_avg", "exp_avg_sq", "step"]
-    return [*weights(model), *first.values(), *seen]
+    return [*weights(model), *first.values(), *averages]
 
 
-USES = ["read", "read in one", "walked", "copied", "changed", "cleared", "replaced"]
+USES = ["read", "read in one", "iterated", "copied", "changed", "cleared", "replaced"]
 
 
 @pytest.mark.parametrize("where", USES)
 def test_optimizer_state_can_be_read_and_changed(where: str, all_reduce: AllReduceKind, pool: Pool) -> None:
-    one, two = on_both(functools.partial(uses_the_state, where=where), pool)
-    assert equal(one, two)
-    unseen = fanwise.run(functools.partial(uses_the_state, where=""), devices=1, shards=4)
-    assert equal(one[: len(unseen)], unseen) == (where in USES[:4])
+    one, two = on_both(functools.partial(use_state, where=where), pool)
+    assert same(one, two)
+    unseen = fanwise.run(functools.partial(use_state, where=""), devices=1, shards=4)
+    assert same(one[: len(unseen)], unseen) == (where in USES[:4])
 
 
-def test_settings_of_the_program_reach_every_process_and_are_put_back(pool: Pool) -> None:
+def test_every_process_gets_the_settings_of_the_program_which_are_restored(pool: Pool) -> None:
     def train(run: Run) -> list[Any]:  # Any: plain values
         actual = [torch.get_default_dtype(), torch.get_float32_matmul_precision(), sys.argv[-1]]
         torch.set_default_dtype(torch.float16)
@@ -193,12 +178,12 @@ def test_settings_of_the_program_reach_every_process_and_are_put_back(pool: Pool
     torch.set_default_dtype(torch.float64)
     torch.set_float32_matmul_precision("medium")
     try:
-        sys.argv.append("--mine")
+        sys.argv.append("--option")
         one, two = on_both(train, pool)
-        assert one == two == [torch.float64, "medium", "--mine"]
+        assert one == two == [torch.float64, "medium", "--option"]
         assert torch.get_default_dtype() == torch.float64
     finally:
-        sys.argv.remove("--mine")
+        sys.argv.remove("--option")
         torch.set_default_dtype(before[0])
         torch.set_float32_matmul_precision(before[1])
 
@@ -267,4 +252,4 @@ def test_samples_by_rank_are_refused(where: str, pool: Pool) -> None:
     with pytest.raises(ValueError, match="the processes called step 0 with different batches, first batch 0") as caught:
         fanwise.run(functools.partial(by_rank, where=where), devices=2, pool=pool)
     assert "right:  for batch in run.batches(data, 32): step(batch)" in str(caught.value)
-    fanwise.run(functools.partial(by_rank, where=where), devices=1)  # where it is the whole data
+    fanwise.run(functools.partial(by_rank, where=where), devices=1)  # rank 0 of 1 has all samples

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import torch
+from classification import losses, same
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 import fanwise
 from fanwise.base.errors import TrialStopped, WorkerLostError
@@ -46,10 +46,6 @@ class Net(nn.Module):
         return result
 
 
-def losses(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    return cross_entropy(model(x), y, reduction="none")
-
-
 def nothing(run: Run, step: int) -> None: ...
 
 
@@ -77,10 +73,6 @@ def over_gloo(
     return run_attempts(
         lambda each: LocalSupervisor(pool, train, each, Display(False)), settings(processes, **given), restarts
     )
-
-
-def same(some: list[Tensor], others: list[Tensor]) -> bool:
-    return all(torch.equal(one, other) for one, other in zip(some, others, strict=True))
 
 
 @pytest.fixture(scope="module")

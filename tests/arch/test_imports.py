@@ -78,7 +78,6 @@ QUIET = [
     "tune/core/events.py",
     "tune/core/equal_failures.py",
     "tune/core/actions.py",
-    "tune/core/replay.py",
     "tune/core/slots.py",
     "tune/core/suggestions.py",
     "tune/core/trials.py",

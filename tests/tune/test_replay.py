@@ -45,7 +45,7 @@ from fanwise.tune import (
     reverseloguniform,
     uniform,
 )
-from fanwise.tune.experiment_replay import replay_experiment
+from fanwise.tune.experiment import replay_experiment
 from fanwise.tune.record.event_file import read_meta
 from fanwise.tune.simulate import Faults, FunctionTable
 from fanwise.tune.stopping import StoppingCriterion

@@ -18,7 +18,7 @@ PROGRAM = """
 import os, threading, time
 from fanwise.tune import SuggestContext, Searcher, Space, uniform
 from fanwise.tune.core.actions import Suggest
-from fanwise.tune.runtime.suggester import ThreadedSuggester
+from fanwise.tune.runtime.suggester import Suggester
 
 has_begun = threading.Event()
 
@@ -30,8 +30,8 @@ class SlowSearcher(Searcher):
         return {"x": 0.5}
     def observe(self, observation): ...
 
-thread = ThreadedSuggester(SlowSearcher(), lambda answer: None)
-thread.ask(Suggest(0, SuggestContext(0, 0, Space({"x": uniform(0, 1)}))), now_s=0.0, last_seen_seq=0)
+thread = Suggester(SlowSearcher(), lambda answer: None)
+thread.ask(Suggest(0, SuggestContext(0, 0, Space({"x": uniform(0, 1)}))), last_seen_seq=0)
 has_begun.wait()
 """
 

@@ -2,8 +2,8 @@
 
 from ..base.plain_json import json_text
 from ..base.text import counted, printable_line
-from ..tune.core.replay import Difference
-from ..tune.experiment_replay import replay_experiment
+from ..tune.experiment import replay_experiment
+from ..tune.record.replay import Difference
 
 _MAX_SHOWN = 5
 

@@ -15,7 +15,7 @@ from ..tune.display.table import footer
 from ..tune.experiment import folder_of, remove_experiment
 from ..tune.record.event_file import read_meta
 from ..tune.record.overview import Overview, SearchReader, overview_of
-from ..tune.record.restoring import last_settings
+from ..tune.record.replay import last_settings
 from ..tune.runtime.control import check_is_running, send_command
 from ..tune.space import space_from_json
 from .console import UsageError, at_work

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .ask_tell import open_search as open_search
     from .experiment import Experiment as Experiment
     from .experiment import load_experiment as load_experiment
-    from .experiment_replay import replay_experiment as replay_experiment
+    from .experiment import replay_experiment as replay_experiment
     from .objective import from_iter as from_iter
     from .objective import load_checkpoint as load_checkpoint
     from .objective import report as report

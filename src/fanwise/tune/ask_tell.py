@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
-from ..base.errors import ClosedError, SearchFailedError
+from ..base.errors import ClosedError
 from ..base.home import experiments_folder
 from ..base.uninterrupted import Uninterrupted
 from ..pool.reporting import plain_metrics
@@ -38,7 +38,7 @@ from .program import ASK_AND_TELL, load_program, save_program
 from .record.event_file import read_meta
 from .record.log import Record, Recorder
 from .record.names import check_name, new_name
-from .record.restoring import restore
+from .record.replay import restore
 from .record.state import SearchState
 from .runtime.commands import complete_enqueued
 from .schedulers.scheduler import Decision, Scheduler, Status, checked_objectives
@@ -177,8 +177,7 @@ class OpenSearch(AbstractContextManager["OpenSearch"]):
         in flight. If no trial is in flight, None means that the search is over.
 
         Raises:
-            SearchFailedError: `suggest` of the searcher raised an exception; the message contains it.
-            Exception: any other exception of the scheduler or its searcher, in its original type.
+            Exception: an exception of the scheduler or its searcher, in its original type.
         """
         self._check_open()
         with self._lock, Uninterrupted():
@@ -186,7 +185,7 @@ class OpenSearch(AbstractContextManager["OpenSearch"]):
             self._record.commit()
         finish = self._finish
         if trial is None and finish is not None and finish.kind in ("scheduler", "searcher"):
-            raise finish.cause or SearchFailedError(finish.error or finish.reason)
+            finish.raise_error()
         return trial
 
     def report(self, trial: AskedTrial | int, /, *, checkpoint: str | None = None, **metrics: Any) -> Decision:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..base.errors import ClosedError, RecordError
+from ..base.extras import check_installed
 from ..base.home import experiments_folder, list_experiments
 from ..plot import SearchData, incumbent, learning_curves, rungs, workers
 from ..plot.fronts import pareto_front
@@ -24,13 +25,17 @@ from .display.table import html_of, method_line, search_view
 from .frames import results_frame, trials_frame, write_results
 from .pareto_results import ParetoPoint, hypervolume_of, pareto_points
 from .plot_data import front_data, importance_figure, search_data
+from .program import load_program
 from .record.event_file import EVENTS_NAME, read_meta
 from .record.lock import HeldError, hold, release
 from .record.overview import SearchReader, State
+from .record.replay import ReplayResult, recorded_versions, replay, rows_of
 from .record.state import SearchState
 from .record.trials import Failure
 from .runtime.checkpoint_owner import conflict_in, delete_owned, is_inside
 from .runtime.checkpoint_store import checkpoint_root
+from .schedulers.scheduler import Scheduler
+from .search_settings import SearchSettings
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -237,6 +242,7 @@ class Experiment:
             NotInstalled: Optuna is not installed.
             ValueError: a part of the space cannot be converted to an Optuna distribution; the message names it.
         """
+        check_installed("to_optuna() needs", "optuna", extra="optuna")
         from .with_optuna_study import study_of
 
         return study_of(self._history())
@@ -308,6 +314,43 @@ def load_experiment(name_or_path: str | os.PathLike[str]) -> Experiment:
     {'learning_rate': 0.1, 'batch_size': 128}
     """
     return Experiment(folder_of(name_or_path))
+
+
+def replay_experiment(name_or_path: str | os.PathLike[str], *, scheduler: Scheduler | None = None) -> ReplayResult:
+    """Replay all decisions of an experiment, and compare them bit for bit with the recorded ones.
+
+    The experiment may have been killed and resumed. If there are no differences, the scheduler and the searcher are
+    deterministic, so the experiment can be resumed after any event. If a library of the searcher (`Searcher.libraries`)
+    has another version than in the record, suggestions are not compared (see `version_changes` of the result).
+    Suggestions may also depend on the type of CPU. A replay takes about as long as all decisions of the search.
+
+    Args:
+        scheduler: the scheduler of the experiment. None: load it from the experiment's folder.
+
+    Raises:
+        RecordError: there is no such experiment, or its program cannot be loaded.
+        ValueError: the random seeds of the scheduler and the experiment differ.
+
+    >>> result = replay_experiment("lenet-search")
+    >>> result.num_differences
+    0
+    """
+    folder = folder_of(name_or_path)
+    meta = read_meta(folder)
+    if scheduler is None:
+        _, scheduler, _ = load_program(folder)
+    settings = SearchSettings.from_json(meta, scheduler)
+    scheduler = settings.copy_scheduler()
+    new_versions, old_versions = settings.versions(), recorded_versions(folder, meta)
+    version_changes = {
+        name: (" and ".join(old_versions[name]), new_versions.get(name, "not installed"))
+        for name in scheduler.searcher.libraries
+        if name in old_versions and old_versions[name] != [new_versions.get(name)]
+    }
+    core, rows = settings.new_core(scheduler), rows_of(folder)
+    result = replay(core, scheduler.searcher, rows, compares_suggestions=not version_changes)
+    result.version_changes = version_changes
+    return result
 
 
 def folder_of(name_or_path: str | os.PathLike[str]) -> Path:

@@ -13,7 +13,7 @@ from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..base.errors import NotInstalled
+from ..base.extras import check_installed
 from ..base.plain_json import json_bytes
 from ..base.text import printable
 from .record.state import SearchState
@@ -148,10 +148,7 @@ def write_results(results: "pd.DataFrame", trials: "pd.DataFrame", path: str | o
 
 
 def _parquet(frame: "pd.DataFrame") -> bytes:
-    try:
-        import pyarrow  # noqa: F401  # the message of pandas does not name the extra
-    except ImportError as error:
-        raise NotInstalled("Parquet needs pyarrow. Install it: pip install 'fanwise[parquet]'.") from error
+    check_installed("Parquet needs", "pyarrow", extra="parquet")
     for name, column in frame.items():
         if column.dtype == object and column.dropna().map(type).nunique() > 1:
             frame = frame.assign(**{str(name): column.map(str, na_action="ignore")})

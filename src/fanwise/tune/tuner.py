@@ -20,14 +20,12 @@ from ..pool import Capacity, Pool
 from ..pool.backend import start_ahead
 from ..pool.devices import find_machine
 from ..pool.functions import name_of
-from .core import events
 from .experiment import Experiment, folder_of
 from .program import ASK_AND_TELL, load_cluster, load_program
 from .record.event_file import read_meta
 from .record.names import check_name, new_name
-from .record.restoring import last_settings
+from .record.replay import last_settings
 from .runtime.background import RunningSearch
-from .runtime.commands import check_is_trial
 from .runtime.search_run import SearchRun, check_name_is_free
 from .schedulers.scheduler import Scheduler
 from .search_settings import SearchSettings, as_space
@@ -319,21 +317,21 @@ class Tuner:
     def pause(self, trial_id: int) -> None:
         """Pause a trial at its next report and free its worker, until `unpause` is called.
 
-        The trial keeps its last checkpoint. A finished trial is not affected. Does not block.
+        The trial keeps its last checkpoint. Blocks until the search has accepted the command.
 
         Raises:
-            TypeError, ValueError: trial_id is not a trial of the search.
+            TypeError, ValueError: trial_id is not a trial of the search, or the trial is over.
             ClosedError: the search is not running.
         """
-        self._command_trial("pause", trial_id)
+        self._search_run.call("pause", trial_id)
 
     def unpause(self, trial_id: int) -> None:
-        """Undo `pause`, so that the trial can resume when a worker is free. Does not block. Raises like `pause`."""
-        self._command_trial("resume", trial_id)
+        """Undo `pause`, so that the trial can resume when a worker is free. Blocks and raises like `pause`."""
+        self._search_run.call("unpause", trial_id)
 
     def stop_trial(self, trial_id: int) -> None:
-        """Stop one trial permanently. Does not block. Raises the same errors as `pause`."""
-        self._command_trial("stop", trial_id)
+        """Stop one trial permanently. Blocks and raises like `pause`."""
+        self._search_run.call("stop_trial", trial_id)
 
     def enqueue(self, config: Mapping[str, object]) -> None:
         """Use this configuration for the next new trial. Missing values are drawn at random.
@@ -357,13 +355,6 @@ class Tuner:
             ClosedError: the search is not running.
         """
         self._search_run.call("workers", n_workers)
-
-    def _command_trial(self, command: Literal["pause", "resume", "stop"], trial_id: int) -> None:
-        if isinstance(trial_id, bool) or not isinstance(trial_id, int):
-            raise TypeError(f"trial_id must be an int, got {trial_id!r} of type {type(trial_id).__name__}")
-        if (num_trials := self._search_run.num_trials) is not None:
-            check_is_trial(trial_id, num_trials)
-        self._search_run.apply(lambda now_s: events.Command(now_s, command, trial_id))
 
 
 def search(

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 from ..base.text import counted
 from .core.events import EarlierTrial
+from .core.validation import required_values
 from .experiment import Experiment, load_experiment
 from .record.overview import read_search
 from .search_settings import SearchSettings
@@ -195,9 +196,8 @@ def _required_values(source: _Source, settings: SearchSettings) -> list[str]:
                 f"{source.name} optimized {objective.metric!r} with mode {mode!r}, but this search has mode "
                 f"{objective.mode!r}. Use the same mode, or leave {source.name} out of warm_start."
             )
-    required = [objective.metric for objective in scheduler.objectives]
-    required += [constraint.metric for constraint in settings.constraints]
-    required += [] if scheduler.resource_attr is None else [scheduler.resource_attr]
+    values = required_values(scheduler.objectives, settings.constraints, scheduler.resource_attr)
+    required = [value.name for value in values]
     reported_names = dict.fromkeys(name for trial in source.trials for values in trial.reports for name in values)
     for name in required:
         if name not in reported_names:

@@ -7,17 +7,12 @@ value of a completed trial is its last report. With one objective, all reports b
 from datetime import datetime, timedelta
 from typing import Any
 
-from ..base.errors import NotInstalled
+import optuna
+
 from .constraints import violations_of
 from .record.state import SearchState
+from .searchers.with_optuna import distributions
 from .space import space_from_json
-
-try:
-    import optuna
-
-    from .searchers.with_optuna import distributions
-except ImportError as error:
-    raise NotInstalled("to_optuna() needs Optuna. Install it: pip install 'fanwise[optuna]'.") from error
 
 _STATES: Any = {"Completed": "COMPLETE", "Stopped": "PRUNED", "Failed": "FAIL"}
 

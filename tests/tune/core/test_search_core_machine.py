@@ -20,11 +20,11 @@ from search_core_model import CRASHES, SearchModel, Trial
 from fanwise.tune.core import events
 from fanwise.tune.core.actions import Action, Answer, Finish, Reject, Suggest
 from fanwise.tune.core.events import Event, Outcome
-from fanwise.tune.core.replay import Row, replay
 from fanwise.tune.core.search_core import SearchCore
 from fanwise.tune.core.trials import Trial as CoreTrial
 from fanwise.tune.core.trials import Trials
 from fanwise.tune.record.event_codec import RecordedActions, event_of, to_row
+from fanwise.tune.record.replay import Row, replay
 from fanwise.tune.schedulers import Resume
 from fanwise.tune.stopping import Counts, StoppingCriterion
 
@@ -419,7 +419,9 @@ def plain(counts: Counts) -> dict[str, object]:
 
 
 def full_rank(report: Any) -> tuple[object, ...] | None:  # Any: of the model
-    return report and (report.value, report.trial_id, report.config, report.iter, report.excess)
+    return report and (
+        report.excess, report.loss, report.number, report.value, report.trial_id, report.iter, report.config
+    )  # fmt: skip
 
 
 def rank(report: Any) -> tuple[float, float, int] | None:  # Any: of the model
@@ -442,7 +444,7 @@ def state_of(core: Any) -> dict[str, object]:  # Any: private attributes
         "kept": {trial_id: checkpoint.name for trial_id, checkpoint in trials._finished_checkpoints.items()},
         "deadlines": {trial_id: at_s for trial_id, (at_s, *_) in trials.deadlines._entries.items()},
         "next tick": core.next_tick_s,
-        "best": core.best and dataclasses.astuple(core.best),
+        "best": core.best and core.best[:-1],
         "counts": plain(core.counts),
         "failures": vars(core._failures),
         "slots": vars(core._slots),

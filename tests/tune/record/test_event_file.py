@@ -29,13 +29,10 @@ def filled(folder: Path, num_events: int) -> Path:
 def test_error_says_why_a_path_is_not_a_record(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "text").write_text("a text")
-    (tmp_path / "old").mkdir()
-    (tmp_path / "old" / "record.sqlite").touch()
     for name, text in [
         ("missing", "There is no experiment at .*missing"),
         ("text", "There is no experiment at .*text: no such folder"),
         ("empty", "empty is not an experiment: the folder has no events.jsonl"),
-        ("old", "old is a record of fanwise 0.2, which this version does not read. Export its results with 0.2"),
     ]:
         for read in (read_meta, read_events):
             with pytest.raises(RecordError, match=text):

@@ -5,7 +5,7 @@ The callback uses its own MLflow client, and so does not affect the active run o
 
 from typing import Any
 
-from ...base.errors import NotInstalled
+from ...base.extras import check_installed
 from ..schedulers.scheduler import Status
 from .search_events import SearchStarted, TrialEnded, TrialReported, TrialStarted
 
@@ -32,10 +32,9 @@ class MLflowCallback:
     """
 
     def __init__(self, tracking_uri: str | None = None, *, experiment: str | None = None) -> None:
-        try:
-            import mlflow
-        except ImportError as error:
-            raise NotInstalled("MLflowCallback needs MLflow. Install it: pip install 'fanwise[mlflow]'.") from error
+        check_installed("MLflowCallback needs", "mlflow", extra="mlflow")
+        import mlflow
+
         self._client: Any = mlflow.MlflowClient(tracking_uri)
         self._server = str(self._client.tracking_uri)
         self._experiment = experiment

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from ...base.errors import NotInstalled
+from ...base.extras import check_installed
 from .search_events import SearchStarted, TrialEnded, TrialReported, TrialStarted
 
 
@@ -25,12 +25,9 @@ class TensorBoardCallback:
     """
 
     def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
-        try:
-            from torch.utils import tensorboard
-        except ImportError as error:
-            raise NotInstalled(
-                "TensorBoardCallback needs tensorboard. Install it: pip install 'fanwise[tensorboard]'."
-            ) from error
+        check_installed("TensorBoardCallback needs", "torch", "tensorboard", extra="tensorboard")
+        from torch.utils import tensorboard
+
         self._make_writer: Any = tensorboard.SummaryWriter
         self._folder = None if folder is None else Path(folder)
         self._writers: dict[int, Any] = {}  # SummaryWriter of each running trial

@@ -12,6 +12,7 @@ The record stores all actions except `Suggest`, so that readers need not recompu
 from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
+from ...base.errors import SearchFailedError
 from ...base.frozen import frozen
 from ..schedulers.scheduler import Decision, Status
 from ..searchers.searcher import SuggestContext
@@ -30,17 +31,6 @@ class Reason:
     text: str
     traceback: str = ""
     last_output: str = ""
-
-
-@frozen
-class BestReport:
-    """The best report so far. `value`: the metric as reported. `infeasibility`: 0 if the report is feasible."""
-
-    value: float
-    trial_id: int
-    config: Mapping[str, object]
-    iter: int
-    infeasibility: float = 0.0
 
 
 @frozen
@@ -152,8 +142,17 @@ class Finish:
 
     reason: str
     error: str | None = None
-    cause: Exception | None = None
+    cause: BaseException | None = None
     kind: FinishKind = "limit"
+
+    def raise_error(self, note: str = "") -> None:
+        """Raise the error of the search, if there is one. `note`: a last line for the message."""
+        if self.cause is not None:
+            raise self.cause
+        if self.kind == "no-metric":
+            raise ValueError(self.error)
+        if self.error is not None:
+            raise SearchFailedError(f"{self.error}{note}", reason=self.error, kind=self.kind)
 
 
 Action: TypeAlias = Start | Answer | Reject | Terminate | Kill | SetStatus | Suggest | Discard | StopStarting | Finish

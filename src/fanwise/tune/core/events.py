@@ -64,8 +64,10 @@ class Begin:
 class Suggested:
     """The searcher's answer to the `Suggest` action with the same `number`. `config` is None if it has none at present.
 
-    `last_seen_seq`: sequence number of the last event that the searcher had seen. `error`: the exception of the
-    searcher as text, or None.
+    Args:
+        last_seen_seq: sequence number of the last event that the searcher had seen.
+        error: the exception of the searcher as text, or None.
+        cause: this exception, which the user receives. Not recorded.
     """
 
     now_s: float
@@ -73,6 +75,7 @@ class Suggested:
     config: Mapping[str, object] | None
     last_seen_seq: int = 0
     error: str | None = None
+    cause: BaseException | None = field(default=None, compare=False)
 
 
 @frozen

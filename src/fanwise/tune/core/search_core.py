@@ -53,12 +53,12 @@ from ..space import Space
 from ..stopping import Counts, ReachedLimit, StoppingCriterion, reached_limit, reference_losses
 from ..values import is_number, round_resource
 from . import events
-from .actions import Action, Answer, BestReport, Discard, Finish, FinishKind, Reason, Reject, StopStarting, Suggest
+from .actions import Action, Answer, Discard, Finish, FinishKind, Reason, Reject, StopStarting, Suggest
 from .equal_failures import Failures
 from .events import Event, Outcome
 from .slots import Slots
 from .suggestions import SuggestionSource, call_searcher
-from .trials import BestCandidate, Trial, Trials
+from .trials import RankedReport, Trial, Trials
 from .validation import InvalidAnswer, checked_config, checked_decision, problem_with, required_values
 
 
@@ -141,7 +141,7 @@ class SearchCore:
         self._num_starts = 0
         self._reason = ""
         self._error: str | None = None
-        self._cause: Exception | None = None
+        self._cause: BaseException | None = None
         self._kind: FinishKind = "limit"
         self._handlers: dict[type, Callable[[Any], None]] = {
             events.EarlierTrial: self._on_earlier, events.Begin: self._on_begin, events.Suggested: self._on_suggested,
@@ -166,7 +166,7 @@ class SearchCore:
         self._listener = listener
 
     @property
-    def best(self) -> BestReport | None:
+    def best(self) -> RankedReport | None:
         """The best finite report by the first objective, the earliest on ties. Infeasible reports rank last."""
         return self._trials.best
 
@@ -215,7 +215,7 @@ class SearchCore:
         except InvalidAnswer as error:
             self._fail("searcher", "the searcher failed", str(error), event.now_s, error.cause)
         if event.error is not None:
-            self._fail("searcher", "the searcher failed", event.error, event.now_s)
+            self._fail("searcher", "the searcher failed", event.error, event.now_s, event.cause)
         self._fill(event.now_s)
         self._slots.has_request &= self._suggestions.is_awaited  # dropped unless a trial awaits a suggestion
 
@@ -519,7 +519,7 @@ class SearchCore:
         number, value = counts.num_evaluations, values[self._metric]
         is_better = best is None or (infeasibility, loss, number) < best
         if is_better and math.isfinite(loss) and math.isfinite(infeasibility):
-            trial.best = BestCandidate(infeasibility, loss, number, value, trial.trial_id, trial.config, trial.iter)
+            trial.best = RankedReport(infeasibility, loss, number, value, trial.trial_id, trial.iter, trial.config)
         callee: Literal["searcher", "scheduler"] = "searcher"
         try:
             self._listener.observe(report)
@@ -631,7 +631,9 @@ class SearchCore:
                 if trial.state in ("starting", "running"):
                     self._trials.terminate(trial, "suspend", reason, now_s)
 
-    def _fail(self, kind: FinishKind, reason: str, error: str, now_s: float, cause: Exception | None = None) -> None:
+    def _fail(
+        self, kind: FinishKind, reason: str, error: str, now_s: float, cause: BaseException | None = None
+    ) -> None:
         """End the search with an error. Only the first error is recorded."""
         if self._error is None and self._stage != "finished":
             self._kind, self._error, self._cause = kind, error, cause

@@ -153,12 +153,12 @@ def call_searcher(searcher: Searcher, action: Suggest, now_s: float, *, last_see
     try:
         return Suggested(now_s, action.number, plain_suggestion(searcher, action), last_seen_seq)
     except Exception as error:  # user code may raise any exception, which ends the search
-        return failed_suggestion(searcher, action, now_s, error, last_seen_seq=last_seen_seq)
+        return failed_suggestion(searcher, action, error, now_s=now_s, last_seen_seq=last_seen_seq)
 
 
 def failed_suggestion(
-    searcher: Searcher, action: Suggest, now_s: float, error: BaseException, *, last_seen_seq: int = 0
+    searcher: Searcher, action: Suggest, error: BaseException, *, now_s: float, last_seen_seq: int
 ) -> Suggested:
-    """Return a `Suggested` event that carries the exception of the searcher."""
     lines = [f"the searcher {type(searcher).__name__} raised {type(error).__name__}: {error}"]
-    return Suggested(now_s, action.number, None, last_seen_seq, "\n".join([*lines, *getattr(error, "__notes__", ())]))
+    text = "\n".join([*lines, *getattr(error, "__notes__", ())])
+    return Suggested(now_s, action.number, None, last_seen_seq, text, error)

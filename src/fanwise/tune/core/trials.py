@@ -33,10 +33,12 @@ After a crash, the reports after the checkpoint are void. After a pause they rem
 from bisect import bisect_left, insort
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple, TypeAlias, final
+from types import MappingProxyType
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, final
 
+from ..constraints import format_violations
 from ..schedulers.scheduler import Status
-from .actions import Action, BestReport, Discard, Kill, Reason, SetStatus, Start, Terminate
+from .actions import Action, Discard, Kill, Reason, SetStatus, Start, Terminate
 from .events import Outcome, Ready
 
 # States are strings, because accessing a member of an Enum is as slow as a call (Python 3.11).
@@ -55,16 +57,30 @@ _CRASHES: Final = ("exception", "exit", "signal", "out-of-memory", "gpu-fault", 
 _STOPS: Final = ("stopped", "signal", "exit", "gpu-fault", "lost", "returned")
 
 
-class BestCandidate(NamedTuple):
-    """The best report of a trial. Better reports sort first. `number` is unique, so the earliest report wins ties."""
+class RankedReport(NamedTuple):
+    """A report with its rank: better reports sort first, and the earliest wins ties.
+
+    Attributes:
+        infeasibility: 0 if the report is feasible; see `constraints`.
+        number: number of the report among the reports of all trials.
+        value: the metric as reported.
+        iter: number of the report in its trial.
+        violations: {violated constraint: excess}, if known.
+    """
 
     infeasibility: float
     loss: float
     number: int
     value: float
     trial_id: int
-    config: Mapping[str, object]
     iter: int
+    config: Mapping[str, Any]
+    violations: Mapping[str, float] = MappingProxyType({})
+
+    @property
+    def violated(self) -> str:
+        """The violations as text."""
+        return format_violations(self.violations)
 
 
 class Checkpoint(NamedTuple):
@@ -72,7 +88,7 @@ class Checkpoint(NamedTuple):
 
     name: str
     iter: int
-    best: BestCandidate | None
+    best: RankedReport | None
 
 
 @dataclass(slots=True)
@@ -101,7 +117,7 @@ class Trial:
     iter: int = 0
     last_observed_iter: int = 0
     checkpoint: Checkpoint | None = None
-    best: BestCandidate | None = None
+    best: RankedReport | None = None
     hold: bool = False
     finish_when_free: bool = False
     has_counted_outcome: bool = False
@@ -163,17 +179,14 @@ class Trials:
         self.deadlines = Deadlines()
         self.checkpoint_refs: dict[str, int] = {}
         self._finished_checkpoints: dict[int, Checkpoint] = {}
-        self._finished_best: BestCandidate | None = None
+        self._finished_best: RankedReport | None = None
 
     @property
-    def best(self) -> BestReport | None:
-        """The best valid report of all trials, the earliest on ties."""
+    def best(self) -> RankedReport | None:
+        """The best valid report of all trials."""
         trials = {**self.active, **self.paused, **self.queued, **self.suspended}
         candidates = [self._finished_best, *(trial.best for trial in trials.values())]
-        best = min(filter(None, candidates), default=None)
-        if best is None:
-            return None
-        return BestReport(best.value, best.trial_id, best.config, best.iter, best.infeasibility)
+        return min(filter(None, candidates), default=None)
 
     @property
     def has_held_trials(self) -> bool:

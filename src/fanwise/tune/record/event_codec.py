@@ -61,7 +61,9 @@ _EVENT_KINDS: Final = {event_type: kind for kind, event_type in _EVENT_TYPES.ite
 _ACTION_KINDS: Final = {action_type: kind for kind, action_type in _ACTION_TYPES.items()}
 # Names of the fields in a body. The time and trial id are stored outside the body.
 _EVENT_FIELDS: Final = {
-    event_type: [field.name for field in dataclasses.fields(event_type) if field.name not in ("now_s", "trial_id")]
+    event_type: [
+        field.name for field in dataclasses.fields(event_type) if field.name not in ("now_s", "trial_id", "cause")
+    ]
     for event_type in _EVENT_KINDS
 }
 # Name, key in JSON, and default of each field of the actions. Fields with their default are omitted, except in Finish.

@@ -168,11 +168,6 @@ def _check_folder(folder: Path) -> None:
         raise RecordError(f"There is no experiment at {folder}: no such folder.")
     if (folder / EVENTS_NAME).is_file():
         return
-    if (folder / "record.sqlite").is_file():
-        raise RecordError(
-            f"{folder} is a record of fanwise 0.2, which this version does not read. Export its results with 0.2: "
-            f"fanwise tune export {folder.name} results.csv."
-        )
     raise RecordError(f"{folder} is not an experiment: the folder has no {EVENTS_NAME}.")
 
 

@@ -251,11 +251,6 @@ class Recorder:
         self._pending: list[tuple[float, str, int | None, Mapping[str, Any]]] = []  # reports to be added to the state
 
     @property
-    def num_trials(self) -> int:
-        """Number of trials that have started. Can be read from any thread."""
-        return self._state.num_trials
-
-    @property
     def state(self) -> SearchState:
         """The state after all recorded events. May only be read by the thread that calls `write`."""
         reports, add = self._pending, self._state.add

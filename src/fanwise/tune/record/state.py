@@ -21,12 +21,13 @@ from typing import Any, final
 from ...base.errors import RecordError
 from ...base.text import counted
 from ..constraints import checked_constraints, infeasibility_of, violated_constraints, violations_of
+from ..core.trials import RankedReport
 from ..schedulers.scheduler import Status
 from ..searchers.searcher import Objective
 from . import news
 from .event_codec import RecordedEvent
 from .news import News
-from .trials import MAX_ROWS, Attempt, Failure, RankedReport, Reports, SearchSnapshot, Trial, TrialRow
+from .trials import MAX_ROWS, Attempt, Failure, Reports, SearchSnapshot, Trial, TrialRow
 from .utilization import Utilization
 
 

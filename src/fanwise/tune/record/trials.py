@@ -3,36 +3,13 @@
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-from ..constraints import format_violations
+from ..core.trials import RankedReport
 from ..schedulers.scheduler import Decision, Status
 
 MAX_ROWS: Final = 50  # a snapshot has up to 50 running, 50 paused and 50 ended trials
 _DECISIONS: Final = {str(decision): str(decision) for decision in Decision}  # shared by all reports, to save memory
-
-
-class RankedReport(NamedTuple):
-    """A report that sorts by infeasibility, loss and number. The smallest is the best.
-
-    Attributes:
-        number: number of the report among the reports of all trials, so that no two are equal.
-        violations: violated constraint -> excess.
-    """
-
-    infeasibility: float
-    loss: float
-    number: int
-    value: float
-    trial_id: int
-    iter: int
-    config: Mapping[str, Any]
-    violations: Mapping[str, float]
-
-    @property
-    def violated(self) -> str:
-        """The violations as text."""
-        return format_violations(self.violations)
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,7 +78,10 @@ def save_checkpoint(root: str, name: str, save: Callable[[Path], object], scratc
     with contextlib.ExitStack() as stack:
         with as_checkpoint_error(f"checkpoint {name}", root):
             base.mkdir(parents=True, exist_ok=True)
-            folder = stack.enter_context(_partial_folder(base, name))
+            partial_folder = tempfile.TemporaryDirectory(
+                prefix=f".{name}.", suffix=".partial", dir=base, ignore_cleanup_errors=True
+            )
+            folder = Path(stack.enter_context(partial_folder))
         save(folder)
         if not any(folder.iterdir()):
             raise CheckpointError(
@@ -212,16 +215,6 @@ def as_checkpoint_error(label: str, root: str) -> Iterator[None]:
     except OSError as error:
         problem = f"{label} cannot be written to {root}: {error.strerror or error}."
         raise CheckpointError(f"{problem} Check whether the disk is full, or change checkpoints=.") from error
-
-
-@contextmanager
-def _partial_folder(base: Path, name: str) -> Iterator[Path]:
-    """Create an empty folder for a checkpoint. Delete it at the end of the block unless it was renamed."""
-    folder = tempfile.mkdtemp(prefix=f".{name}.", suffix=".partial", dir=base)
-    try:
-        yield Path(folder)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _publish(folder: Path, base: Path, name: str) -> None:

@@ -1,4 +1,4 @@
-"""Turns commands from other processes, `Tuner.enqueue` and `Tuner.set_workers` into events of a running search.
+"""Turns commands of other processes and of the methods of `Tuner` into events of a running search.
 
     "pause", (3,)  --command_for(state)-->  Command(now_s, "pause", 3) and an answer to the user
 
@@ -69,14 +69,6 @@ def complete_enqueued(config: Any, state: SearchState, space: Space, seed: int) 
     return space.complete(config, KeyedRandom(f"{seed}/enqueued/{values!r}"))
 
 
-def check_is_trial(trial_id: int, num_trials: int) -> None:
-    """Raise ValueError unless trial `trial_id` has started."""
-    if 0 <= trial_id < num_trials:
-        return
-    trials = f"its trials so far are 0 to {num_trials - 1}" if num_trials else "it has none yet"
-    raise ValueError(f"the search has no trial {trial_id}; {trials}")
-
-
 def _check_starts_trials(request: str, state: SearchState) -> None:
     if state.stop_reason is not None:
         raise ValueError(f"{request} is refused because no new trials start: {state.stop_reason}")
@@ -87,8 +79,10 @@ def _trial_command(command: str, trial_id: Any, state: SearchState) -> tuple[Mak
         raise TypeError(f"trial_id must be an int, got {trial_id!r} of type {type(trial_id).__name__}")
     status = state.unfinished_status(trial_id)
     if status not in (Status.IN_PROGRESS, Status.PAUSED):
-        check_is_trial(trial_id, state.num_trials)
-        raise ValueError(f"trial {trial_id} is over")
+        if 0 <= trial_id < state.num_trials:
+            raise ValueError(f"trial {trial_id} is over")
+        trials = f"its trials so far are 0 to {state.num_trials - 1}" if state.num_trials else "it has none yet"
+        raise ValueError(f"the search has no trial {trial_id}; {trials}")
     is_paused = status is Status.PAUSED
     if command == "stop_trial":
         answer = f"trial {trial_id} is asked to stop"

@@ -31,6 +31,7 @@ from ..core import events
 from ..core.actions import Action, Answer, Discard, Finish, Kill, Reject, SetStatus, Start, Suggest, Terminate
 from ..core.events import Event
 from ..core.search_core import SearchCore
+from ..core.suggestions import call_searcher
 from ..record.log import Record, Recorder
 from ..record.names import output_stem
 from ..record.state import SearchState
@@ -38,7 +39,7 @@ from ..record.trials import SearchSnapshot
 from ..schedulers.scheduler import Decision
 from ..searchers.searcher import Searcher
 from .checkpoint_store import CheckpointStore
-from .suggester import InlineSuggester, ThreadedSuggester
+from .suggester import Suggester
 
 # Seconds between two summaries in the record, which lists of experiments read.
 _SUMMARY_INTERVAL_S = 5.0
@@ -99,7 +100,7 @@ class SearchRunner:
         self._recorder = Recorder(record, state, listener)
         self._zero_s = engine.loop.now_s() - state.last_s  # the loop's time at time 0 of the search
         self._core: SearchCore | None = None
-        self._suggester: InlineSuggester | ThreadedSuggester | None = None
+        self._suggester: Suggester | None = None  # None: the searcher runs inline
         self._attempts: dict[int, _Attempt] = {}  # by job id
         self._job_ids: dict[int, int] = {}  # trial id -> id of its current job
         self._answers: list[tuple[Report, Answer | Reject]] = []  # sent after the next commit
@@ -115,11 +116,6 @@ class SearchRunner:
     def state(self) -> SearchState:
         """The state of the search after all recorded events. Only for the loop's thread."""
         return self._recorder.state
-
-    @property
-    def num_trials(self) -> int:
-        """Number of started trials. Can be read from any thread."""
-        return self._recorder.num_trials
 
     def set_resources(self, resources: Resources) -> None:
         """Set the resources of trials that start from now on. Must be called on the loop's thread."""
@@ -147,11 +143,10 @@ class SearchRunner:
         """Start the search. Apply the `earlier` events, and then `make_first_event(now_s)`."""
         self._core = core
         self._loop.at_turn_end(self._on_turn_end)
-        if searcher.runs_inline:
-            self._suggester = InlineSuggester(searcher)
-        else:
-            self._suggester = ThreadedSuggester(searcher, self._deliver_suggestion)
-        core.send_results_to(self._suggester)
+        self._searcher = searcher
+        if not searcher.runs_inline:
+            self._suggester = Suggester(searcher, self._deliver_suggestion)
+            core.send_results_to(self._suggester)
         self._engine.prepare(self._trial_job.packed)
         for event in earlier:
             self._apply(event)
@@ -272,10 +267,11 @@ class SearchRunner:
                     self._answers.append((self._report, action))
                     self._report = None
                 elif type(action) is Suggest:
-                    assert self._suggester is not None, "begin() creates it"
-                    answer = self._suggester.ask(action, now_s=event.now_s, last_seen_seq=self._record.next_seq - 1)
-                    if answer is not None:
-                        queue.append(answer)
+                    last_seq = self._record.next_seq - 1
+                    if self._suggester is None:
+                        queue.append(call_searcher(self._searcher, action, event.now_s, last_seen_seq=last_seq))
+                    else:
+                        self._suggester.ask(action, last_seen_seq=last_seq)
                 else:
                     self._execute(action)
         if core.next_tick_s != self._timer_due_s:

@@ -3,7 +3,7 @@
 SearchRun.run()
   create or reopen the record -> start `SearchRunner` on the pool's hub thread -> display it in the calling thread
   -> close the record -> return the experiment or raise the error of the search
-SearchRun.apply(), SearchRun.call()    change the running search, from any thread
+SearchRun.stop(), SearchRun.call()    change the running search, from any thread
 """
 
 import functools
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, final
 
-from ...base.errors import ClosedError, ExperimentExistsError, RecordError, SearchFailedError, SearchInterrupted
+from ...base.errors import ClosedError, ExperimentExistsError, RecordError, SearchInterrupted
 from ...base.text import counted, printable_line
 from ...base.urls import is_url
 from ...links.hub import Hub
@@ -37,7 +37,7 @@ from ..objective import run_objective
 from ..program import save_cluster, save_program
 from ..record.event_file import read_meta
 from ..record.log import Record
-from ..record.restoring import restore
+from ..record.replay import restore
 from ..record.state import SearchState
 from ..schedulers.scheduler import Scheduler
 from ..search_settings import SearchSettings
@@ -197,21 +197,14 @@ class SearchRun:
             raise search.failure
         finish = search.finish
         assert finish is not None, "a search that did not fail has finished"
-        if (cause := finish.cause or searcher_failure) is not None:
-            raise cause
-        if finish.kind == "no-metric":
-            raise ValueError(finish.error)
-        if finish.error is not None:
-            raise SearchFailedError(f"{finish.error}\n{results}", reason=finish.error, kind=finish.kind)
-
-    def apply(self, make_event: Callable[[float], Event]) -> None:
-        """Pass `make_event(now_s)` to the search without blocking. Raise ClosedError if no search is running."""
-        search, hub = self._running_search()
-        hub.call_soon(lambda: search.apply_command(make_event))
+        if finish.cause is None and searcher_failure is not None:
+            raise searcher_failure
+        finish.raise_error(f"\n{results}")
 
     def stop(self, reason: str) -> None:
-        """End the search and stop the running trials. A second call kills them. Does not block. Raises like `apply`."""
-        self.apply(lambda now_s: events.Interrupt(now_s, reason))
+        """Execute `Tuner.stop`."""
+        search, hub = self._running_search()
+        hub.call_soon(lambda: search.apply_command(lambda now_s: events.Interrupt(now_s, reason)))
 
     def call(self, command: str, *args: object) -> None:
         """Execute a command (see `commands`) and block until the search has accepted it.
@@ -232,11 +225,6 @@ class SearchRun:
             devices_per_trial = default_devices_per_trial(self.capacity, int(args[0]))  # type: ignore[call-overload]
             search.set_resources(trial_resources(self.capacity, devices_per_trial))
         search.apply_command(make_event, lambda: answer(reply))
-
-    @property
-    def num_trials(self) -> int | None:
-        """Number of trials so far. None before the search has begun."""
-        return None if self._search is None else self._search.num_trials
 
     def _running_search(self) -> tuple[SearchRunner, Hub]:
         search, hub = self._search, self._hub

@@ -1,7 +1,7 @@
-"""Calls a fast searcher in the thread of the engine's event loop, and a slow searcher in a separate thread.
+"""Calls a searcher in a separate thread, unless the searcher `runs_inline`.
 
-    SearchCore --observe, on_rollback, on_end--> InlineSuggester or ThreadedSuggester --> searcher
-    Suggest action ------------ ask ----->                     --> Suggested, as an event
+    SearchCore --observe, on_rollback, on_end--> Suggester --> searcher
+    action Suggest ------------ ask -----------> Suggester --> event Suggested
 
 Observations and requests go through one queue, so a suggestion depends on exactly the events before its request.
 """
@@ -21,34 +21,8 @@ _EXIT_WAIT_S = 10.0
 
 
 @final
-class InlineSuggester:
-    """Calls a fast searcher in the thread that calls these methods."""
-
-    def __init__(self, searcher: Searcher) -> None:
-        self._searcher = searcher
-        self.failure: BaseException | None = None  # raised by the searcher
-        self.observe = searcher.observe
-        self.on_rollback = searcher.on_rollback
-        self.on_end = searcher.on_end
-
-    def ask(self, action: Suggest, *, now_s: float, last_seen_seq: int) -> Suggested:
-        """Call the searcher. Return its suggestion or its exception as an event."""
-        try:
-            return Suggested(now_s, action.number, plain_suggestion(self._searcher, action), last_seen_seq)
-        except Exception as error:  # user code may raise any exception, which ends the search
-            self.failure = error
-            return failed_suggestion(self._searcher, action, now_s, error, last_seen_seq=last_seen_seq)
-
-    def close(self) -> None:
-        """Do nothing."""
-
-    def finish_observations(self) -> None:
-        """Do nothing."""
-
-
-@final
-class ThreadedSuggester:
-    """Calls a slow searcher in a daemon thread, so that an endless fit does not block the program's exit.
+class Suggester:
+    """Calls a searcher in a daemon thread, so that an endless fit does not block the program's exit.
 
     At exit, the program waits a few seconds for the thread. Otherwise a daemon thread that returns from C++ while
     Python is finalizing may end the process with SIGABRT ("terminate called without an active exception").
@@ -79,7 +53,7 @@ class ThreadedSuggester:
     def on_end(self, trial_id: int, status: str) -> None:
         self._queue.put(lambda: self._searcher.on_end(trial_id, status))
 
-    def ask(self, action: Suggest, *, now_s: float, last_seen_seq: int) -> None:
+    def ask(self, action: Suggest, *, last_seen_seq: int) -> None:
         """Request a suggestion, which is passed to `deliver` later."""
         self._queue.put(lambda: self._suggest(action, last_seen_seq))
 
@@ -110,7 +84,9 @@ class ThreadedSuggester:
         if self.failure is None:
             self._deliver(Suggested(0.0, action.number, config, last_seen_seq))
         else:
-            self._deliver(failed_suggestion(self._searcher, action, 0.0, self.failure, last_seen_seq=last_seen_seq))
+            self._deliver(
+                failed_suggestion(self._searcher, action, self.failure, now_s=0.0, last_seen_seq=last_seen_seq)
+            )
 
     def _stop(self) -> None:
         self.close()

@@ -1,7 +1,6 @@
 """Simulation of searches with real schedulers and searchers, tables of learning curves, and a virtual clock."""
 
-from .result import Incumbent as Incumbent
-from .result import SimulatedSearch as SimulatedSearch
+from .simulation import SimulatedSearch as SimulatedSearch
 from .simulation import simulate as simulate
 from .tables import Curve as Curve
 from .tables import CurveTable as CurveTable
@@ -10,3 +9,4 @@ from .tables import Step as Step
 from .tables import Table as Table
 from .tables import from_frame as from_frame
 from .workers import Faults as Faults
+from .workers import Incumbent as Incumbent

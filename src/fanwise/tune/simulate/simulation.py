@@ -1,17 +1,66 @@
-"""The function `simulate`, which runs a search on a virtual clock."""
+"""The function `simulate`, which runs a search on a virtual clock, and its result."""
 
+from bisect import bisect_right
 from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import final
 
-from ...base.errors import SearchFailedError
+from ..core.trials import RankedReport
 from ..record.utilization import Utilization
-from ..schedulers.scheduler import Scheduler
+from ..schedulers.scheduler import Decision, Scheduler
 from ..search_settings import SearchSettings
+from ..searchers.searcher import Objective
 from ..stopping import StoppingCriterion
 from ..values import checked_bool, checked_int, checked_seconds
 from ..warm_start import WarmStart, read_warm_start
-from .result import SimulatedSearch
 from .tables import Table
-from .workers import Faults, OnEvent, SimulatedWorkers
+from .workers import Faults, Incumbent, OnEvent, SimulatedWorkers
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class SimulatedSearch:
+    """The result of a simulated search.
+
+    Args:
+        objective: the first objective.
+        n_workers: number of workers.
+        duration_s: virtual seconds from the start to the end of the search.
+        reason: reason for the end of the search, in one line.
+        best: the best report with its configuration, or None without reports. If no report is feasible, this is the
+            report with the smallest `infeasibility`.
+        incumbents: the best feasible report and all earlier best ones, in order of time.
+        num_trials_started, num_trials_completed, num_trials_stopped, num_trials_failed: numbers of trials.
+        num_attempts: number of times a trial was started, resumed or restarted.
+        num_reports: number of reports, without repeated and late ones.
+        decisions: number of reports that received each decision, without repeated reports.
+        num_events: number of events passed to the state machine.
+        training_s: total seconds of training on all workers, including work that was lost or repeated.
+        utilization: share of worker time spent in training, as in `Experiment.utilization`.
+    """
+
+    objective: Objective
+    n_workers: int
+    duration_s: float
+    reason: str
+    best: RankedReport | None
+    incumbents: Sequence[Incumbent] = field(repr=False)
+    num_trials_started: int
+    num_trials_completed: int
+    num_trials_stopped: int
+    num_trials_failed: int
+    num_attempts: int
+    num_reports: int
+    decisions: Mapping[Decision, int]
+    num_events: int
+    training_s: float
+    utilization: float
+
+    def best_value_at(self, time_s: float) -> float | None:
+        """Return the best feasible value up to this virtual time, or None before the first feasible report."""
+        index = bisect_right(self.incumbents, time_s, key=lambda incumbent: incumbent.time_s)
+        return self.incumbents[index - 1].value if index else None
 
 
 def simulate(
@@ -92,8 +141,7 @@ def simulate(
         core=core,
         searcher=scheduler.searcher,
         table=table,
-        objective=scheduler.objectives[0],
-        constraints=settings.constraints,
+        metric=scheduler.objectives[0].metric,
         utilization=Utilization(n_workers),
         seed=settings.seed,
         checkpoints=checked_bool("checkpoints", checkpoints),
@@ -104,15 +152,10 @@ def simulate(
         queue=deque(earlier),
     )
     duration_s, finish = workers.run()
-    if finish.cause is not None:
-        raise finish.cause
-    if finish.kind == "no-metric":
-        raise ValueError(finish.error)
-    if finish.error is not None:
-        raise SearchFailedError(finish.error)
+    finish.raise_error()
     counts = core.counts
     return SimulatedSearch(
-        objective=workers.objective,
+        objective=scheduler.objectives[0],
         n_workers=n_workers,
         duration_s=duration_s,
         reason=finish.reason,

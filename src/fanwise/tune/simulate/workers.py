@@ -11,11 +11,10 @@ simulation is deterministic.
 import heapq
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias, final
 
-from ..constraints import Constraint, violated_constraints
 from ..core import events
 from ..core.actions import Action, Answer, Finish, Kill, Reject, Start, StopStarting, Suggest, Terminate
 from ..core.events import Event, Outcome
@@ -24,9 +23,8 @@ from ..core.suggestions import call_searcher
 from ..record.utilization import Utilization
 from ..rng import KeyedRandom
 from ..schedulers.scheduler import CONTINUE, Decision
-from ..searchers.searcher import Objective, Searcher
+from ..searchers.searcher import Searcher
 from ..values import is_number
-from .result import Incumbent
 from .tables import Curve, Table
 
 OnEvent: TypeAlias = Callable[[Event, list[Action]], None]
@@ -35,6 +33,17 @@ _RETURNED = Outcome("returned")
 _STOPPED = Outcome("stopped")
 _CRASH = Outcome("exception", "SimulatedCrash: random crash (see the argument `faults`)")
 _LOSS = Outcome("lost", "the simulated worker was lost (see the argument `faults`)")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Incumbent:
+    """A feasible report that was better than all previous ones. `time_s`: its virtual time in seconds."""
+
+    time_s: float
+    value: float
+    trial_id: int
+    iter: int
 
 
 @final
@@ -105,8 +114,7 @@ class SimulatedWorkers:
     core: SearchCore
     searcher: Searcher
     table: Table
-    objective: Objective
-    constraints: Sequence[Constraint]
+    metric: str
     utilization: Utilization
     seed: int
     checkpoints: bool
@@ -125,7 +133,7 @@ class SimulatedWorkers:
     _heap: list[tuple[float, int, Event]] = field(default_factory=list)
     _num_scheduled: int = 0
     _searcher_free_s: float = 0.0
-    _best_loss: float = math.inf
+    _best_key: tuple[float, float] = (math.inf, math.inf)
     _finish: Finish | None = None
 
     def run(self) -> tuple[float, Finish]:
@@ -237,12 +245,11 @@ class SimulatedWorkers:
         attempt.iter += 1
         if not action.repeated:
             self.decisions[action.decision] += 1
-            value: float = event.values[self.objective.metric]  # type: ignore[assignment]  # validated
-            loss = value if self.objective.mode == "min" else -value
-            is_better = loss < self._best_loss and math.isfinite(value)
-            if is_better and not violated_constraints(self.constraints, event.values):
-                self._best_loss = loss
+            best_key = self.core.counts.best_key
+            if best_key != self._best_key and not best_key[0]:
+                value: float = event.values[self.metric]  # type: ignore[assignment]  # validated
                 self.incumbents.append(Incumbent(event.now_s, value, event.trial_id, action.iter))
+            self._best_key = best_key
         if action.decision is CONTINUE:
             self._train(attempt, event.now_s)
         else:

@@ -1,33 +1,32 @@
-"""Replays recorded events, to resume a search or to check that it is deterministic.
+"""Replays the record of a search, to resume the search or to check that its decisions are deterministic.
 
 In a live search, other events may occur between the request for a suggestion and the searcher's answer. A replay
 therefore applies the recorded answer after these events. At the request, the searcher suggests again, or receives the
 recorded answer, which restores its state. For this, rows are read ahead up to the answer, which needs little memory.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import tee
-from typing import Protocol, TypeAlias, final
+from pathlib import Path
+from typing import Any, TypeAlias, final
 
+from ...base.errors import RecordError
+from ..core.actions import Suggest
+from ..core.events import Event, Resumed, Suggested
+from ..core.search_core import SearchCore
+from ..core.suggestions import call_searcher
 from ..searchers.searcher import Searcher
-from .actions import Action, Suggest
-from .events import Event, Resumed, Suggested
-from .search_core import SearchCore
-from .suggestions import call_searcher
+from ..stopping import StoppingCriterion
+from .event_codec import RecordedActions, event_of
+from .event_file import iter_events, read_meta
+from .state import SearchState
 
 _MAX_DIFFERENCES = 20
 
 
-class RowActions(Protocol):
-    """The recorded actions of a row. See `RecordedActions`, which this package must not import."""
-
-    def matches(self, actions: Sequence[Action]) -> bool: ...
-    def actions(self) -> list[Action]: ...
-
-
-Row: TypeAlias = tuple[int, Event, RowActions]  # (sequence number, event, recorded actions)
+Row: TypeAlias = tuple[int, Event, RecordedActions]  # (sequence number, event, recorded actions)
 
 
 @final
@@ -114,3 +113,58 @@ def _answer_to(number: int, rows: Iterable[Row]) -> Suggested | None:
         if type(event) is Resumed:
             return None
     return None
+
+
+def restore(folder: Path, core: SearchCore, searcher: Searcher | None) -> SearchState:
+    """Replay the record in a new SearchCore and a new searcher. Return the state of the search, without news.
+
+    Raises RecordError if the record cannot be read, an event is invalid, or the scheduler decides differently now.
+    """
+    state = SearchState(read_meta(folder))
+    replayed = replay(core, searcher, rows_of(folder, state), compares_suggestions=False)
+    state.news.take()
+    if replayed.differences:
+        difference = replayed.differences[0]
+        raise RecordError(
+            f"{folder.name} cannot be resumed: from event {difference.seq} on, the scheduler makes other decisions "
+            f"than when the record was written.\n  then: {difference.recorded!r}\n  now:  {difference.replayed!r}\n"
+            f"Has the scheduler's code changed, or does it use random numbers or a clock of its own? "
+            f"`fanwise tune replay {folder.name}` lists the differences. Resume with the code of the original search."
+        )
+    return state
+
+
+def rows_of(folder: Path, state: SearchState | None = None) -> Iterator[Row]:
+    """Yield the rows of a record for a replay, and add their events to `state`. Raises RecordError for invalid rows."""
+    for recorded in iter_events(folder):
+        kind, body = recorded.kind, recorded.body
+        if state is not None:
+            state.add(recorded.t_s, kind, recorded.trial_id, body)
+        try:
+            event = event_of(kind, recorded.t_s, recorded.trial_id, body)
+        except (KeyError, TypeError, ValueError) as error:
+            raise RecordError(
+                f"event {recorded.seq} ({kind}) of {folder} is invalid ({type(error).__name__}: {error}). "
+                f"Was it written by a newer version of fanwise?"
+            ) from error
+        yield recorded.seq, event, RecordedActions(kind, recorded.trial_id, body)
+
+
+def recorded_versions(folder: Path, meta: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return {library: its versions in order of use}. A search may have been resumed with other versions."""
+    versions = {name: [version] for name, version in meta.get("versions", {}).items()}
+    for event in iter_events(folder, kinds=("resumed",)):
+        for name, version in (event.body.get("versions") or {}).items():
+            versions_of_library = versions.setdefault(name, [])
+            if version not in versions_of_library:
+                versions_of_library.append(version)
+    return versions
+
+
+def last_settings(folder: Path, meta: Mapping[str, Any]) -> tuple[int, StoppingCriterion]:
+    """Return the current number of workers and stopping criterion, which commands and resumes can change."""
+    n_workers, stop = int(meta["n_workers"]), meta["stop"]
+    for event in iter_events(folder, kinds=("resumed", "workers")):
+        n_workers = event.body["n_workers"] or n_workers
+        stop = event.body.get("stop") or stop
+    return n_workers, StoppingCriterion(**stop)

@@ -223,7 +223,7 @@ def search(kind: str, num_trials: int, n_workers: int, folder: Path) -> Found:
     crowd.loop.call_soon(lambda: running.begin(core, scheduler.searcher, events.Begin))
 
     def look() -> None:
-        running.take_frame()
+        running.take_snapshot()
         crowd.loop.call_at(crowd.loop.now_s() + LOOK_EVERY_S, look)
 
     look()

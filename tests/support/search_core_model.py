@@ -109,7 +109,7 @@ class SearchModel:
         scheduler = settings.scheduler()
         self.objective, self.constraints = scheduler.objectives[0], scheduler.constraints
         self.counts = Counts("loss")
-        self.counts.track(self.criterion, reference_losses(self.criterion, [self.objective]))
+        self.counts.track_hypervolume(reference_losses(self.criterion, [self.objective]))
         self.failures = Failures(settings.max_equal_failures)
         self.plan: list[tuple[str, int]] = []
         self.calls: list[tuple[object, ...]] = []  # of the scheduler; the searcher gets all but "next"
@@ -281,12 +281,12 @@ class SearchModel:
         report = Report(trial.trial_id, trial.config, trial.iter, value, loss, number, excess)
         trial.reports.append(report)
         trial.candidates.append(report)
-        self.counts.add_report(values, is_feasible=excess == 0.0)
+        self.counts.num_evaluations += 1
         if math.isnan(value) or math.isnan(excess):
             trial.fault = ("nan", f"the objective reported {'loss' if math.isnan(value) else 'cost'}=nan")
             self._begin_stopping(trial, "stop", now_s)
             return Decision.STOP
-        self.counts.add_result(trial.trial_id, excess, [loss])
+        self.counts.add_result(trial.trial_id, excess, [loss], value)
         self.calls.append(("report", trial.trial_id, trial.iter, loss, excess))
         script = values.get("ask", "")
         if script == "break":

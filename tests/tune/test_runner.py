@@ -121,7 +121,7 @@ def test_threads_that_a_trial_left_running_are_in_the_news_and_the_record(stage:
     (job,) = stage.engine.jobs
     stage.report(job, loss=0.5)
     stage.ended(job, Outcome("returned", threads=("'saver' in save, train.py:7",)))
-    news, _ = stage.search.take_frame()
+    news = stage.search.take_news()
     assert any(
         "trial 0 left a thread running ('saver' in save, train.py:7), which keeps its worker busy" in line
         for line in news
@@ -339,7 +339,7 @@ def test_finished_trials_leave_only_counts_and_the_latest_rows(stage: Stage) -> 
     assert stage.loop.num_timers <= 1
     stage.turn()
     assert not stage.loop.hooks
-    news, snapshot = stage.search.take_frame()
+    news, snapshot = stage.search.take_news(), stage.search.take_snapshot()
     assert len(news) == 21 and news[-1] == "(and 181 more events)"
     assert len(snapshot.rows) == MAX_ROWS
     assert (snapshot.finished, snapshot.completed, snapshot.running) == (100, 100, 0)
@@ -350,7 +350,7 @@ def test_table_keeps_the_row_of_an_old_best_trial(stage: Stage) -> None:
     for job in iter(stage.engine.jobs):
         stage.report(job, loss=float(job.number) + 1)
         stage.end(job)
-    _, snapshot = stage.search.take_frame()
+    snapshot = stage.search.take_snapshot()
     assert snapshot.best == (1.0, 0)
     assert [row.trial_id for row in snapshot.rows] == [0, *range(MAX_ROWS, 2 * MAX_ROWS)]
 

@@ -259,16 +259,6 @@ def test_metric_that_no_trial_reports_ends_the_search_and_the_error_lists_the_re
     assert experiment.state == "finished"
 
 
-def test_limit_on_a_metric_that_no_trial_reports_ends_the_search(pool: Pool) -> None:
-    with pytest.raises(ValueError) as caught:
-        tune(pool=pool, name="kept", stop=StoppingCriterion(min_metric_value={"los": -1}))
-    assert str(caught.value) == (
-        "the StoppingCriterion needs the metric 'los', but a trial completed without reporting it; "
-        "it reported 'loss'; did you mean 'loss'?"
-    )
-    assert load_experiment("kept").state == "finished"
-
-
 # Experiments that are none.
 
 

@@ -211,12 +211,12 @@ def test_ctrl_c_during_an_import_ends_the_search_before_the_first_trial(tmp_path
 
 
 class EndlessSearch:
-    """A search that ends only at call number `ends_at` of `take_frame`. 0: it never ends."""
+    """A search that ends only at call number `ends_at` of `take_news`. 0: it never ends."""
 
     def __init__(self, ends_at: int = 0) -> None:
         self.finished = threading.Event()
         self.failure: BaseException | None = None
-        self.num_frames = 0
+        self.num_calls = 0
         self.num_interrupts = 0
         self.abandoned_by: list[str] = []
         self._ends_at = ends_at
@@ -229,11 +229,14 @@ class EndlessSearch:
         self.abandoned_by.append(threading.current_thread().name)
         self.finished.set()
 
-    def take_frame(self) -> tuple[list[str], str]:
-        self.num_frames += 1
-        if self.num_frames == self._ends_at:
+    def take_news(self) -> list[str]:
+        self.num_calls += 1
+        if self.num_calls == self._ends_at:
             self.finished.set()
-        return [], "a snapshot"
+        return []
+
+    def take_snapshot(self) -> str:
+        return "a snapshot"
 
 
 class RecordingScreen:
@@ -270,7 +273,7 @@ def watched_lines(hub: Hub, search: EndlessSearch, num_ctrl_c: int = 0, *, is_bl
 def test_watch_shows_the_search_until_it_ends(hub: Hub) -> None:
     search = EndlessSearch(ends_at=100)
     assert watched_lines(hub, search) == []
-    assert search.num_frames == 100
+    assert search.num_calls == 100
 
 
 def test_watch_returns_if_a_killed_or_failed_search_does_not_end(hub: Hub) -> None:
@@ -285,7 +288,7 @@ def test_watch_returns_if_a_killed_or_failed_search_does_not_end(hub: Hub) -> No
 def test_first_ctrl_c_is_forwarded_once_and_has_no_deadline(hub: Hub) -> None:
     search = EndlessSearch(ends_at=2000)
     assert watched_lines(hub, search, num_ctrl_c=1) == [HINT]
-    assert (search.num_frames, search.num_interrupts) == (2000, 1)
+    assert (search.num_calls, search.num_interrupts) == (2000, 1)
 
 
 @pytest.mark.parametrize("is_blank", [False, True])
@@ -299,7 +302,7 @@ def test_watch_takes_no_snapshots_for_a_blank_screen(hub: Hub) -> None:
     search = EndlessSearch()
     hub.call_soon(search.finished.set)
     assert watched_lines(hub, search, is_blank=True) == []
-    assert search.num_frames == 0
+    assert search.num_calls == 0
 
 
 def test_call_on_a_closed_hub_raises() -> None:
@@ -333,7 +336,7 @@ def test_search_is_abandoned_on_the_thread_of_the_hub_or_here_if_that_has_ended(
 
 def test_error_of_a_snapshot_propagates_from_watch(hub: Hub) -> None:
     search = EndlessSearch()
-    search.take_frame = lambda: 1 / 0  # type: ignore[assignment,method-assign,return-value]  # raises
+    search.take_news = lambda: 1 / 0  # type: ignore[assignment,method-assign,return-value]  # raises
     with pytest.raises(ZeroDivisionError):
         watched_lines(hub, search)
 

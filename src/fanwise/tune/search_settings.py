@@ -31,18 +31,10 @@ from .stopping import StoppingCriterion, limits_of, max_trials, reference_losses
 from .values import checked_bool, checked_int, checked_seconds
 
 # Fields that are stored under "settings" in the metadata of the record. The others are top-level keys.
-_OPTIONS = (
-    "asynchronous",
-    "devices_per_trial",
-    "divides_machine",
-    "checkpoints",
-    "reuse",
-    "trial_timeout_s",
-    "stop_grace_s",
-    "max_equal_failures",
-    "retries",
-    "keep_checkpoints",
-)
+_CORE_OPTIONS = (
+    "asynchronous", "trial_timeout_s", "stop_grace_s", "max_equal_failures", "retries", "keep_checkpoints"
+)  # fmt: skip
+_OPTIONS = (*_CORE_OPTIONS, "devices_per_trial", "divides_machine", "checkpoints", "reuse")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,16 +195,8 @@ class SearchSettings:
 
     def start_event(self, name: str, folder: Path, *, is_resumed: bool) -> SearchStarted:
         """Return the event that callbacks receive when the search in this folder starts or is resumed."""
-        return SearchStarted(
-            name,
-            folder,
-            self.space,
-            self.scheduler.objectives,
-            self.seed,
-            self.n_workers,
-            resumed=is_resumed,
-            created_s=float(read_meta(folder)["created_s"]),
-        )
+        created_s, objectives = float(read_meta(folder)["created_s"]), self.scheduler.objectives
+        return SearchStarted(name, folder, self.space, objectives, self.seed, self.n_workers, is_resumed, created_s)
 
     def copy_scheduler(self) -> Scheduler:
         return _copy(self.scheduler)
@@ -227,12 +211,7 @@ class SearchSettings:
             n_workers=self.n_workers,
             constraints=self.constraints,
             seed=self.seed,
-            asynchronous=self.asynchronous,
-            trial_timeout_s=self.trial_timeout_s,
-            stop_grace_s=self.stop_grace_s,
-            max_equal_failures=self.max_equal_failures,
-            retries=self.retries,
-            keep_checkpoints=self.keep_checkpoints,
+            **{name: getattr(self, name) for name in _CORE_OPTIONS},
         )
 
     def check_equal(self, meta: Mapping[str, Any], *, objective: str, seed: int | None = None) -> None:

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import NamedTuple
 
-from ..base.nearest import names_nearest_option, nearest
+from ..base.nearest import names_nearest_option
 from .pareto import HypervolumeFront, ParetoFront
 from .searchers.searcher import Objective
-from .values import checked_int, is_number
+from .values import checked_int, checked_number, is_number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,9 +31,9 @@ class StoppingCriterion:
             `reference_point`, if they increase the hypervolume.
         max_num_trials_completed: number of trials that ran to their end (neither stopped nor failed).
         max_num_evaluations: number of reports of all trials.
-        max_metric_value: stop if the scheduler's metric is at or above this number. A dict {metric: number} sets limits
-            of several metrics. Infinite values and infeasible reports are ignored.
-        min_metric_value: stop if the scheduler's metric is at or below this number, or a dict as above.
+        max_metric_value: stop if the first metric is at or above this number. Infinite values and infeasible reports
+            are ignored.
+        min_metric_value: stop if the first metric is at or below this number, as above.
         max_hypervolume: stop if the hypervolume of the feasible reports is at or above this number.
         reference_point: reference point of the hypervolume, {objective: value} for all objectives. Requires
             `max_hypervolume` or `max_num_trials_without_improvement`.
@@ -53,8 +53,8 @@ class StoppingCriterion:
     max_num_trials_without_improvement: int | None = None
     max_num_trials_completed: int | None = None
     max_num_evaluations: int | None = None
-    max_metric_value: float | Mapping[str, float] | None = None
-    min_metric_value: float | Mapping[str, float] | None = None
+    max_metric_value: float | None = None
+    min_metric_value: float | None = None
     max_hypervolume: float | None = None
     reference_point: Mapping[str, float] | None = None
 
@@ -72,16 +72,16 @@ class StoppingCriterion:
                 raise ValueError("reference_point requires max_hypervolume or max_num_trials_without_improvement")
             if not isinstance(self.reference_point, Mapping):
                 raise TypeError(f"reference_point must be {{objective: number}}, got {self.reference_point!r}")
+            for objective, value in self.reference_point.items():
+                _check_finite(f"reference_point[{objective!r}]", value)
+            object.__setattr__(self, "reference_point", dict(self.reference_point))
         for name, limit in limits.items():
             if name.startswith("max_num_"):
                 checked_int(name, limit, 1)
-            elif name in ("max_wallclock_time", "max_hypervolume"):
-                if not is_number(limit):
-                    raise TypeError(f"{name} must be a number, got {limit!r} of type {type(limit).__name__}")
-                if not limit > 0:
-                    raise ValueError(f"{name} must be above 0, got {limit!r}")
-            else:
-                object.__setattr__(self, name, _checked_metric_limit(name, limit))
+            elif name in ("max_metric_value", "min_metric_value"):
+                _check_finite(name, limit)
+            elif name in ("max_wallclock_time", "max_hypervolume") and not checked_number(name, limit) > 0:
+                raise ValueError(f"{name} must be above 0, got {limit!r}")
 
 
 # Set after the class definition, because dataclass generates __init__.
@@ -93,15 +93,12 @@ class Counts:
     """Progress of a search. Reports that become void (see `record.state`) remain included.
 
     Args:
-        metric: first metric of the scheduler. A `max_metric_value` or `min_metric_value` that is a number limits it.
+        metric: first metric of the scheduler.
         num_trials_without_improvement: number of trials that ended since the last improvement, without the trial
             `best_trial_id`.
         best_key: infeasibility and first loss of the best finite report.
         best_trial_id: trial of the last improvement.
-        limited_metrics: metrics with a limit, whose extremes are tracked.
-        smallest, largest: the extremes of these metrics in feasible reports.
-        unreported_metrics: limited metrics that no report has contained.
-        last_report_names: names in the last report. Updated only while `unreported_metrics` is not empty.
+        smallest, largest: the extremes of the first metric in feasible reports.
         pareto_front: feasible non-dominated reports. Empty for one objective.
         hypervolume_front: feasible reports that increased the hypervolume. None without a reference point.
     """
@@ -116,23 +113,13 @@ class Counts:
     num_trials_without_improvement: int = 0
     best_key: tuple[float, float] = (math.inf, math.inf)
     best_trial_id: int | None = None
-    limited_metrics: frozenset[str] = frozenset()
-    smallest: dict[str, float] = field(default_factory=dict)
-    largest: dict[str, float] = field(default_factory=dict)
-    unreported_metrics: frozenset[str] = frozenset()
-    last_report_names: tuple[str, ...] = ()
+    smallest: float = math.inf
+    largest: float = -math.inf
     pareto_front: ParetoFront = field(default_factory=ParetoFront)
     hypervolume_front: HypervolumeFront | None = None
 
-    def track(self, criterion: StoppingCriterion, reference_point: Sequence[float] | None) -> None:
-        """Track the values that a new criterion needs. `reference_point`: the result of `reference_losses`.
-
-        The values include earlier reports, except for metrics that had no limit before.
-        """
-        limits = (criterion.max_metric_value, criterion.min_metric_value)
-        metrics = frozenset(name for limit in limits for name in _metric_limits(limit, self.metric))
-        self.unreported_metrics = (self.unreported_metrics & metrics) | (metrics - self.limited_metrics)
-        self.limited_metrics = metrics
+    def track_hypervolume(self, reference_point: Sequence[float] | None) -> None:
+        """Track the hypervolume of all reports, also of earlier ones. `reference_point`: as from `reference_losses`."""
         if reference_point is None:
             self.hypervolume_front = None
         elif self.hypervolume_front is None or self.hypervolume_front.reference != tuple(reference_point):
@@ -142,22 +129,13 @@ class Counts:
             for losses in [(best_loss,)] if is_single else self.pareto_front.points:
                 self.hypervolume_front.add(losses)
 
-    def add_report(self, values: Mapping[str, object], *, is_feasible: bool = True) -> None:
-        """Count a report. Update the extremes if the report is feasible. Non-finite values are ignored."""
-        self.num_evaluations += 1
-        if self.unreported_metrics:
-            self.unreported_metrics -= {name for name, value in values.items() if is_number(value)}
-            self.last_report_names = tuple(values)
-        if not is_feasible:
-            return
-        for name in self.limited_metrics:
-            value = values.get(name)
-            if is_number(value) and math.isfinite(value):
-                self.smallest[name] = min(value, self.smallest.get(name, value))
-                self.largest[name] = max(value, self.largest.get(name, value))
-
-    def add_result(self, trial_id: int, infeasibility: float, losses: Sequence[float]) -> None:
-        """Update the best report and the fronts with the infeasibility and losses of a report."""
+    def add_result(self, trial_id: int, infeasibility: float, losses: Sequence[float], value: float) -> None:
+        """Update the best report, the extremes and the fronts with a report. `value`: its first metric, as reported."""
+        if not infeasibility and math.isfinite(value):
+            if value < self.smallest:
+                self.smallest = value
+            if value > self.largest:
+                self.largest = value
         front = self.hypervolume_front
         has_grown = front is not None and not infeasibility and front.add(losses)
         loss, previous_key = losses[0], self.best_key
@@ -174,18 +152,6 @@ class Counts:
     def add_end(self, trial_id: int) -> None:
         """Count a trial that has ended."""
         self.num_trials_without_improvement += trial_id != self.best_trial_id
-
-    def missing_metric_message(self) -> str | None:
-        """Return an error message if a limited metric was never reported, or None. Called when a trial completes."""
-        if not self.unreported_metrics:
-            return None
-        name = min(self.unreported_metrics)
-        text = f"the StoppingCriterion needs the metric {name!r}, but a trial completed without reporting it"
-        names_text = ", ".join(map(repr, self.last_report_names))
-        if name in self.last_report_names:
-            return f"{text} as a number; it reported {names_text}"
-        closest = nearest(name, self.last_report_names)
-        return f"{text}; it reported {names_text}" + (f"; did you mean {closest!r}?" if closest else "")
 
 
 class ReachedLimit(NamedTuple):
@@ -209,7 +175,17 @@ def reached_limit(criterion: StoppingCriterion, counts: Counts, *, is_draining: 
     limit = criterion.max_num_evaluations
     if limit is not None and counts.num_evaluations >= limit:
         return ReachedLimit(f"max_num_evaluations={limit} reached", lets_running_finish=False)
-    if (counts.limited_metrics or counts.hypervolume_front) and (reason := _reached_value_limit(criterion, counts)):
+    bound = criterion.max_metric_value
+    if bound is not None and counts.largest >= bound:
+        reason = f"{counts.metric} {counts.largest:g} is at or above max_metric_value={bound:g}"
+        return ReachedLimit(reason, lets_running_finish=False)
+    bound = criterion.min_metric_value
+    if bound is not None and counts.smallest <= bound:
+        reason = f"{counts.metric} {counts.smallest:g} is at or below min_metric_value={bound:g}"
+        return ReachedLimit(reason, lets_running_finish=False)
+    bound, front = criterion.max_hypervolume, counts.hypervolume_front
+    if bound is not None and front is not None and front.volume >= bound:
+        reason = f"hypervolume {front.volume:g} is at or above max_hypervolume={bound:g}"
         return ReachedLimit(reason, lets_running_finish=False)
     if is_draining:
         return None
@@ -219,19 +195,6 @@ def reached_limit(criterion: StoppingCriterion, counts: Counts, *, is_draining: 
     limit = criterion.max_num_trials_without_improvement
     if limit is not None and counts.num_trials_without_improvement >= limit:
         return ReachedLimit(f"max_num_trials_without_improvement={limit} reached", lets_running_finish=True)
-    return None
-
-
-def _reached_value_limit(criterion: StoppingCriterion, counts: Counts) -> str | None:
-    for name, limit in _metric_limits(criterion.max_metric_value, counts.metric).items():
-        if counts.largest.get(name, -math.inf) >= limit:
-            return f"{name} {counts.largest[name]:g} is at or above max_metric_value={limit:g}"
-    for name, limit in _metric_limits(criterion.min_metric_value, counts.metric).items():
-        if counts.smallest.get(name, math.inf) <= limit:
-            return f"{name} {counts.smallest[name]:g} is at or below min_metric_value={limit:g}"
-    volume, front = criterion.max_hypervolume, counts.hypervolume_front
-    if volume is not None and front is not None and front.volume >= volume:
-        return f"hypervolume {front.volume:g} is at or above max_hypervolume={volume:g}"
     return None
 
 
@@ -264,24 +227,8 @@ def reference_losses(criterion: StoppingCriterion, objectives: Sequence[Objectiv
     return tuple(objective.loss(point[objective.metric]) for objective in objectives)
 
 
-def _metric_limits(limit: float | Mapping[str, float] | None, metric: str) -> Mapping[str, float]:
-    if limit is None:
-        return {}
-    return limit if isinstance(limit, Mapping) else {metric: limit}
-
-
-def _checked_metric_limit(name: str, limit: object) -> object:
-    """Return a copy of a metric limit or a reference point. Raises TypeError, ValueError."""
-    if not isinstance(limit, Mapping):
-        if not is_number(limit):
-            raise TypeError(f"{name} must be a number or {{name of a metric: number}}, got {limit!r}")
-        if not -math.inf < limit < math.inf:
-            raise ValueError(f"{name} must be finite, got {limit!r}")
-        return limit
-    if not limit:
-        raise ValueError(f"{name} must name at least one metric, got an empty dict")
-    for metric, value in limit.items():
-        if not isinstance(metric, str) or not is_number(value):
-            raise TypeError(f"{name} must be {{name of a metric: number}}, got {limit!r}")
-        _checked_metric_limit(f"{name}[{metric!r}]", value)
-    return dict(limit)
+def _check_finite(name: str, value: object) -> None:
+    if not is_number(value):
+        raise TypeError(f"{name} must be a number, got {value!r} of type {type(value).__name__}")
+    if not -math.inf < value < math.inf:
+        raise ValueError(f"{name} must be finite, got {value!r}")

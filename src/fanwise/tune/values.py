@@ -130,7 +130,7 @@ def round_resource(value: float) -> float:
     return value if isinstance(value, int) or value.is_integer() else float(f"{value:.12g}")
 
 
-def checked_number(name: str, value: float) -> float:
+def checked_number(name: str, value: object) -> float:
     """Return a number of Python or NumPy as an int or float of Python. Raises TypeError for other types."""
     if not is_number(value):
         raise TypeError(f"{name} must be a number, got {value!r} of type {type(value).__name__}")

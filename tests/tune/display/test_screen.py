@@ -43,11 +43,11 @@ def test_log_gets_every_line_at_once_and_the_table_at_intervals(
 ) -> None:
     screen = Screen(LogOutput(3600.0))
     screen.print_lines("experiment digits")
-    screen.show(["trial 0 scheduled", "trial 1 scheduled"], snapshot())
+    screen.show(["trial 0 scheduled", "trial 1 scheduled"], snapshot)
     screen.print_lines("Ctrl-C")
     assert capsys.readouterr().out == "experiment digits\ntrial 0 scheduled\ntrial 1 scheduled\nCtrl-C\n"
     screen = Screen(LogOutput(1e-9))
-    screen.show([], snapshot())
+    screen.show([], snapshot)
     assert capsys.readouterr().out.splitlines() == [
         "trial_id      status  iter  depth  loss  worker-time",
         "       0   Completed     3      2   0.5         1.25",
@@ -58,7 +58,7 @@ def test_log_gets_every_line_at_once_and_the_table_at_intervals(
 
 
 def test_log_ends_with_the_news_the_summary_and_the_reason(capsys: pytest.CaptureFixture[str]) -> None:
-    Screen(LogOutput(3600.0)).end(["trial 0 completed"], snapshot(), ["the search ended: enough"])
+    Screen(LogOutput(3600.0)).end(["trial 0 completed"], snapshot, ["the search ended: enough"])
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "trial 0 completed"
     assert lines[2] == "Resource summary (last result is reported):"
@@ -68,8 +68,8 @@ def test_log_ends_with_the_news_the_summary_and_the_reason(capsys: pytest.Captur
 def test_quiet_search_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
     screen = screen_for(1e-9, quiet=True)
     screen.print_lines("experiment digits")
-    screen.show(["trial 0 scheduled"], snapshot())
-    screen.end(["trial 0 completed"], snapshot(), ["the search ended"])
+    screen.show(["trial 0 scheduled"], snapshot)
+    screen.end(["trial 0 completed"], snapshot, ["the search ended"])
     assert screen.is_blank
     assert capfd.readouterr() == ("", "")
 
@@ -102,8 +102,8 @@ def test_closed_stream_ends_the_output_with_one_warning(
     with monkeypatch.context() as patch:
         patch.setattr(sys, "stdout", closed)
         screen.print_lines("experiment digits")
-        screen.show(["trial 0 scheduled"], snapshot())
-        screen.end([], snapshot(), ["the search ended"])
+        screen.show(["trial 0 scheduled"], snapshot)
+        screen.end([], snapshot, ["the search ended"])
     assert caplog.messages == [
         "the search continues, but can no longer be shown: I/O operation on closed file",
     ]
@@ -121,7 +121,7 @@ def test_other_errors_of_an_output_propagate(caplog: pytest.LogCaptureFixture, m
     output = LogOutput(3600.0)
     monkeypatch.setattr(output, "show", lambda news, snapshot: format(0.5, "d"))
     with pytest.raises(ValueError, match="format code 'd'"):
-        Screen(output).show([], snapshot())
+        Screen(output).show([], snapshot)
     assert not caplog.messages
 
 
@@ -135,10 +135,10 @@ def snapshot(loss, status):
 
 screen = screen_for(30.0, quiet=False)
 screen.print_lines("experiment digits")
-screen.show(["trial 7 scheduled"], snapshot(0.5, "InProgress"))
+screen.show(["trial 7 scheduled"], lambda: snapshot(0.5, "InProgress"))
 screen.print_lines("Ctrl-C: the trials are stopped")
-screen.show([], snapshot(0.125, "InProgress"))
-screen.end(["news that a live table does not show"], snapshot(0.125, "Completed"), ["the search ended: enough"])
+screen.show([], lambda: snapshot(0.125, "InProgress"))
+screen.end(["news that a live table does not show"], lambda: snapshot(0.125, "Completed"), ["the search ended: enough"])
 """
 
 
@@ -163,10 +163,10 @@ def test_lines_that_logging_writes_to_the_console_are_not_printed_again(capsys: 
     handler = logging.StreamHandler(sys.stderr)
     events.addHandler(handler)
     try:
-        screen.show(["trial 0 scheduled"], snapshot())
+        screen.show(["trial 0 scheduled"], snapshot)
         assert "trial 0 scheduled" in capsys.readouterr().out, "logging writes only warnings so far"
         events.setLevel(logging.INFO)
-        screen.show(["trial 1 scheduled"], snapshot())
+        screen.show(["trial 1 scheduled"], snapshot)
         assert capsys.readouterr().out == ""
     finally:
         events.removeHandler(handler)
@@ -180,6 +180,6 @@ def test_slow_table_is_redrawn_less_often(took_s: float, pause_s: float, monkeyp
     monkeypatch.setattr(sys, "stdout", io.StringIO())
     screen = Screen(LiveOutput())
     assert screen.pause_s == 0.5
-    screen.show([], snapshot())
+    screen.show([], snapshot)
     assert screen.pause_s == pytest.approx(pause_s)
-    screen.end([], snapshot(), [])
+    screen.end([], snapshot, [])

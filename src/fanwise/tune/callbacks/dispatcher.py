@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from queue import SimpleQueue
+from types import SimpleNamespace
 from typing import Any, final
 
 from ...base.nearest import did_you_mean
@@ -63,7 +64,8 @@ class CallbackDispatcher:
     def __init__(self, callbacks: Sequence[object], state: SearchState, *, timeout_s: float = CALL_TIMEOUT_S) -> None:
         self._state = state
         self._timeout_s = timeout_s
-        self._log_worker = _CallbackWorker(_EventLog())
+        # Lines are logged in a thread, because handlers of `logging` may block.
+        self._log_worker = _CallbackWorker(SimpleNamespace(on_line=lambda record: _events_log.log(*record)))
         self._workers = [_CallbackWorker(callback) for callback in callbacks]
 
     def start(self, event: SearchStarted) -> None:
@@ -95,7 +97,7 @@ class CallbackDispatcher:
         """Log a line about the search. Never blocks."""
         level = logging.WARNING if is_failure else logging.INFO
         if _events_log.isEnabledFor(level):
-            self._log_worker.put("on_line", (level, line))
+            self._log_worker.put("on_line", (level, "%s", line))
 
     def close(self, event: SearchEnded) -> None:
         """Dispatch the end of the search. Blocks until all callbacks have returned or taken too long."""
@@ -109,15 +111,6 @@ class CallbackDispatcher:
     def _put(self, method: str, event: object) -> None:
         for worker in self._workers:
             worker.put(method, event)
-
-
-@final
-class _EventLog:
-    """Passes lines about trials to `logging`, whose handlers may block."""
-
-    def on_line(self, record: tuple[int, str]) -> None:
-        level, line = record
-        _events_log.log(level, "%s", line)
 
 
 @final

@@ -80,14 +80,8 @@ class SearchCore:
         scheduler: a scheduler whose `begin` has been called. Its exceptions end the search.
         n_workers: number of slots. With 0, a trial starts only after an event `TrialRequested`.
         constraints: constraints on every report. None: those of the scheduler.
-        seed: random seed of the search, for the scheduler and the searcher.
-        asynchronous: if False, start the next batch of trials only when all slots are free.
-        trial_timeout_s: seconds from Ready until the attempt is terminated. None: no limit.
-        stop_grace_s: seconds from the request to stop until Kill.
-        max_equal_failures: fail the search if the first `max_equal_failures` trials to finish all fail alike, or if
-            all trials fail. None: never.
-        retries: number of further attempts of a trial that crashed.
-        keep_checkpoints: keep the checkpoints of finished trials.
+
+    The other arguments are those of `Tuner`.
 
     Attributes:
         counts: progress of the search. Read only.
@@ -122,7 +116,7 @@ class SearchCore:
         # (metric, sign): the loss is sign * value.
         self._signs = [(objective.metric, 1.0 if objective.mode == "min" else -1.0) for objective in self._objectives]
         self.counts = Counts(self._metric)
-        self.counts.track(criterion, reference_losses(criterion, self._objectives))
+        self.counts.track_hypervolume(reference_losses(criterion, self._objectives))
         self._failures = Failures(max_equal_failures)
         self._actions: list[Action] = []  # of the current event
         self._slots = Slots(n_workers, asynchronous=asynchronous)
@@ -260,7 +254,7 @@ class SearchCore:
         self._reason, self._error, self._cause, self._kind = "", None, None, "limit"
         if event.stop is not None:
             self._criterion = StoppingCriterion(**event.stop)
-            self.counts.track(self._criterion, reference_losses(self._criterion, self._objectives))
+            self.counts.track_hypervolume(reference_losses(self._criterion, self._objectives))
         if event.n_workers is not None:
             self._slots.n_workers = event.n_workers
         # Some suspended trials were counted as stopped, but will run again.
@@ -307,7 +301,8 @@ class SearchCore:
             decision = STOP
             self._trials.begin_stopping(trial, "suspend", now_s)
         self._actions.insert(0, Answer(trial.trial_id, decision, trial.iter))
-        self._suggestions.refresh()
+        if self._suggestions.state == "exhausted":
+            self._suggestions.refresh()
         if limit is not None:
             self._apply_limit(limit, now_s)
         if self._slots.has_room:
@@ -509,14 +504,14 @@ class SearchCore:
         report = self._observation(trial.trial_id, trial.config, trial.iter, values)
         losses, infeasibility = report.losses, report.infeasibility
         counts, loss, best = self.counts, losses[0], trial.best
-        counts.add_report(values, is_feasible=infeasibility == 0.0)
+        counts.num_evaluations += 1
         if any(map(math.isnan, losses + report.violations)):
             name = next(item.name for item in self._required if math.isnan(values[item.name]))
             trial.fault = Reason("nan", f"the objective reported {name}=nan")
             self._trials.begin_stopping(trial, "stop", now_s)
             return STOP
-        counts.add_result(trial.trial_id, infeasibility, losses)
         number, value = counts.num_evaluations, values[self._metric]
+        counts.add_result(trial.trial_id, infeasibility, losses, value)
         is_better = best is None or (infeasibility, loss, number) < best
         if is_better and math.isfinite(loss) and math.isfinite(infeasibility):
             trial.best = RankedReport(infeasibility, loss, number, value, trial.trial_id, trial.iter, trial.config)
@@ -553,9 +548,6 @@ class SearchCore:
             return
         if trial.state == "finished":
             self._finish_trial(trial, status, now_s)
-            problem = self.counts.missing_metric_message() if status is Status.COMPLETED else None
-            if problem is not None and self._stage != "stopping":
-                self._fail("no-metric", "a metric of the stopping criterion was not reported", problem, now_s)
         if not trial.has_counted_outcome:  # trials count once, when they first pause or finish
             failure = self._failures.add(reason, has_reported=trial.iter > 0)
             if failure is not None and self._stage != "stopping":

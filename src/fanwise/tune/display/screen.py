@@ -1,8 +1,7 @@
 """Output of a running search: a live table in a terminal or notebook, plain lines elsewhere.
 
-The thread that waits for the search (`watch`) calls `show` a few times a second, with a snapshot and the lines of text
-that are new since the last call. This is not the hub's thread, which runs the search, so drawing does not delay
-decisions.
+The thread that waits for the search (`watch`) calls `show` a few times a second, with the lines of text that are new
+since the last call. This is not the hub's thread, which runs the search, so drawing does not delay decisions.
 """
 
 import logging
@@ -11,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Protocol, final
+from typing import Protocol, TypeAlias, final
 
 from ..record.trials import SearchSnapshot
 from .table import search_view, summary_view, text_of
@@ -25,13 +24,19 @@ _LIVE_OVERHEAD = 9  # lines of a live table that are not trials
 _cell_of: dict[Path, int] = {}  # folder of an experiment -> number of the last notebook cell that displayed it
 
 
+TakeSnapshot: TypeAlias = Callable[[], SearchSnapshot]
+
+
 class Output(Protocol):
-    """Shows a search in a terminal, notebook or log. `news`: lines of text since the last call."""
+    """Shows a search in a terminal, notebook or log.
+
+    `news`: lines of text since the last call. `take_snapshot` is slow, so it is called only for a table.
+    """
 
     pause_s: float  # seconds until the next call of `show`
 
-    def show(self, news: list[str], snapshot: SearchSnapshot) -> None: ...
-    def end(self, news: list[str], snapshot: SearchSnapshot) -> None: ...
+    def show(self, news: list[str], take_snapshot: TakeSnapshot) -> None: ...
+    def end(self, news: list[str], take_snapshot: TakeSnapshot) -> None: ...
 
 
 @final
@@ -50,19 +55,19 @@ class Screen:
 
     @property
     def is_blank(self) -> bool:
-        """True if nothing is shown, so that callers need not take snapshots."""
+        """True if nothing is shown, so that callers need not collect news."""
         return self._output is None
 
     def print_lines(self, *lines: str) -> None:
         """Print lines, above the table if it is live."""
         self._write(lambda _: _print(lines))
 
-    def show(self, news: list[str], snapshot: SearchSnapshot) -> None:
-        self._write(lambda output: output.show(news, snapshot))
+    def show(self, news: list[str], take_snapshot: TakeSnapshot) -> None:
+        self._write(lambda output: output.show(news, take_snapshot))
 
-    def end(self, news: list[str], snapshot: SearchSnapshot, lines: Iterable[str]) -> None:
+    def end(self, news: list[str], take_snapshot: TakeSnapshot, lines: Iterable[str]) -> None:
         """Show the search for the last time, then print `lines`."""
-        self._write(lambda output: output.end(news, snapshot))
+        self._write(lambda output: output.end(news, take_snapshot))
         self.print_lines(*lines)
 
     def _write(self, write: Callable[[Output], None]) -> None:
@@ -122,16 +127,16 @@ class LogOutput:
         self._interval_s = interval_s
         self._next_s = time.monotonic() + interval_s
 
-    def show(self, news: list[str], snapshot: SearchSnapshot) -> None:
+    def show(self, news: list[str], take_snapshot: TakeSnapshot) -> None:
         _print_news(news)
         now_s = time.monotonic()
         if now_s >= self._next_s:
             self._next_s = now_s + self._interval_s
-            _print([text_of(search_view(snapshot))])
+            _print([text_of(search_view(take_snapshot()))])
 
-    def end(self, news: list[str], snapshot: SearchSnapshot) -> None:
+    def end(self, news: list[str], take_snapshot: TakeSnapshot) -> None:
         _print_news(news)
-        _print([text_of(summary_view(snapshot))])
+        _print([text_of(summary_view(take_snapshot()))])
 
 
 @final
@@ -144,17 +149,18 @@ class LiveOutput:
         self.pause_s = _MIN_PAUSE_S
         self._live = Live(auto_refresh=False, transient=True)
 
-    def show(self, news: list[str], snapshot: SearchSnapshot) -> None:
+    def show(self, news: list[str], take_snapshot: TakeSnapshot) -> None:
         self._live.start()  # no effect after the first call
         began_s = time.thread_time()
         width, height = self._live.console.size
         max_rows = max(1, height - _LIVE_OVERHEAD)
+        snapshot = take_snapshot()
         self._live.update(search_view(snapshot, title=snapshot.name, max_rows=max_rows, width=width), refresh=True)
         self.pause_s = min(max(_MIN_PAUSE_S, 200 * (time.thread_time() - began_s)), _MAX_PAUSE_S)
 
-    def end(self, news: list[str], snapshot: SearchSnapshot) -> None:
+    def end(self, news: list[str], take_snapshot: TakeSnapshot) -> None:
         self._live.stop()
-        self._live.console.print(summary_view(snapshot, width=self._live.console.width))
+        self._live.console.print(summary_view(take_snapshot(), width=self._live.console.width))
 
 
 def _print_news(news: Sequence[str]) -> None:

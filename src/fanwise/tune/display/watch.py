@@ -92,7 +92,7 @@ def watch(
         if screen.is_blank:
             hub.check_usable()
         else:
-            screen.show(*call_on(hub, search.take_frame))
+            screen.show(call_on(hub, search.take_news), lambda: call_on(hub, search.take_snapshot))
 
 
 def call_on(hub: Hub, function: Callable[[], T]) -> T:

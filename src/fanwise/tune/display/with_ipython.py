@@ -4,7 +4,7 @@ from typing import Any, final
 
 from IPython import display
 
-from ..record.trials import SearchSnapshot
+from .screen import TakeSnapshot
 from .table import html_of, search_view, text_of
 
 
@@ -18,7 +18,8 @@ class NotebookOutput:
         # The display stays below the running cell, even if the search continues in the background.
         self._handle: Any = display.display({"text/plain": ""}, raw=True, display_id=True)
 
-    def show(self, news: list[str], snapshot: SearchSnapshot) -> None:
+    def show(self, news: list[str], take_snapshot: TakeSnapshot) -> None:
+        snapshot = take_snapshot()
         view = search_view(snapshot, title=snapshot.name)
         self._handle.update({"text/html": html_of(view), "text/plain": text_of(view)}, raw=True)
 

@@ -128,7 +128,8 @@ class Record:
 
     def set_summary(self, summary: Mapping[str, Any]) -> None:
         """Replace `summary.json` now. Raises RecordError if it cannot be written, and ClosedError like `append`."""
-        self._check_usable()
+        if self._closed_reason is not None:
+            raise ClosedError(self._closed_reason)
         try:
             _replace(self.folder / SUMMARY_NAME, json.dumps(summary))
         except OSError as error:
@@ -143,7 +144,8 @@ class Record:
             TypeError: `body` cannot be encoded as JSON.
             ClosedError: the record is closed, or this process is a fork of the one that opened it.
         """
-        self._check_usable()
+        if self._closed_reason is not None:
+            raise ClosedError(self._closed_reason)
         seq = self.next_seq
         self._lines.append(line_of(seq, t_s, kind, trial_id, body))
         self.next_seq = seq + 1
@@ -157,8 +159,10 @@ class Record:
                 raises this error.
             ClosedError: see `append`.
         """
-        self._check_usable()
-        self._check_synced()
+        if self._closed_reason is not None:
+            raise ClosedError(self._closed_reason)
+        if self._sync.failure is not None:
+            raise self._error(self._sync.failure) from self._sync.failure
         if not self._lines:
             return
         data = b"".join(self._lines)
@@ -168,8 +172,7 @@ class Record:
             raise self._error(error) from error
         self._size += len(data)
         self._lines.clear()
-        if not self._sync.written.is_set():  # `is_set` is faster than `set`, and usually True
-            self._sync.written.set()
+        self._sync.has_new_events = True
 
     def close(self) -> None:
         """Commit the buffered events, block until they are on the disk, and release the lock. Idempotent.
@@ -183,7 +186,8 @@ class Record:
                 self.commit()
             finally:
                 self._sync.close()
-            self._check_synced()
+            if self._sync.failure is not None:
+                raise self._error(self._sync.failure) from self._sync.failure
         finally:
             self._end(f"The record of {self.folder} is closed.")
 
@@ -205,14 +209,6 @@ class Record:
             except OSError as error:  # the file may end with an incomplete line, so no event may follow
                 self._sync.failure = self._sync.failure or error
             raise
-
-    def _check_usable(self) -> None:
-        if self._closed_reason is not None:
-            raise ClosedError(self._closed_reason)
-
-    def _check_synced(self) -> None:
-        if self._sync.failure is not None:
-            raise self._error(self._sync.failure) from self._sync.failure
 
     def _error(self, error: BaseException) -> RecordError:
         last_seq, file = self.next_seq - len(self._lines) - 1, self.folder / EVENTS_NAME
@@ -249,6 +245,7 @@ class Recorder:
         self._state = state
         self._listener = listener
         self._pending: list[tuple[float, str, int | None, Mapping[str, Any]]] = []  # reports to be added to the state
+        self.news = state.news  # lines about the events; reports have none
 
     @property
     def state(self) -> SearchState:
@@ -278,7 +275,7 @@ class Recorder:
 
 @final
 class _SyncThread:
-    """A thread that syncs a file every 0.1 s if `written` was set since the last sync.
+    """A thread that syncs a file every 0.1 s if `has_new_events` was set since the last sync.
 
     A failed sync ends the thread. If it were repeated, it would succeed without writing: Linux marks the data as
     written even if the first sync fails.
@@ -286,8 +283,8 @@ class _SyncThread:
 
     def __init__(self, fd: int) -> None:
         self.failure: BaseException | None = None
+        self.has_new_events = False
         self._fd = fd
-        self.written = threading.Event()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="fanwise-record-sync", daemon=True)
         self._thread.start()
@@ -295,18 +292,15 @@ class _SyncThread:
     def close(self) -> None:
         """Sync once more and end the thread."""
         self._closing.set()
-        self.written.set()
         self._thread.join()
 
     def _run(self) -> None:
         try:
-            while True:
-                self.written.wait()
-                self.written.clear()
-                sync_data(self._fd)
-                if self._closing.wait(SYNC_EVERY_S):
+            while not self._closing.wait(SYNC_EVERY_S):
+                if self.has_new_events:
+                    self.has_new_events = False
                     sync_data(self._fd)
-                    return
+            sync_data(self._fd)
         except BaseException as error:
             self.failure = error
 

@@ -5,7 +5,8 @@
     end of a turn of the event loop: record.commit(), then the answers to the reports of the turn are sent
 
 An answer is sent only after its report is committed. One write commits all reports of a turn. All methods run on the
-thread of the engine's event loop, the pool's `Hub`, unless they say otherwise. Displays call `take_frame` repeatedly.
+thread of the engine's event loop, the pool's `Hub`, unless they say otherwise. Displays call `take_news` and
+`take_snapshot` repeatedly.
 
 Any error here, such as a full disk or a bug, ends the search. Nothing more is decided or written, the jobs are killed,
 and then `finished` is set with the error in `failure`. So nothing waits for a failed search forever, and no exception
@@ -395,10 +396,13 @@ class SearchRunner:
         self._is_over = True
         self.finished.set()
 
-    def take_frame(self) -> tuple[list[str], SearchSnapshot]:
-        """Return the lines of text since the last call, and a snapshot. Must be called on the loop's thread."""
-        state = self.state
-        return state.news.take(), state.snapshot(now_s=self.now_s())
+    def take_news(self) -> list[str]:
+        """Return the lines of text since the last call. Must be called on the loop's thread."""
+        return self._recorder.news.take()
+
+    def take_snapshot(self) -> SearchSnapshot:
+        """Must be called on the loop's thread."""
+        return self.state.snapshot(now_s=self.now_s())
 
 
 _REPLIES = {

@@ -44,7 +44,7 @@ from ..search_settings import SearchSettings
 from ..space import object_categories
 from ..stopping import limits_of
 from ..trial_resources import default_devices_per_trial, trial_resources
-from ..values import checked_bool, is_number
+from ..values import checked_bool, checked_positive
 from ..warm_start import Summary, summary_line
 from .board_process import check_board_is_installed, serving_board
 from .checkpoint_owner import claim, delete_owned, is_inside
@@ -93,10 +93,7 @@ class SearchRun:
 
     def __post_init__(self) -> None:
         checked_callbacks(self.callbacks)
-        if not is_number(self.print_update_interval):
-            raise TypeError(f"print_update_interval must be a number of seconds, got {self.print_update_interval!r}")
-        if not self.print_update_interval > 0:
-            raise ValueError(f"print_update_interval must be above 0 seconds, got {self.print_update_interval!r}")
+        checked_positive("print_update_interval", self.print_update_interval)
         checked_bool("quiet", self.quiet)
         if checked_bool("board", self.board):
             check_board_is_installed()
@@ -175,13 +172,15 @@ class SearchRun:
             abandon_unless_finished(hub, search)
             try:
                 call_on(hub, listener.close)
-                frame = call_on(hub, search.take_frame)
-            except ClosedError:  # the hub's thread has ended, so this thread may call them
+            except ClosedError:  # the hub's thread has ended, so this thread may call it
                 listener.close()
-                frame = search.take_frame()
             finish = search.finish
-            line = f"the search was broken off: {search.failure}"
-            screen.end(*frame, lines=[line if finish is None else f"the search ended: {finish.reason}"])
+            line = (
+                f"the search was broken off: {search.failure}"
+                if finish is None
+                else f"the search ended: {finish.reason}"
+            )
+            screen.end(search.take_news(), search.take_snapshot, lines=[line])  # the search no longer changes
 
     def _raise_failure(
         self, search: SearchRunner, interrupts: Interrupts, searcher_failure: BaseException | None

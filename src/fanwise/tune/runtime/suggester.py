@@ -71,22 +71,21 @@ class Suggester:
             self._thread.join(_EXIT_WAIT_S)
 
     def _suggest(self, action: Suggest, last_seen_seq: int) -> None:
+        if self._is_closed:
+            return
         config = None
         self._is_suggesting = True
-        if self.failure is None and not self._is_closed:
-            try:
-                config = plain_suggestion(self._searcher, action)
-            except BaseException as error:  # user code may raise any exception, even SystemExit
-                self.failure = None if self._is_closed else error
+        try:
+            config = plain_suggestion(self._searcher, action) if self.failure is None else None
+        except BaseException as error:  # user code may raise any exception, even SystemExit
+            self.failure = None if self._is_closed else error
         self._is_suggesting = False
         if self._is_closed:
             return
-        if self.failure is None:
-            self._deliver(Suggested(0.0, action.number, config, last_seen_seq))
-        else:
-            self._deliver(
-                failed_suggestion(self._searcher, action, self.failure, now_s=0.0, last_seen_seq=last_seen_seq)
-            )
+        answer = Suggested(0.0, action.number, config, last_seen_seq)
+        if self.failure is not None:
+            answer = failed_suggestion(self._searcher, action, self.failure, now_s=0.0, last_seen_seq=last_seen_seq)
+        self._deliver(answer)
 
     def _stop(self) -> None:
         self.close()

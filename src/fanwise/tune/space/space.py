@@ -10,7 +10,6 @@ import reprlib
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, final
 
 from ...base.nearest import did_you_mean
@@ -69,6 +68,11 @@ class Space:
         TypeError: a name is not a str, or a constant is a bare list or tuple or cannot be represented in JSON.
         ValueError: a name is empty, a constant is NaN, or a condition or prior is invalid.
 
+    Attributes:
+        names: names of all hyperparameters and constants, in order.
+        domains, constants: the domains and the constants by name.
+        conditions: {conditional hyperparameter: {parent: values that the parent may have}}.
+
     >>> from random import Random
     >>> from fanwise.tune import loguniform
     >>> space = Space({"learning_rate": loguniform(1e-2, 1), "max_epochs": 10})
@@ -77,16 +81,14 @@ class Space:
     """
 
     __slots__ = (
-        "_conditions", "_constants", "_domains", "_mutable_constants", "_names", "_parents_first", "_priors",
-        "_template",
+        "_mutable_constants", "_parents_first", "_priors", "_template", "conditions", "constants", "domains", "names",
     )  # fmt: skip
 
     def __init__(self, mapping: Mapping[str, object]) -> None:
         if not isinstance(mapping, Mapping):
             raise TypeError(f"a space must be a dict, got {mapping!r} of type {type(mapping).__name__}")
-        self._names = tuple(mapping)
-        self._domains: dict[str, Domain] = {}
-        self._constants: dict[str, object] = {}
+        domains: dict[str, Domain] = {}
+        constants: dict[str, object] = {}
         for name, entry in mapping.items():
             if not isinstance(name, str):
                 raise TypeError(f"a hyperparameter's name must be a str, got {name!r} of type {type(name).__name__}")
@@ -94,30 +96,33 @@ class Space:
                 raise ValueError("a hyperparameter's name must not be empty")
             domain_or_constant = entry.domain if isinstance(entry, Parameter) else entry
             if isinstance(domain_or_constant, Domain):
-                self._domains[name] = domain_or_constant
+                domains[name] = domain_or_constant
             else:
-                self._constants[name] = _checked_constant(name, domain_or_constant)
+                constants[name] = _checked_constant(name, domain_or_constant)
+        self.names = tuple(mapping)
+        self.domains: Mapping[str, Domain] = domains
+        self.constants: Mapping[str, object] = constants
         # A configuration with None for every hyperparameter. `_make_config` copies it, because that is fast.
-        self._template: dict[str, object] = {name: self._constants.get(name) for name in self._names}
-        self._mutable_constants = [name for name, value in self._constants.items() if isinstance(value, list | dict)]
+        self._template: dict[str, object] = {name: self.constants.get(name) for name in self.names}
+        self._mutable_constants = [name for name, value in self.constants.items() if isinstance(value, list | dict)]
         parameters = {name: entry for name, entry in mapping.items() if isinstance(entry, Parameter)}
-        self._conditions: dict[str, When] = {
-            name: normalize_condition(name, entry.when, self._domains, self._names)
+        self.conditions: Mapping[str, When] = {
+            name: normalize_condition(name, entry.when, self.domains, self.names)
             for name, entry in parameters.items()
             if entry.when is not None
         }
         self._priors = {name: entry.prior for name, entry in parameters.items() if entry.prior is not None}
-        self._parents_first = parents_first(self._names, self._conditions)
+        self._parents_first = parents_first(self.names, self.conditions)
 
     def __repr__(self) -> str:
-        entries = (f"{name!r}: {self._format_entry(name)}" for name in self._names)
+        entries = (f"{name!r}: {self._format_entry(name)}" for name in self.names)
         return f"Space({{{', '.join(entries)}}})"
 
     def _format_entry(self, name: str) -> str:
-        entry = self._domains.get(name, self._constants.get(name))
+        entry = self.domains.get(name, self.constants.get(name))
         options = []
-        if name in self._conditions:
-            when = {p: values[0] if len(values) == 1 else list(values) for p, values in self._conditions[name].items()}
+        if name in self.conditions:
+            when = {p: values[0] if len(values) == 1 else list(values) for p, values in self.conditions[name].items()}
             options.append(f"when={when!r}")
         if prior := self._priors.get(name):
             options.append(f"prior={prior.center!r}, confidence={prior.confidence!r}")
@@ -125,48 +130,28 @@ class Space:
         return f"parameter({', '.join((text, *options))})" if options else text
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Space) and space_to_json(self) == space_to_json(other) and self._names == other._names
+        return isinstance(other, Space) and space_to_json(self) == space_to_json(other) and self.names == other.names
 
     __hash__ = None  # type: ignore[assignment]  # constants may be lists
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """Names of all hyperparameters and constants, in order."""
-        return self._names
-
-    @property
-    def domains(self) -> Mapping[str, Domain]:
-        """Domains by name. Read-only."""
-        return MappingProxyType(self._domains)
-
-    @property
-    def constants(self) -> Mapping[str, object]:
-        """Constants by name. Read-only."""
-        return MappingProxyType(self._constants)
-
-    @property
-    def conditions(self) -> Mapping[str, When]:
-        """Conditions: {conditional hyperparameter: {parent: values that the parent may have}}. Read-only."""
-        return MappingProxyType(self._conditions)
-
-    @property
     def num_configurations(self) -> int | None:
         """Number of distinct configurations, or None if a hyperparameter is real-valued."""
-        return count_configurations(self._parents_first, self._domains, self._conditions)
+        return count_configurations(self._parents_first, self.domains, self.conditions)
 
     def from_units(self, units: Sequence[float]) -> dict[str, object]:
         """Return the configuration at a point of the unit cube. `units`: one coordinate per domain.
 
         Raises ValueError if the number of coordinates is wrong, or a coordinate is not in [0, 1).
         """
-        if len(units) != len(self._domains):
-            raise ValueError(f"a point of this space has {len(self._domains)} numbers, got {len(units)}")
-        pairs = zip(self._domains.items(), units, strict=True)
+        if len(units) != len(self.domains):
+            raise ValueError(f"a point of this space has {len(self.domains)} numbers, got {len(units)}")
+        pairs = zip(self.domains.items(), units, strict=True)
         return self._make_config({name: domain.from_unit(u) for (name, domain), u in pairs})
 
     def sample(self, rng: RandomSource) -> dict[str, object]:
         """Sample a configuration uniformly. Calls `rng.random()` once per domain, in order."""
-        return self._make_config({name: domain.from_unit(rng.random()) for name, domain in self._domains.items()})
+        return self._make_config({name: domain.from_unit(rng.random()) for name, domain in self.domains.items()})
 
     def resample(self, config: Mapping[str, object], name: str, rng: RandomSource) -> dict[str, object]:
         """Return a copy of `config` with a new random value of `name`, which may equal the old one.
@@ -174,19 +159,19 @@ class Space:
         Conditional hyperparameters that no longer exist are removed, and new ones are sampled. Raises ValueError if
         `name` is unknown, constant or does not exist in `config`, or if `config` is invalid.
         """
-        if name not in self._domains:
-            reason = "is a constant of the space" if name in self._constants else "is not in the space"
-            raise ValueError(f"{name!r} {reason}{did_you_mean(name, self._domains)}")
+        if name not in self.domains:
+            reason = "is a constant of the space" if name in self.constants else "is not in the space"
+            raise ValueError(f"{name!r} {reason}{did_you_mean(name, self.domains)}")
         checked_config = self.check(config)
         if name not in checked_config:
-            condition = format_condition(self._conditions[name])
+            condition = format_condition(self.conditions[name])
             raise ValueError(f"{name!r} does not exist in this configuration; it exists only when {condition}")
-        new_config = {**checked_config, name: self._domains[name].from_unit(rng.random())}
-        for dependent in self._parents_first if self._conditions else ():
-            if not exists(dependent, new_config, self._conditions):
+        new_config = {**checked_config, name: self.domains[name].from_unit(rng.random())}
+        for dependent in self._parents_first if self.conditions else ():
+            if not exists(dependent, new_config, self.conditions):
                 new_config.pop(dependent, None)
-            elif dependent not in new_config and dependent in self._domains:
-                new_config[dependent] = self._domains[dependent].from_unit(rng.random())
+            elif dependent not in new_config and dependent in self.domains:
+                new_config[dependent] = self.domains[dependent].from_unit(rng.random())
         return self._make_config(new_config)
 
     def complete(self, partial: Mapping[str, object], rng: RandomSource) -> dict[str, object]:
@@ -196,9 +181,9 @@ class Space:
         and if hyperparameters cannot exist together.
         """
         given_values = self._plain_values(partial, [])
-        units = {name: rng.random() for name in self._domains}
-        values = {name: domain.from_unit(units[name]) for name, domain in self._domains.items()}
-        for name, allowed in required_ancestors(partial, self._conditions).items():
+        units = {name: rng.random() for name in self.domains}
+        values = {name: domain.from_unit(units[name]) for name, domain in self.domains.items()}
+        for name, allowed in required_ancestors(partial, self.conditions).items():
             if name not in given_values and not is_one_of(values[name], allowed):
                 values[name] = allowed[int(units[name] * len(allowed))]
         return self._make_config({**values, **given_values})
@@ -213,10 +198,10 @@ class Space:
         Raises ValueError if a number is below 1, or a domain is missing.
         """
         if not isinstance(num_points, Mapping):
-            num_points = dict.fromkeys(self._domains, num_points)
-        if missing := [name for name in self._domains if name not in num_points]:
+            num_points = dict.fromkeys(self.domains, num_points)
+        if missing := [name for name in self.domains if name not in num_points]:
             raise ValueError(f"num_points is missing {', '.join(map(repr, missing))}")
-        values = {name: grid_values(domain, num_points[name]) for name, domain in self._domains.items()}
+        values = {name: grid_values(domain, num_points[name]) for name, domain in self.domains.items()}
         return self._completions(values, {}, self._parents_first)
 
     def _completions(
@@ -224,7 +209,7 @@ class Space:
     ) -> Iterator[dict[str, object]]:
         """Yield `config` with every combination of values for `names`."""
         for index, name in enumerate(names):
-            if name in values and exists(name, config, self._conditions):
+            if name in values and exists(name, config, self.conditions):
                 for value in values[name]:
                     yield from self._completions(values, {**config, name: value}, names[index + 1 :])
                 return
@@ -246,24 +231,24 @@ class Space:
 
         Raises ValueError with a list of all problems, such as missing or unknown names.
         """
-        missing_names = (name for name in self._domains if name not in config)
-        problems = [f"{name!r} is missing" for name in missing_names if exists(name, config, self._conditions)]
+        missing_names = (name for name in self.domains if name not in config)
+        problems = [f"{name!r} is missing" for name in missing_names if exists(name, config, self.conditions)]
         return self._make_config(self._plain_values(config, problems))
 
     def _plain_values(self, config: Mapping[str, object], problems: list[str]) -> dict[str, object]:
         """Return the normalized values of `config`. Raise ValueError with `problems` and new problems, if any."""
         plain: dict[str, object] = {}
         for name, value in config.items():
-            domain = self._domains.get(name)
+            domain = self.domains.get(name)
             if domain is not None and domain.contains(value):
                 plain[name] = domain.normalize(value)
             elif domain is not None:
                 problems.append(f"{name} = {value!r} is not in {domain!r}")
-            elif name not in self._constants:
-                problems.append(f"{name!r} is not in the space{did_you_mean(name, self._names)}")
-            elif plain_json_or_name(name, value) != self._constants[name]:
-                problems.append(f"{name} = {value!r}, but the space has the constant {self._constants[name]!r}")
-        if not problems and self._conditions:
+            elif name not in self.constants:
+                problems.append(f"{name!r} is not in the space{did_you_mean(name, self.names)}")
+            elif plain_json_or_name(name, value) != self.constants[name]:
+                problems.append(f"{name} = {value!r}, but the space has the constant {self.constants[name]!r}")
+        if not problems and self.conditions:
             problems += self._unmet_conditions(plain, config)
         if problems:
             raise ValueError("\n".join(problems))
@@ -276,7 +261,7 @@ class Space:
         """
         problems = []
         for name in config:
-            for parent, values in required_ancestors([name], self._conditions).items():
+            for parent, values in required_ancestors([name], self.conditions).items():
                 if parent in plain and not is_one_of(plain[parent], values):
                     condition = format_condition({parent: tuple(values)})
                     problems.append(
@@ -285,21 +270,21 @@ class Space:
                     )
                     break
         if not problems:
-            required_ancestors(config, self._conditions)
+            required_ancestors(config, self.conditions)
         return problems
 
     def _make_config(self, values: Mapping[str, object]) -> dict[str, object]:
         """Add constants, remove hyperparameters that do not exist, and restore the order of the space."""
         config: dict[str, object] = {**self._template, **values}
         for name in self._mutable_constants:
-            config[name] = plain_json(name, self._constants[name])
-        if not self._conditions:
+            config[name] = plain_json(name, self.constants[name])
+        if not self.conditions:
             return config
         existing: dict[str, object] = {}
         for name in self._parents_first:
-            if exists(name, existing, self._conditions):
+            if exists(name, existing, self.conditions):
                 existing[name] = config[name]
-        return {name: existing[name] for name in self._names if name in existing}
+        return {name: existing[name] for name in self.names if name in existing}
 
 
 def check_partial_config(space: Space, partial: Mapping[str, object]) -> dict[str, object]:

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-_SOURCES = Path(__file__).parents[2]
+_SOURCES = Path(__file__).parents[2] / "src"
 
 
 def output_in_a_terminal(program: str, *arguments: str, **variables: str) -> str:

@@ -254,13 +254,13 @@ def test_reported_names_of_built_in_columns_are_renamed(tmp_path: Path) -> None:
 
 def test_configurations_may_contain_lists(tmp_path: Path) -> None:
     with searching(tmp_path / "e") as search:
-        search.start(0.0, 3, {"layers": [8, 4]})
-        search.start(0.0, 2, {"layers": [16]}, slot=1)
+        search.start(0.0, 2, {"layers": [16]})
+        search.start(0.0, 3, {"layers": [8, 4]}, slot=1)
         search.report(1.0, 2, 1, {"error": 1.0})
         search.report(1.0, 3, 1, {"error": 2.0})
     experiment = load_experiment(tmp_path / "e")
     assert list(experiment.results["config_layers"]) == [[16], [8, 4]]
-    assert list(experiment.trials["config_layers"]) == [[8, 4], [16]]
+    assert list(experiment.trials["config_layers"]) == [[16], [8, 4]]
 
 
 def test_failed_export_leaves_no_file(experiment: Experiment, tmp_path: Path) -> None:

@@ -79,6 +79,25 @@ def test_sqlite_has_both_tables(experiment: Experiment, tmp_path: Path) -> None:
     assert list(trials["trial_id"]) == list(experiment.trials["trial_id"])
 
 
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (
+            [f"loss_{number}" for number in range(2001)],
+            "results has 2,001 columns, and a table of SQLite has at most 2,0",
+        ),
+        (["loss", "lr", "Loss"], "results has the columns 'loss' and 'Loss', which are one column for SQLite"),
+    ],
+)
+def test_columns_that_sqlite_cannot_store_are_refused_and_leave_no_file(
+    names: list[str], message: str, tmp_path: Path
+) -> None:
+    frame = pd.DataFrame({name: [0.5] for name in names})
+    with pytest.raises(ValueError, match=message):
+        write_results(frame, frame, tmp_path / "r.sqlite")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_json_has_all_digits_and_null_for_nan_and_infinity(tmp_path: Path) -> None:
     values = [0.1 + 0.2, 1 / 3, 1e-20 / 3, 5e300, math.nan, math.inf]
     frame = pd.DataFrame({"x": values, "n": range(6), "layers": [[1, 2.5]] * 6, "flag": [True] * 6})

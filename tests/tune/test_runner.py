@@ -160,13 +160,6 @@ def test_command_is_answered_after_it_is_committed(stage: Stage) -> None:
     assert num_recorded == [1]
 
 
-def test_command_before_begin_is_applied_after_begin(stage: Stage) -> None:
-    stage.loop.call_soon(lambda: stage.search.apply_command(lambda now_s: events.Interrupt(now_s, "enough")))
-    stage.begin()
-    assert stage.search.failure is None
-    assert [event.kind for event in read_events(stage.folder)] == ["begin", "suggested", "suggested", "interrupt"]
-
-
 # Errors end the search, and nothing waits forever.
 
 

@@ -29,10 +29,9 @@ from ..pool.reporting import plain_metrics
 from .callbacks.dispatcher import CallbackDispatcher, checked_callbacks
 from .callbacks.search_events import SearchEnded
 from .core import events
-from .core.actions import Action, Answer, Finish, SetStatus, Start
+from .core.actions import Action, Answer, Finish, SetStatus, Start, Suggest
 from .core.events import Event, Outcome
-from .core.search_core import handle_and_suggest
-from .core.validation import problem_with, required_values
+from .core.suggestions import call_searcher
 from .experiment import Experiment
 from .program import ASK_AND_TELL, load_program, save_program
 from .record.event_file import read_meta
@@ -308,13 +307,13 @@ class OpenSearch(AbstractContextManager["OpenSearch"]):
 
     def _apply(self, event: Event) -> list[Action]:
         """Apply an event and the suggestions that it requests. Record and return all actions."""
-        all_actions: list[Action] = []
-
-        def on_event(event: Event, actions: list[Action]) -> None:
+        all_actions, queue = list[Action](), [event]
+        for event in queue:
+            actions = self._core.handle(event)
             self._recorder.write(event, actions)
-            all_actions.extend(actions)
-
-        handle_and_suggest(self._core, event, self._scheduler.searcher, on_event)
+            all_actions += actions
+            requests = [action for action in actions if isinstance(action, Suggest)]
+            queue += [call_searcher(self._scheduler.searcher, request, event.now_s) for request in requests]
         self._finish = next((action for action in all_actions if isinstance(action, Finish)), self._finish)
         return all_actions
 
@@ -367,12 +366,8 @@ class OpenSearch(AbstractContextManager["OpenSearch"]):
                 f"trial {trial_id} is not in flight: it has ended or paused, or the argument is an earlier attempt of "
                 f"a trial that `ask` has returned again. Trials in flight: {trial_ids}."
             )
-        if values is not None:
-            scheduler, constraints = self._scheduler, self._settings.constraints
-            required = required_values(scheduler.objectives, constraints, scheduler.resource_attr)
-            problem = problem_with(values, required)
-            if problem is not None:
-                raise ValueError(problem)
+        if values is not None and (problem := self._core.problem_with(values)) is not None:
+            raise ValueError(problem)
         return in_flight
 
 

@@ -210,7 +210,8 @@ class Experiment:
         """Write `results` to a .csv, .json or .parquet file, or `results` and `trials` to an .sqlite file, atomically.
 
         Raises:
-            ValueError: the path has another suffix.
+            ValueError: the path has another suffix, or SQLite cannot store the columns: it has a limit of 2,000, and
+                ignores the case of names.
             NotInstalled: Parquet needs `fanwise[parquet]`.
             OSError: the file cannot be written.
         """

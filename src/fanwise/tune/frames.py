@@ -4,6 +4,7 @@ If a reported value has the name of another column, its column is named `reporte
 functions, because the import takes a third of a second and a search does not need it.
 """
 
+import itertools
 import math
 import os
 import sqlite3
@@ -32,11 +33,9 @@ def results_frame(history: SearchState, *, is_tuner_killed: bool) -> "pd.DataFra
 
     reports, trials = history.reports, list(history.trials.values())
     mask = np.array(history.counted_mask(), bool)
-    report_trial_ids = np.array(reports.trial_ids, np.int64)[mask]
-    trial_ids = np.array([trial.trial_id for trial in trials], np.int64)
-    order = np.argsort(trial_ids)
-    # trial_indices[i] is the index in `trials` of the trial of report i.
-    trial_indices = order[np.searchsorted(trial_ids[order], report_trial_ids)] if trials else np.zeros(0, np.int64)
+    trial_ids = np.array(reports.trial_ids, np.int64)[mask]
+    # trial_indices[i] is the index in `trials`, which are in the order of ids, of the trial of report i.
+    trial_indices = np.searchsorted([trial.trial_id for trial in trials], trial_ids)
     statuses = [history.status_of(trial, is_tuner_killed=is_tuner_killed) for trial in trials]
     columns: dict[str, Any] = {
         name: _series(values).take(trial_indices).reset_index(drop=True) for name, values in _configs(trials).items()
@@ -56,7 +55,7 @@ def results_frame(history: SearchState, *, is_tuner_killed: bool) -> "pd.DataFra
         _column_name(name, other_names): _series(list(compress(values, mask)))
         for name, values in reports.values.items()
     }
-    return pd.DataFrame({"trial_id": report_trial_ids, **value_columns, **columns})
+    return pd.DataFrame({"trial_id": trial_ids, **value_columns, **columns})
 
 
 def trials_frame(history: SearchState, *, is_tuner_killed: bool) -> "pd.DataFrame":
@@ -137,6 +136,7 @@ def write_results(results: "pd.DataFrame", trials: "pd.DataFrame", path: str | o
         else:
             with closing(sqlite3.connect(partial_path)) as connection:
                 for name, frame in {"results": results, "trials": trials}.items():
+                    _check_sqlite_columns(name, frame, connection.getlimit(sqlite3.SQLITE_LIMIT_COLUMN))
                     frame.map(_sqlite_value).to_sql(name, connection, index=False)
                 connection.commit()
         os.replace(partial_path, target)
@@ -154,6 +154,20 @@ def _parquet(frame: "pd.DataFrame") -> bytes:
             frame = frame.assign(**{str(name): column.map(str, na_action="ignore")})
     data: bytes = frame.to_parquet(None, index=False, engine="pyarrow")
     return data
+
+
+def _check_sqlite_columns(table: str, frame: "pd.DataFrame", max_columns: int) -> None:
+    if len(frame.columns) > max_columns:
+        raise ValueError(
+            f"the table {table} has {len(frame.columns):,} columns, and a table of SQLite has at most "
+            f"{max_columns:,}. Export to .csv, .json or .parquet instead."
+        )
+    for name, other_name in itertools.pairwise(sorted(frame.columns, key=str.lower)):
+        if name.lower() == other_name.lower():
+            raise ValueError(
+                f"the table {table} has the columns {name!r} and {other_name!r}, which are one column for SQLite. "
+                f"Export to .csv, .json or .parquet instead."
+            )
 
 
 def _sqlite_value(value: Any) -> Any:

@@ -199,7 +199,7 @@ def _num_points(artist: "Artist") -> int:
 
 def _trial_table(reader: SearchReader) -> Iterator[str]:
     """Yield a table of the best trials."""
-    history, sign = reader.search, 1.0 if reader.search.mode == "min" else -1.0
+    history = reader.search
     trials = sorted(history.trials.values(), key=lambda trial: (trial.best is None, trial.best or (), trial.trial_id))
     names = list(dict.fromkeys(name for trial in trials[:_MAX_ROWS] for name in trial.config))
     if len(trials) > _MAX_ROWS:
@@ -210,7 +210,7 @@ def _trial_table(reader: SearchReader) -> Iterator[str]:
     yield "</tr></thead>\n<tbody>"
     for trial in trials[:_MAX_ROWS]:
         status = history.status_of(trial, is_tuner_killed=reader.is_tuner_killed)
-        best = None if trial.best is None else sign * trial.best.loss
+        best = None if trial.best is None else trial.best.value
         cells = [trial.trial_id, status, best, trial.last_iter, round(trial.worker_time_s or 0.0, 2)]
         yield "<tr>" + "".join(map(_cell, [*cells, *(trial.config.get(name) for name in names)])) + "</tr>"
     yield "</tbody>\n</table></div>"

@@ -28,7 +28,7 @@ from .searchers.searcher import Mode, Searcher
 from .searchers.with_sklearn import has_sklearn
 from .space import Space, space_from_json, space_to_json
 from .stopping import StoppingCriterion, limits_of, max_trials, reference_losses
-from .values import checked_bool, checked_int, checked_seconds
+from .values import checked_bool, checked_int, checked_nonnegative
 
 # Fields that are stored under "settings" in the metadata of the record. The others are top-level keys.
 _CORE_OPTIONS = (
@@ -79,9 +79,9 @@ class SearchSettings:
         for option in ("asynchronous", "reuse", "keep_checkpoints"):
             checked_bool(option, getattr(self, option))
         object.__setattr__(self, "checkpoints", checked_root(self.checkpoints))
-        if self.trial_timeout_s is not None and not checked_seconds("trial_timeout_s", self.trial_timeout_s):
+        if self.trial_timeout_s is not None and not checked_nonnegative("trial_timeout_s", self.trial_timeout_s):
             raise ValueError("trial_timeout_s must be above 0; None sets no limit")
-        checked_seconds("stop_grace_s", self.stop_grace_s)
+        checked_nonnegative("stop_grace_s", self.stop_grace_s)
         if self.max_equal_failures is not None:
             checked_int("max_equal_failures", self.max_equal_failures, 1)
         checked_int("retries", self.retries, 0)

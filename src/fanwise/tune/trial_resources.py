@@ -17,7 +17,7 @@ import math
 
 from ..pool import Capacity
 from ..pool.leases import Resources
-from .values import checked_int, is_number
+from .values import checked_int, checked_nonnegative
 
 
 def resolve_devices(
@@ -30,10 +30,7 @@ def resolve_devices(
     if n_workers is not None:
         checked_int("n_workers", n_workers, 1)
     if devices_per_trial is not None:
-        if not is_number(devices_per_trial):
-            raise TypeError(f"devices_per_trial must be a number, got {devices_per_trial!r}")
-        if not 0 <= devices_per_trial < math.inf:
-            raise ValueError(f"devices_per_trial must be a finite number of at least 0, got {devices_per_trial!r}")
+        checked_nonnegative("devices_per_trial", devices_per_trial)
     else:
         devices_per_trial = 1 if n_workers is None or is_shared else default_devices_per_trial(capacity, n_workers)
     if n_workers is None:

@@ -151,8 +151,8 @@ def checked_probability(name: str, value: float) -> float:
     return float(value)
 
 
-def checked_seconds(name: str, value: float) -> float:
-    """Return a setting in seconds, finite and at least 0. Raises TypeError, ValueError."""
+def checked_nonnegative(name: str, value: float) -> float:
+    """Return a finite setting of at least 0. Raises TypeError, ValueError."""
     if not 0 <= checked_number(name, value) < math.inf:
-        raise ValueError(f"{name} must be finite and at least 0 seconds, got {value!r}")
-    return float(value)
+        raise ValueError(f"{name} must be finite and at least 0, got {value!r}")
+    return value

@@ -442,7 +442,7 @@ def state_of(core: Any) -> dict[str, object]:  # Any: private attributes
         "suspended": list(trials.suspended),
         "references": dict(trials.checkpoint_refs),
         "kept": {trial_id: checkpoint.name for trial_id, checkpoint in trials._finished_checkpoints.items()},
-        "deadlines": {trial_id: at_s for trial_id, (at_s, *_) in trials.deadlines._entries.items()},
+        "deadlines": trials.deadlines._times_s,
         "next tick": core.next_tick_s,
         "best": core.best and core.best[:-1],
         "counts": plain(core.counts),

@@ -274,8 +274,8 @@ def test_invalid_seconds_of_a_table_are_refused() -> None:
     ("settings", "message"),
     [
         ({"checkpoints": "no"}, "checkpoints must be True or False, got 'no'"),
-        ({"startup_s": -1.0}, "startup_s must be finite and at least 0 seconds, got -1.0"),
-        ({"suggest_s": math.inf}, "suggest_s must be finite and at least 0 seconds, got inf"),
+        ({"startup_s": -1.0}, "startup_s must be finite and at least 0, got -1.0"),
+        ({"suggest_s": math.inf}, "suggest_s must be finite and at least 0, got inf"),
         ({"n_workers": 0}, "n_workers must be at least 1, got 0"),
     ],
 )

@@ -27,7 +27,6 @@ slot is used.
 """
 
 import math
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal, Protocol, final
@@ -48,16 +47,16 @@ from ..schedulers.scheduler import (
     Stop,
     Wait,
 )  # fmt: skip
-from ..searchers.searcher import Observation, Searcher, SuggestContext
+from ..searchers.searcher import Observation, SuggestContext
 from ..space import Space
 from ..stopping import Counts, ReachedLimit, StoppingCriterion, reached_limit, reference_losses
 from ..values import is_number, round_resource
 from . import events
-from .actions import Action, Answer, Discard, Finish, FinishKind, Reason, Reject, StopStarting, Suggest
+from .actions import Action, Answer, Discard, Finish, FinishKind, Reason, Reject, StopStarting
 from .equal_failures import Failures
 from .events import Event, Outcome
 from .slots import Slots
-from .suggestions import SuggestionSource, call_searcher
+from .suggestions import SuggestionSource
 from .trials import RankedReport, Trial, Trials
 from .validation import InvalidAnswer, checked_config, checked_decision, problem_with, required_values
 
@@ -163,6 +162,10 @@ class SearchCore:
     def best(self) -> RankedReport | None:
         """The best finite report by the first objective, the earliest on ties. Infeasible reports rank last."""
         return self._trials.best
+
+    def problem_with(self, values: Mapping[str, object]) -> str | None:
+        """Return the reason why a report with these values would be rejected, or None."""
+        return problem_with(values, self._required)
 
     @property
     def is_finished(self) -> bool:
@@ -648,21 +651,3 @@ class SearchCore:
         if self._error is None and (text := self._failures.all_failed(self.counts.num_trials_started)) is not None:
             self._kind, self._error = "all-failed", text
         self._actions.append(Finish(self._reason, self._error, self._cause, self._kind))
-
-
-def handle_and_suggest(
-    core: SearchCore, event: Event, searcher: Searcher | None, on_event: Callable[[Event, list[Action]], None]
-) -> None:
-    """Apply the event. If an action requests a suggestion, call the searcher at once and apply its answer, too.
-
-    `on_event` receives every event and its actions.
-    """
-    pending = deque((event,))
-    while pending:
-        event = pending.popleft()
-        actions = core.handle(event)
-        on_event(event, actions)
-        for action in actions:
-            if type(action) is Suggest:
-                assert searcher is not None, "a suggestion was requested from a scheduler without a searcher"
-                pending.append(call_searcher(searcher, action, event.now_s))

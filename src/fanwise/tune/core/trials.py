@@ -30,10 +30,8 @@ A trial's reports are numbered 1, 2, ... over all attempts. An attempt starts at
 After a crash, the reports after the checkpoint are void. After a pause they remain valid and are repeated.
 """
 
-from bisect import bisect_left, insort
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, final
 
 from ..constraints import format_violations
@@ -57,6 +55,9 @@ _CRASHES: Final = ("exception", "exit", "signal", "out-of-memory", "gpu-fault", 
 _STOPS: Final = ("stopped", "signal", "exit", "gpu-fault", "lost", "returned")
 
 
+_NO_VIOLATIONS: Final[Mapping[str, float]] = {}  # not a MappingProxyType, which cannot be pickled
+
+
 class RankedReport(NamedTuple):
     """A report with its rank: better reports sort first, and the earliest wins ties.
 
@@ -75,7 +76,7 @@ class RankedReport(NamedTuple):
     trial_id: int
     iter: int
     config: Mapping[str, Any]
-    violations: Mapping[str, float] = MappingProxyType({})
+    violations: Mapping[str, float] = _NO_VIOLATIONS
 
     @property
     def violated(self) -> str:
@@ -442,28 +443,23 @@ class Deadlines:
     """
 
     def __init__(self) -> None:
-        self._entries: dict[int, tuple[float, int, int]] = {}  # trial id -> time, number of the entry, trial id
-        self._sorted: list[tuple[float, int, int]] = []
-        self._num_set = 0
+        self._times_s: dict[int, float] = {}  # by trial id; the deadline that was set last is the last entry
         self.next_s: float | None = None
 
     def set(self, trial_id: int, at_s: float) -> None:
         """Set the deadline of the trial, in place of any earlier one."""
-        self.clear(trial_id)
-        self._num_set += 1
-        self._entries[trial_id] = entry = (at_s, self._num_set, trial_id)
-        insort(self._sorted, entry)
-        self.next_s = self._sorted[0][0]
+        self._times_s.pop(trial_id, None)
+        self._times_s[trial_id] = at_s
+        self.next_s = min(self._times_s.values())
 
     def clear(self, trial_id: int) -> None:
-        entry = self._entries.pop(trial_id, None)
-        if entry is not None:
-            del self._sorted[bisect_left(self._sorted, entry)]
-            self.next_s = self._sorted[0][0] if self._sorted else None
+        if self._times_s.pop(trial_id, None) is not None:
+            self.next_s = min(self._times_s.values(), default=None)
 
     def take_due(self, now_s: float) -> list[int]:
         """Remove the deadlines that are due and return their trial ids, the earliest first."""
-        trial_ids = [trial_id for at_s, _, trial_id in self._sorted if at_s <= now_s]
-        for trial_id in trial_ids:
+        due_ids = [trial_id for trial_id, at_s in self._times_s.items() if at_s <= now_s]
+        due_ids.sort(key=self._times_s.__getitem__)
+        for trial_id in due_ids:
             self.clear(trial_id)
-        return trial_ids
+        return due_ids

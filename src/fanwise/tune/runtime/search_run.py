@@ -122,7 +122,6 @@ class SearchRun:
             job = JobRequest(packed, self._resources, seed=self.settings.seed, reuse=self.settings.reuse)
             listener = dispatcher.on_event if self.callbacks else None
             search = self._search = SearchRunner(engine, record, state, job, store, listener)
-            self._hub = hub
             dispatcher.start(self.settings.start_event(self.name, self.path, is_resumed=self.is_resumed))
             try:
                 save_cluster(self.path, pool._cluster_settings)
@@ -163,9 +162,10 @@ class SearchRun:
         if not self.quiet:
             mark_shown_in_notebook(self.path)
         screen.print_lines(*lines)
+        hub.call_soon(lambda: search.begin(core, self.scheduler.searcher, self._first_event, self.earlier))
+        self._hub = hub  # from now on, `stop` and `call` execute commands
         listener = CommandListener(hub, self.path, self._handle)
         try:
-            hub.call_soon(lambda: search.begin(core, self.scheduler.searcher, self._first_event, self.earlier))
             on_begin()
             watch(hub, search, screen, interrupts)
         finally:

@@ -6,8 +6,9 @@ entry, and the trial id. So infeasible entries rank behind all feasible ones, an
 first.
 """
 
+import abc
 from bisect import bisect_left, insort
-from typing import Any, Protocol, TypeAlias, final
+from typing import Any, TypeAlias, final
 
 from ..pareto import best_of
 from .scheduler import CONTINUE, PAUSE, STOP, Decision
@@ -15,18 +16,28 @@ from .scheduler import CONTINUE, PAUSE, STOP, Decision
 Key: TypeAlias = tuple[Any, ...]
 
 
-class Rung(Protocol):
+class Rung(abc.ABC):
     """The entries of one level in one bracket."""
 
+    __slots__ = ("_entries", "_eta", "_num_continued")
+
+    def __init__(self, eta: float) -> None:
+        self._eta = eta
+        self._entries: list[Key] = []  # sorted, except in `ParetoRung`, where they are in the order of arrival
+        self._num_continued = 0
+
+    @abc.abstractmethod
     def enter(self, key: Key) -> Decision:
         """Add an entry. Return the decision about its trial."""
 
     def remove(self, key: Key, *, has_continued: bool) -> None:
         """Remove an entry. `has_continued`: True if `enter` returned CONTINUE."""
+        self._entries.remove(key)
+        self._num_continued -= has_continued
 
 
 @final
-class StoppingRung:
+class StoppingRung(Rung):
     """A rung whose trials continue if they are in the top. The top is the best floor(n / eta) entries, at least one.
 
     Ties are common, e.g. an accuracy of 0.1 before a classifier learns. The first of these trials would fill the top,
@@ -38,12 +49,7 @@ class StoppingRung:
     ['CONTINUE', 'STOP', 'STOP', 'STOP', 'STOP', 'CONTINUE']
     """
 
-    __slots__ = ("_entries", "_eta", "_num_continued")
-
-    def __init__(self, eta: float) -> None:
-        self._eta = eta
-        self._entries: list[Key] = []  # sorted
-        self._num_continued = 0
+    __slots__ = ()
 
     def enter(self, key: Key) -> Decision:
         insort(self._entries, key)
@@ -53,13 +59,9 @@ class StoppingRung:
         self._num_continued += continues
         return CONTINUE if continues else STOP
 
-    def remove(self, key: Key, *, has_continued: bool) -> None:
-        del self._entries[bisect_left(self._entries, key)]
-        self._num_continued -= has_continued
-
 
 @final
-class QuantileRung:
+class QuantileRung(Rung):
     """A rung whose trials continue if they equal or beat the 1/eta quantile of all n entries, including their own.
 
     This is the rule of Syne Tune, which uses `numpy.quantile`. The quantile lies between the sorted entries with the
@@ -70,23 +72,16 @@ class QuantileRung:
     ['CONTINUE', 'STOP', 'STOP', 'CONTINUE']
     """
 
-    __slots__ = ("_entries", "_eta")
-
-    def __init__(self, eta: float) -> None:
-        self._eta = eta
-        self._entries: list[Key] = []  # sorted
+    __slots__ = ()
 
     def enter(self, key: Key) -> Decision:
         insort(self._entries, key)
         threshold = self._entries[int((len(self._entries) - 1) / self._eta)]
         return CONTINUE if key[:2] <= threshold[:2] else STOP
 
-    def remove(self, key: Key, *, has_continued: bool) -> None:
-        del self._entries[bisect_left(self._entries, key)]
-
 
 @final
-class PromotionRung:
+class PromotionRung(Rung):
     """A rung whose trials pause until they are among the best floor(n / eta) entries. Each trial is promoted once.
 
     >>> rung = PromotionRung(2.0)
@@ -98,11 +93,10 @@ class PromotionRung:
     (7, None)
     """
 
-    __slots__ = ("_entries", "_eta", "_waiting_keys", "promotable")
+    __slots__ = ("_waiting_keys", "promotable")
 
     def __init__(self, eta: float) -> None:
-        self._eta = eta
-        self._entries: list[Key] = []  # sorted
+        super().__init__(eta)
         self._waiting_keys: list[Key] = []  # entries whose trials are paused, sorted
         self.promotable: int | None = None  # id of the best waiting trial if that is among the best floor(n / eta)
 
@@ -131,24 +125,19 @@ class PromotionRung:
         self._update()
 
     def remove(self, key: Key, *, has_continued: bool) -> None:
-        del self._entries[bisect_left(self._entries, key)]
+        super().remove(key, has_continued=has_continued)
         self.withdraw(key)
 
 
 @final
-class ParetoRung:
+class ParetoRung(Rung):
     """A rung for several objectives. Trials continue if they are among the best floor(n / eta) entries, at least one.
 
     Feasible entries are ordered by `pareto.best_of`. Infeasible entries follow, ordered by infeasibility. Ties are
     handled as in `StoppingRung`.
     """
 
-    __slots__ = ("_entries", "_eta", "_num_continued")
-
-    def __init__(self, eta: float) -> None:
-        self._eta = eta
-        self._entries: list[Key] = []  # oldest first
-        self._num_continued = 0
+    __slots__ = ()
 
     def enter(self, key: Key) -> Decision:
         entries = self._entries
@@ -163,7 +152,3 @@ class ParetoRung:
         continues = len(entries) - 1 in top_indices or (is_tie and self._num_continued < top_size)
         self._num_continued += continues
         return CONTINUE if continues else STOP
-
-    def remove(self, key: Key, *, has_continued: bool) -> None:
-        self._entries.remove(key)
-        self._num_continued -= has_continued

@@ -18,7 +18,7 @@ from ...base.errors import NotInstalled
 from ...base.extras import check_installed
 from ..rng import KeyedRandom
 from ..space import Space
-from ..values import checked_seconds, plain_json_or_name
+from ..values import checked_nonnegative, plain_json_or_name
 from .searcher import Observation, Searcher, SuggestContext
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class OptunaSearcher(Searcher):
         self._name = sampler if isinstance(sampler, str) else getattr(sampler, "__name__", type(sampler).__name__)
         self._options = options
         if suggest_timeout_s is not None:
-            suggest_timeout_s = checked_seconds("suggest_timeout_s", suggest_timeout_s)
+            suggest_timeout_s = checked_nonnegative("suggest_timeout_s", suggest_timeout_s)
         self.suggest_timeout_s = suggest_timeout_s  # type: ignore[misc]  # per instance
 
     @property

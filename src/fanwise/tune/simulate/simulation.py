@@ -12,7 +12,7 @@ from ..schedulers.scheduler import Decision, Scheduler
 from ..search_settings import SearchSettings
 from ..searchers.searcher import Objective
 from ..stopping import StoppingCriterion
-from ..values import checked_bool, checked_int, checked_seconds
+from ..values import checked_bool, checked_int, checked_nonnegative
 from ..warm_start import WarmStart, read_warm_start
 from .tables import Table
 from .workers import Faults, Incumbent, OnEvent, SimulatedWorkers
@@ -145,8 +145,8 @@ def simulate(
         utilization=Utilization(n_workers),
         seed=settings.seed,
         checkpoints=checked_bool("checkpoints", checkpoints),
-        startup_s=checked_seconds("startup_s", startup_s),
-        suggest_s=checked_seconds("suggest_s", suggest_s),
+        startup_s=checked_nonnegative("startup_s", startup_s),
+        suggest_s=checked_nonnegative("suggest_s", suggest_s),
         faults=faults,
         on_event=on_event,
         queue=deque(earlier),

@@ -24,7 +24,7 @@ from ..record.utilization import Utilization
 from ..rng import KeyedRandom
 from ..schedulers.scheduler import CONTINUE, Decision
 from ..searchers.searcher import Searcher
-from ..values import is_number
+from ..values import checked_nonnegative, is_number
 from .tables import Curve, Table
 
 OnEvent: TypeAlias = Callable[[Event, list[Action]], None]
@@ -68,11 +68,7 @@ class Faults:
 
     def __post_init__(self) -> None:
         for name in ("crashes_per_hour", "losses_per_hour", "repair_s"):
-            value = getattr(self, name)
-            if not is_number(value):
-                raise TypeError(f"{name} must be a number, got {value!r} of type {type(value).__name__}")
-            if not 0 <= value < math.inf:
-                raise ValueError(f"{name} must be finite and at least 0, got {value!r}")
+            checked_nonnegative(name, getattr(self, name))
 
     def _sample_slowdown(self, rng: KeyedRandom) -> float:
         slowdown = 1.0 if self.slowdown is None else self.slowdown(rng)

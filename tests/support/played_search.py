@@ -13,9 +13,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from search_core_driver import handle_and_suggest
+
 from fanwise.tune.core.actions import Action, Answer, Finish, Reject, SetStatus, Start, Suggest, Terminate
 from fanwise.tune.core.events import Begin, Ended, Event, Free, Outcome, Ready, Reported, Resumed, Suggested
-from fanwise.tune.core.search_core import SearchCore, handle_and_suggest
+from fanwise.tune.core.search_core import SearchCore
 from fanwise.tune.rng import KeyedRandom
 from fanwise.tune.schedulers.scheduler import Decision, Scheduler
 from fanwise.tune.space import Space

@@ -8,13 +8,14 @@ Trial k has x = k. `PlannedScheduler` answers a report by its value "answer", an
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from fanwise.tune.core import events
 from fanwise.tune.core.actions import Action, Reason, Start, Suggest
 from fanwise.tune.core.events import Event, Outcome
-from fanwise.tune.core.search_core import SearchCore, handle_and_suggest
+from fanwise.tune.core.search_core import SearchCore
+from fanwise.tune.core.suggestions import call_searcher
 from fanwise.tune.schedulers import FIFO, Decision, New, NextTrial, Scheduler, Status
 from fanwise.tune.searchers import Observation, Searcher, SuggestContext
 from fanwise.tune.space import Space, randint
@@ -166,3 +167,15 @@ def new_search(
 
 def start(trial_id: int, slot: int, attempt: int = 0, from_iter: int = 0, checkpoint: str | None = None) -> Start:
     return Start(trial_id, attempt, {"x": trial_id}, slot, from_iter, checkpoint)
+
+
+def handle_and_suggest(
+    core: SearchCore, event: Event, searcher: Searcher, on_event: Callable[[Event, list[Action]], None]
+) -> None:
+    """Apply the event and the suggestions that it requests. `on_event` receives every event and its actions."""
+    queue = [event]
+    for event in queue:
+        actions = core.handle(event)
+        on_event(event, actions)
+        requests = [action for action in actions if isinstance(action, Suggest)]
+        queue += [call_searcher(searcher, request, event.now_s) for request in requests]

@@ -41,7 +41,7 @@ def seeded() -> Scheduler:
     return FIFO(metric="loss", random_seed=0)
 
 
-def asked(trial: AskedTrial | None) -> AskedTrial:
+def not_none(trial: AskedTrial | None) -> AskedTrial:
     assert trial is not None, "there is a trial to run"
     return trial
 
@@ -49,7 +49,7 @@ def asked(trial: AskedTrial | None) -> AskedTrial:
 def test_ask_and_tell_creates_an_experiment() -> None:
     with open_search(SPACE, "loss", name="mine", random_seed=0) as search:
         for _ in range(3):
-            trial = asked(search.ask())
+            trial = not_none(search.ask())
             assert search.tell(trial, trial.config["x"]) is Status.COMPLETED
         assert search.experiment.state == "running"
     experiment = load_experiment("mine")
@@ -66,32 +66,32 @@ def test_ask_returns_objects_of_a_choice_also_in_another_process() -> None:
         return {"act": choice([math.sin, math.cos]), "sizes": choice([[64], [64, 64]])}
 
     with open_search(space(), "loss", name="objects", points_to_evaluate=[{"act": math.cos, "sizes": [64]}]) as search:
-        first = asked(search.ask())
+        first = not_none(search.ask())
         assert first.config == {"act": math.cos, "sizes": [64]}
         first.config["sizes"].append(1)
         search.tell(first, 0.5)
         search.enqueue({"act": "cos", "sizes": [64]})
     with open_search(space(), "loss", name="objects", points_to_evaluate=[{"act": math.cos, "sizes": [64]}]) as search:
-        second = asked(search.ask())
+        second = not_none(search.ask())
         assert second.config == {"act": math.cos, "sizes": [64]}
         search.tell(second, 1.0)
     best = load_experiment("objects").best
     assert best is not None and best.config == {"act": "cos", "sizes": "[64]"}
     assert replay_experiment("objects").differences == []
-    others = {**space(), "sizes": choice([[64], [32]])}
+    other_space = {**space(), "sizes": choice([[64], [32]])}
     with pytest.raises(ValueError, match=r"'sizes' in the space: was .*'\[64, 64\]'.*, is .*'\[32\]'"):
-        open_search(others, "loss", name="objects", points_to_evaluate=[{"act": math.cos, "sizes": [64]}])
+        open_search(other_space, "loss", name="objects", points_to_evaluate=[{"act": math.cos, "sizes": [64]}])
     with open_search(space(), "loss", name="warm", warm_start=["objects"]) as search:
-        assert asked(search.ask()).config["act"] in (math.sin, math.cos)
+        assert not_none(search.ask()).config["act"] in (math.sin, math.cos)
 
 
 def test_trials_may_be_told_in_any_order() -> None:
     with open_search(SPACE, seeded(), name="many") as search:
-        trials = [asked(search.ask()) for _ in range(20)]
+        trials = [not_none(search.ask()) for _ in range(20)]
         assert [trial.trial_id for trial in trials] == list(range(20))
         for trial in reversed(trials):
             search.tell(trial, trial.config["x"])
-        assert asked(search.ask()).trial_id == 20, "no trial starts before it is asked for"
+        assert not_none(search.ask()).trial_id == 20, "no trial starts before it is asked for"
     statuses = list(load_experiment("many").trials["status"])
     assert statuses == ["Completed"] * 20 + ["Stopped"]
 
@@ -101,7 +101,7 @@ def test_paused_trial_is_asked_for_again_with_its_checkpoint() -> None:
     with open_search(SPACE, scheduler, name="asha") as search:
         resumed = None
         for _ in range(4):
-            trial = asked(search.ask())
+            trial = not_none(search.ask())
             if trial.attempt:
                 resumed = trial
                 break
@@ -117,10 +117,10 @@ def test_paused_trial_is_asked_for_again_with_its_checkpoint() -> None:
 def test_trial_restarted_from_scratch_must_report_before_tell() -> None:
     scheduler = ASHA(metric="loss", max_t=4, grace_period=1, reduction_factor=2, type="promotion", random_seed=0)
     with open_search(SPACE, scheduler) as search:
-        trial = asked(search.ask())
+        trial = not_none(search.ask())
         while not trial.attempt:
             search.report(trial, loss=float(trial.trial_id))
-            trial = asked(search.ask())
+            trial = not_none(search.ask())
         with pytest.raises(ValueError, match="trial 0 has reported nothing"):
             search.tell(trial)
 
@@ -131,9 +131,9 @@ def test_failure_is_recorded_with_its_traceback() -> None:
             try:
                 raise ZeroDivisionError(f"attempt {number}")
             except ZeroDivisionError as error:
-                search.fail(asked(search.ask()), error)
-        search.fail(asked(search.ask()), "the machine is gone")
-        search.tell(asked(search.ask()), 0.5)
+                search.fail(not_none(search.ask()), error)
+        search.fail(not_none(search.ask()), "the machine is gone")
+        search.tell(not_none(search.ask()), 0.5)
     experiment = load_experiment("fails")
     assert list(experiment.trials["status"]) == ["Failed"] * 5 + ["Completed"]
     reason = experiment.reason(1)
@@ -190,10 +190,10 @@ with open_search({"x": uniform(0, 1)}, "loss", name="forked", searcher="random")
 
 def test_calls_in_a_fork_raise_at_once(tmp_path: Path) -> None:
     (tmp_path / "forked.py").write_text(FORKED)
-    told = run_program(["forked.py"], folder=tmp_path)
-    assert told.status == 0, told.said
-    assert told.out.count("belongs to the process that this one was forked from") >= 1
-    assert told.out.endswith("\n0\n")
+    num_told = run_program(["forked.py"], folder=tmp_path)
+    assert num_told.status == 0, num_told.said
+    assert num_told.out.count("belongs to the process that this one was forked from") >= 1
+    assert num_told.out.endswith("\n0\n")
     assert list(load_experiment("forked").trials["status"]) == ["Completed"]
 
 
@@ -204,7 +204,7 @@ def test_trials_in_flight_are_asked_for_again_after_a_kill(tmp_path: Path) -> No
     assert load_experiment("killed").state == "broken-off"
     xs = [float(word) for word in killed.out.split()]
     with open_search(SPACE, seeded(), name="killed") as search:
-        first, second, last, new = (asked(search.ask()) for _ in range(4))
+        first, second, last, new = (not_none(search.ask()) for _ in range(4))
         assert first == AskedTrial(1, {"x": xs[1], "epochs": 4}, 1, 1, "first.pt")
         assert second == AskedTrial(2, {"x": xs[2], "epochs": 4}, 1, 0, None)
         assert last == AskedTrial(3, {"x": xs[3], "epochs": 4}, 1, 0, None), "it was asked for, and nothing after it"
@@ -220,16 +220,16 @@ def test_trials_in_flight_are_asked_for_again_after_a_kill(tmp_path: Path) -> No
 def test_trials_in_flight_are_asked_for_again_after_a_limit() -> None:
     stop = StoppingCriterion(max_num_trials_started=2)
     with open_search(SPACE, seeded(), name="closed", stop=stop) as search:
-        asked(search.ask())
-        asked(search.ask())
+        not_none(search.ask())
+        not_none(search.ask())
         assert search.ask() is None and not search.finished
     with open_search(SPACE, seeded(), name="closed") as search:
-        assert [asked(search.ask()).trial_id for _ in range(2)] == [0, 1]
+        assert [not_none(search.ask()).trial_id for _ in range(2)] == [0, 1]
         assert search.ask() is None
     with open_search(SPACE, seeded(), name="closed", stop=StoppingCriterion(max_num_trials_started=3)) as search:
-        told = [asked(search.ask()) for _ in range(3)]
-        assert [(trial.trial_id, trial.attempt) for trial in told] == [(0, 2), (1, 2), (2, 0)]
-        for trial in told:
+        num_told = [not_none(search.ask()) for _ in range(3)]
+        assert [(trial.trial_id, trial.attempt) for trial in num_told] == [(0, 2), (1, 2), (2, 0)]
+        for trial in num_told:
             search.tell(trial, 0.5)
         assert search.finished and search.ask() is None
 
@@ -238,7 +238,7 @@ def test_experiment_is_reopened_only_with_equal_settings() -> None:
     with open_search(SPACE, seeded(), name="mine") as search:
         with pytest.raises(RecordError, match="being written by another"):
             open_search(SPACE, seeded(), name="mine")
-        search.tell(asked(search.ask()), 0.5)
+        search.tell(not_none(search.ask()), 0.5)
     with pytest.raises(ValueError, match=r"'epochs' in the space: was"):
         open_search({**SPACE, "epochs": 5}, seeded(), name="mine")
     with pytest.raises(ValueError, match="scheduler: was"):
@@ -249,7 +249,7 @@ def test_experiment_is_reopened_only_with_equal_settings() -> None:
 
 def test_invalid_reports_are_refused_and_change_nothing() -> None:
     with open_search(SPACE, seeded(), name="mine") as search:
-        trial = asked(search.ask())
+        trial = not_none(search.ask())
         before = len(read_events(search.path))
         with pytest.raises(ValueError, match="but not the scheduler's metric 'loss'"):
             search.report(trial, los=0.5)
@@ -267,7 +267,7 @@ def test_invalid_reports_are_refused_and_change_nothing() -> None:
 
 def test_tell_without_a_report_is_refused() -> None:
     with open_search(SPACE, "loss") as search:
-        trial = asked(search.ask())
+        trial = not_none(search.ask())
         with pytest.raises(ValueError, match=r"trial 0 has reported nothing: .*tell\(trial, value\), or call fail"):
             search.tell(trial)
         search.report(trial, loss=0.5)
@@ -287,7 +287,7 @@ def test_trial_can_be_passed_by_its_id() -> None:
 
 def test_open_search_takes_several_metrics_and_points() -> None:
     with open_search(SPACE, ["loss", "cost"], mode=["min", "max"], points_to_evaluate=[{"x": 0.25}]) as search:
-        trial = asked(search.ask())
+        trial = not_none(search.ask())
         assert trial.config["x"] == 0.25
         search.tell(trial, {"loss": 0.5, "cost": 3.0})
         assert search.experiment.metadata["objectives"] == [["loss", "min"], ["cost", "max"]]
@@ -295,7 +295,7 @@ def test_open_search_takes_several_metrics_and_points() -> None:
 
 def test_enqueued_configuration_is_refused_when_no_new_trials_start() -> None:
     with open_search(SPACE, seeded(), name="mine", stop=StoppingCriterion(max_num_trials_started=1)) as search:
-        trial = asked(search.ask())
+        trial = not_none(search.ask())
         refused = "no new trials start: max_num_trials_started=1 reached"
         with pytest.raises(ValueError, match=refused):
             search.enqueue({"x": 0.125})
@@ -304,7 +304,7 @@ def test_enqueued_configuration_is_refused_when_no_new_trials_start() -> None:
             search.enqueue({"x": 0.125})
     with open_search(SPACE, seeded(), name="mine", stop=StoppingCriterion(max_num_trials_started=2)) as search:
         search.enqueue({"x": 0.125})
-        assert asked(search.ask()).config["x"] == 0.125
+        assert not_none(search.ask()).config["x"] == 0.125
 
 
 def test_callbacks_receive_events_of_ask_and_tell() -> None:
@@ -320,7 +320,7 @@ def test_callbacks_receive_events_of_ask_and_tell() -> None:
 
     noting = Noting()
     with open_search(SPACE, seeded(), name="mine", callbacks=[noting]) as search:
-        search.tell(asked(search.ask()), 0.5)
+        search.tell(not_none(search.ask()), 0.5)
     assert noting.heard == ["0 reported {'loss': 0.5}", "0 Completed"]
 
 
@@ -346,8 +346,8 @@ class Broken(Searcher):
 
 def test_exception_of_the_searcher_is_raised_by_ask() -> None:
     with open_search(SPACE, FIFO(Broken(), metric="loss"), name="mine") as search:
-        search.tell(asked(search.ask()), 0.5)
-        search.tell(asked(search.ask()), 0.5)
+        search.tell(not_none(search.ask()), 0.5)
+        search.tell(not_none(search.ask()), 0.5)
         with pytest.raises(LookupError, match="no more ideas"):
             search.ask()
 
@@ -359,21 +359,22 @@ def test_record_of_ask_and_tell_can_be_replayed() -> None:
     for part in range(2):  # closed and reopened
         with open_search(SPACE, scheduler(), name="asha") as search:
             for number in range(12):
-                trial = asked(search.ask())
+                trial = not_none(search.ask())
                 if number % 5 == 4:
                     search.fail(trial, "no luck")
                 elif number % 5 != 3:  # that one stays in flight
                     search.report(trial, loss=trial.config["x"], checkpoint=f"{part}-{number}")
-    found = replay_experiment("asha")
-    assert found.differences == []
-    assert found.num_suggestions > 5 and found.num_actions > 50
+    replayed = replay_experiment("asha")
+    assert replayed.differences == []
+    assert replayed.num_suggestions > 5 and replayed.num_actions > 50
 
 
 def interrupted_at_line(at: int, name: str) -> tuple[int, bool]:
-    """Ask, report and tell with a Ctrl-C before the `at`-th line of the library that is run; how many trials were told,
-    and whether it came.
+    """Ask, report and tell with a Ctrl-C before the `at`-th executed line of the library.
+
+    Return the number of finished trials, and whether the Ctrl-C was raised.
     """
-    lines = told = 0
+    lines = num_told = 0
 
     def trace(frame: FrameType, event: str, _: object) -> object:
         nonlocal lines
@@ -390,13 +391,13 @@ def interrupted_at_line(at: int, name: str) -> tuple[int, bool]:
         try:
             sys.settrace(trace)  # type: ignore[arg-type]
             for _ in range(2):
-                trial = asked(search.ask())
+                trial = not_none(search.ask())
                 search.report(trial, loss=2.0)
                 search.tell(trial, 1.0)
-                told += 1
+                num_told += 1
         finally:
             sys.settrace(before)
-    return told, lines >= at
+    return num_told, lines >= at
 
 
 @pytest.mark.parametrize("step", [211, pytest.param(1, marks=pytest.mark.soak)])
@@ -405,12 +406,12 @@ def test_search_can_be_reopened_after_ctrl_c_at_any_line(step: int) -> None:
     has_come = True
     while has_come:
         name = f"at-{at}"
-        told, has_come = interrupted_at_line(at, name)
+        num_told, has_come = interrupted_at_line(at, name)
         experiment = load_experiment(name)
         assert experiment.state == "finished", at
-        assert list(experiment.trials["status"]).count("Completed") >= told, at
+        assert list(experiment.trials["status"]).count("Completed") >= num_told, at
         with open_search(SPACE, "loss", name=name) as search:  # all of it is decided again, and compared
-            search.tell(asked(search.ask()), 0.5)
+            search.tell(not_none(search.ask()), 0.5)
         at += step
     assert at > 1_000
 

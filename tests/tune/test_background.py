@@ -133,11 +133,11 @@ def test_number_of_workers_changes_during_the_search_and_is_kept_by_a_resume(poo
     assert utilization is not None and 0 < utilization <= 1
     assert replay_experiment("b").num_differences == 0
 
-    again = Tuner.resume("b", pool=pool, quiet=True)
-    assert again.settings.n_workers == 1
-    resumed = again.run(block=False)
+    resumed_tuner = Tuner.resume("b", pool=pool, quiet=True)
+    assert resumed_tuner.settings.n_workers == 1
+    resumed = resumed_tuner.run(block=False)
     within(30, lambda: num_running(resumed) == 1, "the trial that was stopped runs again")
-    again.set_workers(2)
+    resumed_tuner.set_workers(2)
     within(30, lambda: num_running(resumed) == 2, "another trial runs")
     resumed.stop()
     resumed.wait(60)

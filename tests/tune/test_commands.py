@@ -50,8 +50,8 @@ def test_command_becomes_an_event_and_an_answer(word: str, args: tuple[object, .
 
 
 def test_enqueued_configuration_is_completed_in_the_same_way_each_time() -> None:
-    (event, answer), (again, _) = (command(running_state(), "enqueue", {"x": 0.5}) for _ in range(2))
-    assert isinstance(event, Enqueued) and event == again
+    (event, answer), (second_event, _) = (command(running_state(), "enqueue", {"x": 0.5}) for _ in range(2))
+    assert isinstance(event, Enqueued) and event == second_event
     assert (event.config["x"], event.config["epochs"]) == (0.5, 3) and SPACE.check(event.config) == event.config
     assert answer == f"the next new trial uses x=0.5, y={event.config['y']}, epochs=3"
 

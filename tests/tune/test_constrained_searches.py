@@ -31,7 +31,7 @@ MIXED = [(0.1, 30.0), (0.9, 20.0), (0.5, 10.0), (0.2, 21.0)]
 NOWHERE = [(0.1, 40.0), (0.3, 25.0), (0.2, 25.0), (0.0, 26.0)]
 
 
-def told(results: list[tuple[float, float]], name: str = "bound") -> Experiment:
+def search_with(results: list[tuple[float, float]], name: str = "bound") -> Experiment:
     with open_search(SPACE, "loss", constraints=BOUND, name=name, random_seed=0) as opened:
         for loss, latency_ms in results:
             trial = opened.ask()
@@ -50,7 +50,7 @@ def typed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *
 
 
 def test_best_is_the_best_feasible_report_everywhere() -> None:
-    experiment = told(MIXED)
+    experiment = search_with(MIXED)
     best = experiment.best
     assert best is not None and best.is_feasible
     assert (best.trial_id, best.value, dict(best.violations)) == (2, 0.5, {})
@@ -61,13 +61,13 @@ def test_best_is_the_best_feasible_report_everywhere() -> None:
     assert (snapshot.best, snapshot.violated) == ((0.5, 2), "")
     data = experiment.search_data()
     assert [point.trial_id for point in incumbent_steps(data)] == [1, 2]
-    found = best_point(data)
-    assert found is not None and found.trial_id == 2
+    best_result = best_point(data)
+    assert best_result is not None and best_result.trial_id == 2
     assert sorted(best_of_trials(data)) == [1, 2]
 
 
 def test_nearest_report_is_shown_if_none_is_feasible() -> None:
-    experiment = told(NOWHERE)
+    experiment = search_with(NOWHERE)
     best = experiment.best
     assert best is not None and not best.is_feasible
     assert (best.trial_id, best.value, dict(best.violations)) == (2, 0.2, {"latency_ms <= 20": 5.0})
@@ -85,8 +85,8 @@ def test_nearest_report_is_shown_if_none_is_feasible() -> None:
 def test_command_line_shows_whether_the_best_report_is_feasible(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told(MIXED, "mixed")
-    told(NOWHERE, "nowhere")
+    search_with(MIXED, "mixed")
+    search_with(NOWHERE, "nowhere")
     listed = typed(monkeypatch, capsys, "ls")
     assert "loss=0.5 (trial 2)" in listed and "none feasible; closest loss=0.2 (trial 2)" in listed
     assert "best configuration: x=" in typed(monkeypatch, capsys, "show", "mixed")
@@ -101,13 +101,13 @@ def test_command_line_shows_whether_the_best_report_is_feasible(
 
 def test_optuna_study_has_the_constraints() -> None:
     pytest.importorskip("optuna")
-    study = told(MIXED).to_optuna()
+    study = search_with(MIXED).to_optuna()
     assert study.best_trial.user_attrs["trial_id"] == 2
     assert [trial.system_attrs["constraints"] for trial in study.trials] == [[10.0], [0.0], [-10.0], [1.0]]
 
 
 def test_search_is_reopened_only_with_the_same_constraints() -> None:
-    told(MIXED)
+    search_with(MIXED)
     with pytest.raises(ValueError, match=r"constraints: was \['latency_ms <= 20'\], is \[\]"):
         open_search(SPACE, "loss", name="bound")
     with open_search(SPACE, "loss", constraints=BOUND, name="bound") as opened:
@@ -137,9 +137,9 @@ def tuner(objective: Any, name: str, scheduler: Any = None, **options: Any) -> T
 
 @pytest.mark.parametrize("where", ["tuner", "scheduler"])
 def test_search_is_resumed_and_replayed_with_its_constraints(where: str, pool: Pool) -> None:
-    given: dict[str, Any] = {"constraints": BOUND} if where == "tuner" else {}
+    tuner_options: dict[str, Any] = {"constraints": BOUND} if where == "tuner" else {}
     bound = FIFO(metric="loss", constraints=BOUND, points_to_evaluate=EACH) if where == "scheduler" else None
-    experiment = tuner(tried, "first", bound, quiet=True, pool=pool, **given).run()
+    experiment = tuner(tried, "first", bound, quiet=True, pool=pool, **tuner_options).run()
     assert experiment.metadata["constraints"] == BOUND
     assert experiment.best is not None and experiment.best.config == {"x": 0.5}
     resumed = Tuner.resume("first", stop=StoppingCriterion(max_num_trials_started=7), quiet=True, pool=pool).run()
@@ -159,6 +159,6 @@ def test_incumbents_of_a_simulated_search_are_feasible() -> None:
     table = FunctionTable(lambda config, epoch: (tried(float(str(config["x"]))), 1.0), space)
     points = [{"x": number / 4} for number in range(4)]
     scheduler = FIFO(metric="loss", constraints=BOUND, points_to_evaluate=points)
-    found = simulate(scheduler, table, StoppingCriterion(max_num_trials_started=4), n_workers=1)
-    assert [(one.value, one.trial_id) for one in found.incumbents] == [(0.5, 2)]
-    assert found.best is not None and (found.best.value, found.best.infeasibility) == (0.5, 0.0)
+    best_result = simulate(scheduler, table, StoppingCriterion(max_num_trials_started=4), n_workers=1)
+    assert [(one.value, one.trial_id) for one in best_result.incumbents] == [(0.5, 2)]
+    assert best_result.best is not None and (best_result.best.value, best_result.best.infeasibility) == (0.5, 0.0)

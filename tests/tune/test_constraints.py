@@ -66,8 +66,8 @@ def test_invalid_constraint_is_refused(texts: Any, error: type[Exception], messa
 def test_report_is_infeasible_if_it_violates_a_bound(bounds: list[Any]) -> None:
     them = [Constraint(f"m{i}", relation, bound) for i, (relation, bound, _) in enumerate(bounds)]
     violations = [one.violation(value) for one, (_, _, value) in zip(them, bounds, strict=True)]
-    kept = all(value <= bound if relation == "<=" else value >= bound for relation, bound, value in bounds)
-    assert (infeasibility_of(them, violations) == 0.0) == kept
+    is_feasible = all(value <= bound if relation == "<=" else value >= bound for relation, bound, value in bounds)
+    assert (infeasibility_of(them, violations) == 0.0) == is_feasible
 
 
 # Schedulers rank a trial that violates a constraint behind all feasible trials.
@@ -82,11 +82,11 @@ HALVING: dict[str, Make] = {
 }
 
 
-def seen(trial_id: int, loss: float, latency_ms: float, *, iter: int = 1, losses: int = 1) -> Observation:
+def observation(trial_id: int, loss: float, latency_ms: float, *, iter: int = 1, losses: int = 1) -> Observation:
     bound = checked_constraints(BOUND)
     violations = tuple(one.violation(latency_ms) for one in bound)
-    beyond = infeasibility_of(bound, violations)
-    return Observation(trial_id, {"depth": 3}, iter, float(iter), (loss,) * losses, {}, violations, beyond)
+    infeasibility = infeasibility_of(bound, violations)
+    return Observation(trial_id, {"depth": 3}, iter, float(iter), (loss,) * losses, {}, violations, infeasibility)
 
 
 def begun(make: Make, **more: Any) -> Scheduler:
@@ -105,7 +105,8 @@ def test_feasible_trials_continue_before_infeasible_ones(name: str) -> None:
     reports = [(trial_id, 0.1 - trial_id / 100, 21.0 + trial_id) for trial_id in range(6)]
     reports += [(6, 0.9, 20.0), (7, 0.8, 1.0), (8, math.inf, 5.0)]
     answers = [
-        scheduler.on_report(seen(i, loss, latency_ms, losses=number)) for i, loss, latency_ms in reversed(reports)
+        scheduler.on_report(observation(i, loss, latency_ms, losses=number))
+        for i, loss, latency_ms in reversed(reports)
     ]
     on = [report[0] for report, answer in zip(reversed(reports), answers, strict=True) if answer is Decision.CONTINUE]
     for number_of_ask in range(9, 20):
@@ -118,19 +119,19 @@ def test_feasible_trials_continue_before_infeasible_ones(name: str) -> None:
 def test_infeasible_trial_nearest_to_the_bound_continues(name: str) -> None:
     scheduler = begun(HALVING[name])
     number = len(scheduler.objectives)
-    far = scheduler.on_report(seen(0, 0.1, 40.0, losses=number))
-    near = scheduler.on_report(seen(1, 0.9, 22.0, losses=number))
-    farther = scheduler.on_report(seen(2, 0.0, 80.0, losses=number))
+    far = scheduler.on_report(observation(0, 0.1, 40.0, losses=number))
+    near = scheduler.on_report(observation(1, 0.9, 22.0, losses=number))
+    farther = scheduler.on_report(observation(2, 0.0, 80.0, losses=number))
     assert (far, near, farther) == (Decision.CONTINUE, Decision.CONTINUE, Decision.STOP)
 
 
 def test_violation_is_an_infinite_loss_for_the_median_rule() -> None:
     scheduler = begun(lambda **more: MedianStopping(metric="loss", grace_population=2, **more))
     assert constraints_of(scheduler) == checked_constraints(BOUND)
-    answers = [scheduler.on_report(seen(i, 0.5, 10.0)) for i in range(3)]
+    answers = [scheduler.on_report(observation(i, 0.5, 10.0)) for i in range(3)]
     assert answers == [Decision.CONTINUE] * 3
-    assert scheduler.on_report(seen(3, 0.1, 30.0)) is Decision.STOP
-    assert scheduler.on_report(seen(4, 0.4, 20.0)) is Decision.CONTINUE
+    assert scheduler.on_report(observation(3, 0.1, 30.0)) is Decision.STOP
+    assert scheduler.on_report(observation(4, 0.4, 20.0)) is Decision.CONTINUE
 
 
 def test_infeasible_member_is_replaced_by_a_feasible_one() -> None:
@@ -141,8 +142,8 @@ def test_infeasible_member_is_replaced_by_a_feasible_one() -> None:
     )
     for trial_id in range(2):
         scheduler.next(SuggestContext(trial_id, trial_id, SPACE, purpose="next"))
-    assert scheduler.on_report(seen(0, 0.9, 10.0)) is Decision.CONTINUE
-    assert scheduler.on_report(seen(1, 0.1, 30.0)) is Decision.STOP
+    assert scheduler.on_report(observation(0, 0.9, 10.0)) is Decision.CONTINUE
+    assert scheduler.on_report(observation(1, 0.1, 30.0)) is Decision.STOP
     assert getattr(scheduler.next(SuggestContext(2, 2, SPACE, purpose="next")), "trial_id", None) == 0
 
 

@@ -1,4 +1,4 @@
-"""What a search gets that names no searcher: the rule, what is said and recorded of it, and that it is chosen once."""
+"""The default searcher: the rule, the line that reports it, its record, and that it is chosen once."""
 
 from pathlib import Path
 from typing import Any
@@ -61,8 +61,8 @@ def test_default_searcher_depends_on_objectives_conditions_and_trials(events: di
 
 def test_chosen_searcher_is_printed_and_recorded(pool: Pool, capsys: pytest.CaptureFixture[str]) -> None:
     experiment = fanwise.search(returns, SPACE, metric="loss", n_trials=7, n_workers=2, pool=pool, name="said")
-    who = "searcher ForestSearcher, scheduler FIFO"
-    line = f"{who}, chosen because there is one objective (searcher='forest'; fanwise explain searchers)\n"
+    method = "searcher ForestSearcher, scheduler FIFO"
+    line = f"{method}, chosen because there is one objective (searcher='forest'; fanwise explain searchers)\n"
     assert capsys.readouterr().out.count(line) == 1
     assert experiment.metadata["chosen"] == {"searcher": "forest", "because": "there is one objective"}
     assert experiment.metadata["scheduler"]["searcher"] == ForestSearcher().describe()
@@ -83,7 +83,7 @@ def test_a_tuner_without_a_scheduler_chooses_for_its_metrics(pool: Pool) -> None
     tuner = Tuner(returns, SPACE, metric="score", mode="max", stop=stop, n_workers=2, pool=pool)
     assert isinstance(tuner.scheduler, FIFO)
     assert isinstance(tuner.scheduler.searcher, ForestSearcher)
-    assert [(each.metric, each.mode) for each in tuner.scheduler.objectives] == [("score", "max")]
+    assert [(objective.metric, objective.mode) for objective in tuner.scheduler.objectives] == [("score", "max")]
     tuner = Tuner(returns, SPACE, metric=["loss", "size"], mode=["min", "max"], stop=stop, n_workers=2, pool=pool)
     assert isinstance(tuner.scheduler.searcher, TPESearcher)
     conditional = {"x": choice([0.1, 0.9]), "y": parameter(uniform(0, 1), when={"x": 0.1})}
@@ -95,8 +95,8 @@ def test_resumed_search_keeps_its_searcher(pool: Pool) -> None:
     stop = StoppingCriterion(max_num_trials_started=8)
     Tuner(returns, SPACE, metric="loss", stop=stop, n_workers=1, pool=pool, name="on", quiet=True).run()
     assert choose_searcher(num_objectives=1, has_conditions=False, max_trials=10, n_workers=16).name == "sobol"
-    again = StoppingCriterion(max_num_trials_started=10)
-    resumed = Tuner.resume("on", stop=again, n_workers=16, pool=pool, quiet=True)
+    second_stop = StoppingCriterion(max_num_trials_started=10)
+    resumed = Tuner.resume("on", stop=second_stop, n_workers=16, pool=pool, quiet=True)
     assert len(resumed.run().trials) == 10
     assert isinstance(resumed.scheduler.searcher, ForestSearcher)
     assert replay_experiment("on").num_differences == 0

@@ -153,7 +153,7 @@ def test_optuna_study_has_the_trials_with_their_distributions(experiment: Experi
 
 def test_optuna_study_has_only_reports_that_count() -> None:
     pytest.importorskip("optuna")
-    for loss in (0.75, 0.5):  # what was reported without a checkpoint is void when the trial goes on
+    for loss in (0.75, 0.5):  # reports without a checkpoint are void when the trial resumes
         with open_search({"x": uniform(0, 1)}, "loss", name="void") as search:
             trial = search.ask()
             assert trial is not None and trial.trial_id == 0

@@ -1,6 +1,6 @@
-"""In a notebook: a display that is updated in place, the kernel's stop button, searches beside the cells.
+"""Searches in a notebook: a display updated in place, the kernel's stop button, searches in the background.
 
-In a real kernel, which a program of its own starts and talks to.
+A separate program starts a real kernel and executes the cells.
 """
 
 import importlib.util
@@ -30,7 +30,7 @@ def tuner(name, objective=objective, **options):
     return Tuner(objective, {"x": uniform(0, 1)}, FIFO(metric="loss"), stop, n_workers=2, name=name, **options)
 """
 
-# Executes the cells and says what a reader of the notebook would see.
+# Executes the cells and returns their visible output.
 READER = """
 import json, sys, nbformat
 from nbclient import NotebookClient
@@ -78,7 +78,7 @@ print("CELLS", json.dumps(said))
 """
 
 
-def seen(program: str, cells: list[str], folder: Path) -> Any:  # Any: JSON
+def outputs_of(program: str, cells: list[str], folder: Path) -> Any:  # Any: JSON
     (folder / "cells.json").write_text(json.dumps([SETTING_UP, *cells]))
     (folder / "reader.py").write_text(program)
     done = run_program(["reader.py"], folder=folder)
@@ -89,11 +89,11 @@ def seen(program: str, cells: list[str], folder: Path) -> Any:  # Any: JSON
 
 @pytest.fixture(scope="module")
 def read(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:  # Any: JSON
-    """What the cells of one notebook show, after the first: a kernel takes seconds to start."""
+    """Return the outputs of the cells of one notebook, because a kernel takes seconds to start."""
     cells = ["experiment = tuner('nb').run()", "experiment"]
     cells += ["tuner('last').run()"]
     cells += ["running = tuner('behind').run(block=False)", "len(running.wait(60).trials)"]
-    shown: list[Any] = seen(READER, cells, tmp_path_factory.mktemp("notebook"))
+    shown: list[Any] = outputs_of(READER, cells, tmp_path_factory.mktemp("notebook"))
     return shown[1:]
 
 
@@ -127,9 +127,9 @@ def test_background_search_is_shown_below_the_cell_that_started_it(read: list[An
 
 
 def test_stop_button_ends_the_search_and_not_the_kernel(tmp_path: Path) -> None:
-    cells = ["tuner('pressed', for_ever).run()\nprint('the cell goes on')", "print(load_experiment('pressed').state)"]
+    cells = ["tuner('pressed', for_ever).run()\nprint('the cell continues')", "print(load_experiment('pressed').state)"]
     cells[1] = "print(load_experiment(''.join(['pre', 'ssed'])).end_reason)"
-    said = seen(PRESSER, cells, tmp_path)
-    assert "SearchInterrupted" in said
-    assert said[-1] == "interrupted\n"
-    assert "the cell goes on\n" not in said
+    cell_outputs = outputs_of(PRESSER, cells, tmp_path)
+    assert "SearchInterrupted" in cell_outputs
+    assert cell_outputs[-1] == "interrupted\n"
+    assert "the cell continues\n" not in cell_outputs

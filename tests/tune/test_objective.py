@@ -1,4 +1,4 @@
-"""What counts as a metric, what does not, and what becomes of the values an objective returns."""
+"""Return values and reports of objectives: valid metrics, invalid ones, and error messages."""
 
 import logging
 import math
@@ -49,7 +49,7 @@ def test_scalars_and_one_element_arrays_become_python_numbers(value: Any, number
 
 
 class Eager:
-    """What a scalar of TensorFlow has: a shape and `numpy`, and no `item`."""
+    """Imitates a scalar of TensorFlow, which has a shape and `numpy`, but no `item`."""
 
     def __init__(self, value: float, *shape: int) -> None:
         self._value = np.full(shape, value, np.float32)
@@ -182,6 +182,6 @@ def test_objective_that_has_reported_can_return_any_value(returned: object, desc
 
 
 def test_objective_receives_hyperparameters_with_any_names() -> None:
-    seen: list[dict[str, object]] = []
-    run_objective(lambda **config: seen.append(config), "loss", objective=1, metric=2)
-    assert seen == [{"objective": 1, "metric": 2}]
+    reports: list[dict[str, object]] = []
+    run_objective(lambda **config: reports.append(config), "loss", objective=1, metric=2)
+    assert reports == [{"objective": 1, "metric": 2}]

@@ -27,7 +27,7 @@ def two_objectives(constraints: list[str] | None = None) -> FIFO:
     return FIFO(metric=["error", "speed"], mode=["min", "max"], constraints=constraints or [], random_seed=0)
 
 
-def told(name: str, *trials: list[tuple[float, float]], constraints: list[str] | None = None) -> Experiment:
+def experiment_of(name: str, *trials: list[tuple[float, float]], constraints: list[str] | None = None) -> Experiment:
     with open_search({"x": uniform(0, 1)}, two_objectives(constraints), name=name) as opened:
         for reports in trials:
             trial = opened.ask()
@@ -39,7 +39,7 @@ def told(name: str, *trials: list[tuple[float, float]], constraints: list[str] |
 
 
 def test_front_has_every_nondominated_report_once_sorted_by_the_first_objective() -> None:
-    experiment = told("front", REPORTS[:3], REPORTS[3:])
+    experiment = experiment_of("front", REPORTS[:3], REPORTS[3:])
     points = experiment.pareto()
     assert [(point.trial_id, point.iter, dict(point.values)) for point in points] == [
         (1, 2, {"error": 0.3, "speed": 1.0}),
@@ -50,7 +50,7 @@ def test_front_has_every_nondominated_report_once_sorted_by_the_first_objective(
 
 
 def test_infeasible_reports_are_not_on_the_front() -> None:
-    experiment = told("bound", REPORTS[:3], REPORTS[3:], constraints=["speed >= 1.5"])
+    experiment = experiment_of("bound", REPORTS[:3], REPORTS[3:], constraints=["speed >= 1.5"])
     assert [point.values["error"] for point in experiment.pareto()] == [0.4, 0.5]
     assert experiment.hypervolume(REFERENCE) == pytest.approx(0.6 * 2 + 0.5 * 1)
     figure = experiment.plot_pareto_front()
@@ -59,21 +59,21 @@ def test_infeasible_reports_are_not_on_the_front() -> None:
 
 
 def test_search_without_feasible_reports_has_no_front() -> None:
-    experiment = told("never", REPORTS[:3], constraints=["speed >= 9"])
+    experiment = experiment_of("never", REPORTS[:3], constraints=["speed >= 9"])
     assert (experiment.pareto(), experiment.hypervolume(REFERENCE), experiment.hypervolume()) == ([], 0.0, 0.0)
     assert "no report meets all constraints" in experiment.plot_pareto_front().texts[0].get_text()
 
 
 def test_default_reference_point_is_a_tenth_of_the_extent_beyond_the_front() -> None:
-    experiment = told("rule", REPORTS[:3], REPORTS[3:])
+    experiment = experiment_of("rule", REPORTS[:3], REPORTS[3:])
     assert experiment.hypervolume() == pytest.approx(experiment.hypervolume({"error": 0.52, "speed": 0.8}))
-    assert told("one", [(0.5, 2.0)]).hypervolume() == pytest.approx(0.05 * 0.2)
+    assert experiment_of("one", [(0.5, 2.0)]).hypervolume() == pytest.approx(0.05 * 0.2)
 
 
 @pytest.mark.parametrize("point", [{"error": 1.0}, {"error": 1.0, "speed": math.nan}, {"error": 1.0, "sped": 0.0}])
 def test_reference_point_must_match_the_objectives(point: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="a finite number for each objective, 'error', 'speed'; got"):
-        told("point", REPORTS[:1]).hypervolume(point)
+        experiment_of("point", REPORTS[:1]).hypervolume(point)
 
 
 def test_search_with_a_limit_of_the_hypervolume_ends_and_is_replayed() -> None:
@@ -93,16 +93,3 @@ def test_reference_point_that_does_not_match_is_refused_before_the_start(home: P
     with pytest.raises(ValueError, match="a value for each objective, 'error', 'speed', but got 'error'"):
         open_search({"x": uniform(0, 1)}, two_objectives(), name="wrong", stop=stop)
     assert not home.exists()
-
-
-def test_search_of_two_objectives_without_improvement_ends_and_is_replayed() -> None:
-    stop = StoppingCriterion(max_num_trials_without_improvement=2)
-    reports = [(0.5, 1.0), (0.5, 2.0), (0.6, 3.0), (0.6, 2.0), (0.5, 1.0), (0.1, 9.0)]
-    with open_search({"x": uniform(0, 1)}, two_objectives(), name="stays", stop=stop) as opened:
-        for number, (error, speed) in enumerate(reports):
-            trial = opened.ask()
-            assert (trial is None) == (number == 5), number
-            if trial is not None:
-                opened.tell(trial, {"error": error, "speed": speed})
-    assert load_experiment("stays").end_reason == "max_num_trials_without_improvement=2 reached"
-    assert not replay_experiment("stays").differences

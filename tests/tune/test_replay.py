@@ -1,4 +1,4 @@
-"""Every decision of a search is made again from its record alone, bit for bit; and what is made otherwise is found."""
+"""Replays: every decision of a search is reproduced bit for bit from its record, and differences are reported."""
 
 import random
 import re
@@ -184,9 +184,9 @@ def test_command_prints_the_numbers_of_compared_events(tmp_path: Path, capsys: p
 def test_command_fails_and_prints_the_first_differences(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = recorded(tmp_path / "own", FIFO(Forgetful(), metric="loss"), trials=7)
     assert command("tune", "replay", str(folder)) == 1
-    said = capsys.readouterr().out
-    assert "7 events differ\nevent 2, Suggested at 0.000 s\n  recorded  {" in said
-    assert said.endswith("(and 2 more, which may be caused by these)\n")
+    output = capsys.readouterr().out
+    assert "7 events differ\nevent 2, Suggested at 0.000 s\n  recorded  {" in output
+    assert output.endswith("(and 2 more, which may be caused by these)\n")
 
 
 LEARNERS: Mapping[str, Callable[[], Scheduler]] = {
@@ -212,15 +212,15 @@ def test_replay_uses_recorded_suggestions_with_another_library_version(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = recorded(tmp_path / "bohb", LEARNERS["bohb"](), trials=25)
-    here = rewrite_version(folder, "numpy", "1.0")
+    installed = rewrite_version(folder, "numpy", "1.0")
     replayed = replay_experiment(folder)
-    assert replayed.version_changes == {"numpy": ("1.0", here)}
+    assert replayed.version_changes == {"numpy": ("1.0", installed)}
     assert (replayed.num_suggestions, replayed.differences) == (0, [])
     assert replayed.num_actions > 20
     assert command("tune", "replay", str(folder)) == 0
-    said = capsys.readouterr().out.splitlines()
-    assert said[0].endswith(": all the same")
-    assert said[1:] == [f"suggestions were taken from the record: numpy was 1.0 and is {here}"]
+    output = capsys.readouterr().out.splitlines()
+    assert output[0].endswith(": all the same")
+    assert output[1:] == [f"suggestions were taken from the record: numpy was 1.0 and is {installed}"]
 
 
 def test_resume_with_another_library_version_is_recorded(home: Path) -> None:
@@ -230,14 +230,14 @@ def test_resume_with_another_library_version_is_recorded(home: Path) -> None:
             assert trial is not None
             opened.tell(trial, 0.5)
     assert replay_experiment("twice").version_changes == {}
-    here = read_meta(home / "twice")["versions"]["scipy"]
+    installed = read_meta(home / "twice")["versions"]["scipy"]
 
     def run_beside_another(event: dict[str, Any]) -> None:  # Any: JSON
         if event["kind"] == "resumed":
             event["body"]["versions"]["scipy"] = "0.1"
 
     edit_events(home / "twice", run_beside_another)
-    assert replay_experiment("twice").version_changes == {"scipy": (f"{here} and 0.1", here)}
+    assert replay_experiment("twice").version_changes == {"scipy": (f"{installed} and 0.1", installed)}
 
 
 def test_search_without_a_model_is_replayed_with_any_library_version(tmp_path: Path) -> None:

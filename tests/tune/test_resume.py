@@ -82,7 +82,7 @@ def noted(folder: Path) -> dict[int, list[tuple[str, int]]]:
 
 
 def num_acknowledged(folder: Path) -> int:
-    return sum(what == "acknowledged" for lines in noted(folder).values() for what, _ in lines)
+    return sum(kind == "acknowledged" for lines in noted(folder).values() for kind, _ in lines)
 
 
 def ends_of(experiment: Experiment) -> Ends:
@@ -94,51 +94,55 @@ def ends_of(experiment: Experiment) -> Ends:
     }
 
 
-# Which trials of the last round of halving continue depends on the order of reports: only the first round is compared.
+# The trials that continue in the last round depend on the order of reports, so only the first round is compared.
 NUM_COMPARED = {"halving": 9}
 
 
-def started(folder: Path, what: str, seed: int) -> "subprocess.Popen[bytes]":
+def started(folder: Path, kind: str, seed: int) -> "subprocess.Popen[bytes]":
     script = folder / "script.py"
     script.write_text(SCRIPT)
     environment = {**os.environ, "PYTHONPATH": str(SOURCES), "FANWISE_HOME": str(folder / "home")}
-    command = [sys.executable, str(script), what, str(folder), str(seed), *["reuse"] * (what in REUSES)]
+    command = [sys.executable, str(script), kind, str(folder), str(seed), *["reuse"] * (kind in REUSES)]
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE)
 
 
 @cache
-def unkilled(what: str, seed: int) -> tuple[Ends, int]:
+def unkilled(kind: str, seed: int) -> tuple[Ends, int]:
     """Return the ends and the number of reports of the search if it is not killed."""
     with tempfile.TemporaryDirectory() as folder:
-        with started(Path(folder), what, seed) as process:
+        with started(Path(folder), kind, seed) as process:
             process.communicate()
         assert process.returncode == 0
         experiment = Experiment(Path(folder) / "home" / "killed")
         return ends_of(experiment), len(experiment.results)
 
 
-def kill_and_resume(folder: Path, what: str, seed: int, pool: Pool) -> None:
-    chance = random.Random(f"{what} {seed}")
-    ends, num_reports = unkilled(what, seed % 3)
-    others, folders = running_processes(), temporary_folders()
+def kill_and_resume(folder: Path, kind: str, seed: int, pool: Pool) -> None:
+    chance = random.Random(f"{kind} {seed}")
+    ends, num_reports = unkilled(kind, seed % 3)
+    processes_before, folders_before = running_processes(), temporary_folders()
     at = sorted(chance.randrange(num_reports) for _ in range(chance.choice([1, 1, 2])))
     for count, number in enumerate(at):
-        kill_at(number, folder, "resume" if count else what, seed % 3)
-        within(10.0, lambda: running_processes(os.environ[MARKER]) <= others, "every process of the search has ended")
-        assert temporary_folders() <= folders
+        kill_at(number, folder, "resume" if count else kind, seed % 3)
+        within(
+            10.0,
+            lambda: running_processes(os.environ[MARKER]) <= processes_before,
+            "every process of the search has ended",
+        )
+        assert temporary_folders() <= folders_before
         try:
             everything_acknowledged_is_kept(folder, Experiment(folder / "home" / "killed"))
         except RecordError:  # killed before there was a record
             assert num_acknowledged(folder) == 0
             return
     # A pool keeps the worker of a search with reuse, so that search gets a pool of its own.
-    pool_options: dict[str, Any] = {} if what in REUSES else {"pool": pool}
+    pool_options: dict[str, Any] = {} if kind in REUSES else {"pool": pool}
     experiment = Tuner.resume(folder / "home" / "killed", quiet=True, **pool_options).run()
     everything_acknowledged_is_kept(folder, experiment)
     nothing_was_done_twice(folder)
     ended = ends_of(experiment)
     assert ended.keys() == ends.keys()
-    compared = [number for number in ends if number < NUM_COMPARED.get(what, len(ends))]
+    compared = [number for number in ends if number < NUM_COMPARED.get(kind, len(ends))]
     assert [ended[number] for number in compared] == [ends[number] for number in compared]
     assert replay_experiment(experiment.path).differences == []
     assert not list((experiment.path / "checkpoints").glob(".*"))
@@ -148,9 +152,9 @@ def temporary_folders() -> set[Path]:
     return set(Path(tempfile.gettempdir()).glob("fanwise-*"))
 
 
-def kill_at(number: int, folder: Path, what: str, seed: int) -> None:
+def kill_at(number: int, folder: Path, kind: str, seed: int) -> None:
     """Start the search, and kill its tuner when `number` reports are acknowledged."""
-    with started(folder, what, seed) as process:
+    with started(folder, kind, seed) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"it begins\n"
         within(60.0, lambda: is_time(process, folder, number), "trials have reported")
@@ -164,18 +168,20 @@ def is_time(process: "subprocess.Popen[bytes]", folder: Path, number: int) -> bo
 
 def everything_acknowledged_is_kept(folder: Path, experiment: Experiment) -> None:
     results = experiment.results
-    kept = {number: list(epochs) for number, epochs in results.groupby("trial_id")["epoch"]} if len(results) else {}
+    kept_epochs = (
+        {number: list(epochs) for number, epochs in results.groupby("trial_id")["epoch"]} if len(results) else {}
+    )
     for number, lines in noted(folder).items():
-        acknowledged = {epoch for what, epoch in lines if what == "acknowledged"}
-        assert acknowledged <= set(kept.get(number, []))
+        acknowledged = {epoch for kind, epoch in lines if kind == "acknowledged"}
+        assert acknowledged <= set(kept_epochs.get(number, []))
 
 
 def nothing_was_done_twice(folder: Path) -> None:
     """An attempt begins where the last acknowledged report was, or beyond: there a report was kept, unheard."""
     for lines in noted(folder).values():
         reached = 0
-        for what, epoch in lines:
-            if what == "begun":
+        for kind, epoch in lines:
+            if kind == "begun":
                 assert epoch >= reached
             else:
                 assert epoch > reached
@@ -185,14 +191,14 @@ def nothing_was_done_twice(folder: Path) -> None:
 # One that decides at once, and one that hands states from trial to trial. How the others decide again is in
 # test_replay.py.
 @pytest.mark.parametrize(
-    "what", [each if each in ("asha", "population") else pytest.param(each, marks=pytest.mark.soak) for each in KINDS]
+    "kind", [kind if kind in ("asha", "population") else pytest.param(kind, marks=pytest.mark.soak) for kind in KINDS]
 )
-def test_killed_search_resumes_to_the_same_end(tmp_path: Path, what: str, pool: Pool) -> None:
-    kill_and_resume(tmp_path, what, 0, pool)
+def test_killed_search_resumes_to_the_same_end(tmp_path: Path, kind: str, pool: Pool) -> None:
+    kill_and_resume(tmp_path, kind, 0, pool)
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("what", KINDS)
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", range(1, 51))
-def test_two_hundred_killed_searches_resume_to_the_same_end(tmp_path: Path, what: str, seed: int, pool: Pool) -> None:
-    kill_and_resume(tmp_path, what, seed, pool)
+def test_two_hundred_killed_searches_resume_to_the_same_end(tmp_path: Path, kind: str, seed: int, pool: Pool) -> None:
+    kill_and_resume(tmp_path, kind, seed, pool)

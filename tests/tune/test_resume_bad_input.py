@@ -49,7 +49,7 @@ def searched(pool: Pool, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def kept(searched: Path, tmp_path: Path) -> Path:
+def finished(searched: Path, tmp_path: Path) -> Path:
     """A copy of a search that has ended."""
     shutil.copytree(searched, tmp_path / "kept")
     return tmp_path / "kept"
@@ -64,13 +64,13 @@ def kept(searched: Path, tmp_path: Path) -> Path:
         ({"scheduler": FIFO(metric="error")}, "scheduler: was .*'loss'.*, is .*'error'"),
     ],
 )
-def test_error_names_the_setting_that_differs(kept: Path, changes: dict[str, Any], message: str) -> None:
+def test_error_names_the_setting_that_differs(finished: Path, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message) as caught:
-        Tuner.resume(kept, **changes)
+        Tuner.resume(finished, **changes)
     assert "the experiment 'kept' can only be resumed with the same settings" in str(caught.value)
 
 
-def gone(file: Path) -> None:
+def remove(file: Path) -> None:
     file.unlink()
 
 
@@ -86,7 +86,7 @@ def unloadable(file: Path) -> None:
     ("spoil", "message"),
     [
         (
-            gone,
+            remove,
             r"contains no program\.pickle: pass the objective and the scheduler to Tuner\.resume\('kept', objective=",
         ),
         (open_to_others, r"others may write to it.*chmod 600"),
@@ -97,34 +97,34 @@ def unloadable(file: Path) -> None:
     ],
 )
 def test_program_that_cannot_be_loaded_can_be_passed(
-    kept: Path, pool: Pool, spoil: Callable[[Path], None], message: str
+    finished: Path, pool: Pool, spoil: Callable[[Path], None], message: str
 ) -> None:
-    spoil(kept / "program.pickle")
+    spoil(finished / "program.pickle")
     with pytest.raises(RecordError, match=message):
-        Tuner.resume(kept)
+        Tuner.resume(finished)
     with pytest.raises(RecordError, match=message):
-        replay_experiment(kept)
-    tuner = Tuner.resume(kept, objective=train, scheduler=FIFO(metric="loss"), stop=MORE, pool=pool, quiet=True)
+        replay_experiment(finished)
+    tuner = Tuner.resume(finished, objective=train, scheduler=FIFO(metric="loss"), stop=MORE, pool=pool, quiet=True)
     assert len(tuner.run().trials) == 6
 
 
-def test_program_of_another_user_is_refused(kept: Path) -> None:
+def test_program_of_another_user_is_refused(finished: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can give files away")
-    os.chown(kept / "program.pickle", 4711, 4711)
+    os.chown(finished / "program.pickle", 4711, 4711)
     with pytest.raises(RecordError, match="belongs to another user"):
-        Tuner.resume(kept)
+        Tuner.resume(finished)
 
 
-def test_search_of_a_missing_cluster_resumes_on_a_passed_pool(kept: Path, pool: Pool) -> None:
-    save_cluster(kept, Pool(ray="127.0.0.1:1", bundles=[{"CPU": 2}])._cluster_settings)
+def test_search_of_a_missing_cluster_resumes_on_a_passed_pool(finished: Path, pool: Pool) -> None:
+    save_cluster(finished, Pool(ray="127.0.0.1:1", bundles=[{"CPU": 2}])._cluster_settings)
     with pytest.raises(ClusterError, match=r"there is no Ray cluster: tried '127\.0\.0\.1:1'"):
-        Tuner.resume(kept, stop=MORE, quiet=True)
-    assert len(Tuner.resume(kept, stop=MORE, pool=pool, quiet=True).run().trials) == 6
-    assert load_cluster(kept) == {}, "the next resume runs on this machine, too"
+        Tuner.resume(finished, stop=MORE, quiet=True)
+    assert len(Tuner.resume(finished, stop=MORE, pool=pool, quiet=True).run().trials) == 6
+    assert load_cluster(finished) == {}, "the next resume runs on this machine, too"
 
 
-def test_resume_leaves_no_pool_on_a_cluster_open(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resume_leaves_no_pool_on_a_cluster_open(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[Pool] = []
     arguments = {"ray": "10.0.0.1:6379"}
 
@@ -142,10 +142,10 @@ def test_resume_leaves_no_pool_on_a_cluster_open(kept: Path, monkeypatch: pytest
     def num_open() -> int:
         return len([pool for pool in opened if "closed" not in repr(pool)])
 
-    save_cluster(kept, arguments)
+    save_cluster(finished, arguments)
     for module in ("tuner", "runtime.search_run"):
         monkeypatch.setattr(f"fanwise.tune.{module}.Pool", LocalPool)
-    tuner = Tuner.resume(kept, stop=MORE, quiet=True)
+    tuner = Tuner.resume(finished, stop=MORE, quiet=True)
     assert num_open() == 0
     with monkeypatch.context() as patch:
         patch.setattr(tuner._search_run, "_pack_objective", lambda: 1 / 0)
@@ -167,36 +167,36 @@ def test_resume_leaves_no_pool_on_a_cluster_open(kept: Path, monkeypatch: pytest
         ),
     ],
 )
-def test_invalid_cluster_file_is_refused(kept: Path, spoil: Callable[[Path], None], message: str) -> None:
-    save_cluster(kept, Pool(ray="127.0.0.1:1")._cluster_settings)
-    spoil(kept / "cluster.json")
+def test_invalid_cluster_file_is_refused(finished: Path, spoil: Callable[[Path], None], message: str) -> None:
+    save_cluster(finished, Pool(ray="127.0.0.1:1")._cluster_settings)
+    spoil(finished / "cluster.json")
     with pytest.raises(RecordError, match=message):
-        Tuner.resume(kept)
+        Tuner.resume(finished)
 
 
 @pytest.mark.parametrize(("written", "is_refused"), [([99, 0], True), ([3, 7], False)])
 def test_record_of_another_major_format_is_refused(
-    kept: Path, pool: Pool, written: list[int], is_refused: bool
+    finished: Path, pool: Pool, written: list[int], is_refused: bool
 ) -> None:
-    edit_meta(kept, format=written)
+    edit_meta(finished, format=written)
     if is_refused:
         with pytest.raises(RecordError, match=r"has format \[99, 0\], and this version of fanwise reads"):
-            Tuner.resume(kept)
+            Tuner.resume(finished)
     else:
-        assert len(Tuner.resume(kept, stop=MORE, pool=pool, quiet=True).run().trials) == 6
+        assert len(Tuner.resume(finished, stop=MORE, pool=pool, quiet=True).run().trials) == 6
 
 
-def test_error_names_a_row_of_a_newer_version_and_nothing_is_written(kept: Path, pool: Pool) -> None:
-    (kept / "events.jsonl").write_bytes(
+def test_error_names_a_row_of_a_newer_version_and_nothing_is_written(finished: Path, pool: Pool) -> None:
+    (finished / "events.jsonl").write_bytes(
         b"".join(
             line_of(event.seq, event.t_s, "dreamt" if event.seq == 4 else event.kind, event.trial_id, event.body)
-            for event in read_events(kept)
+            for event in read_events(finished)
         )
     )
-    before = read_events(kept)
+    before = read_events(finished)
     with pytest.raises(RecordError, match=r"event 4 \(dreamt\) of .*kept is invalid"):
-        Tuner.resume(kept, pool=pool, quiet=True).run()
-    assert read_events(kept) == before
+        Tuner.resume(finished, pool=pool, quiet=True).run()
+    assert read_events(finished) == before
 
 
 def waits(x: float, epochs: int, folder: str) -> None:

@@ -69,8 +69,8 @@ def test_copy_continues_with_the_numbers_of_the_original(key: str, drawn: int) -
         original.random()
     copies = [copy.deepcopy(original), pickle.loads(pickle.dumps(original))]
     ahead = [original.random() for _ in range(10)]
-    for other in copies:
-        assert [other.random() for _ in range(10)] == ahead
+    for copied_rng in copies:
+        assert [copied_rng.random() for _ in range(10)] == ahead
 
 
 def test_number_of_bits_is_the_requested_one() -> None:

@@ -75,9 +75,9 @@ def test_report_after_the_end_of_its_trial_is_answered_and_recorded_as_late(stag
     stage.turn()
     stage.gone(job)
     assert stage.search.finished.is_set()
-    gone = stage.report(job, loss=0.25)
+    late_report = stage.report(job, loss=0.25)
     stage.turn()
-    assert ended.answers == gone.answers == ["STOP"]
+    assert ended.answers == late_report.answers == ["STOP"]
     assert [body["late"] for _, body in stage.events("report")] == [True]
 
 
@@ -96,10 +96,10 @@ def test_interrupts_terminate_and_kill_trials_that_are_starting(stage: Stage) ->
 def test_each_attempt_has_its_own_output_files_and_seed(stage: Stage) -> None:
     stage.begin(n_workers=1, retries=1)
     stage.end(stage.engine.jobs[0], Outcome("exit", "gone"))
-    first, again = stage.engine.jobs
-    assert (again.number, again.request.attempt) == (0, 1)
-    assert [Path(job.request.output or "").name for job in (first, again)] == ["0", "0-1"]
-    assert first.seed != again.seed
+    first, second_job = stage.engine.jobs
+    assert (second_job.number, second_job.request.attempt) == (0, 1)
+    assert [Path(job.request.output or "").name for job in (first, second_job)] == ["0", "0-1"]
+    assert first.seed != second_job.seed
 
 
 def test_added_workers_get_jobs_in_the_same_turn(stage: Stage) -> None:
@@ -158,6 +158,13 @@ def test_command_is_answered_after_it_is_committed(stage: Stage) -> None:
     assert num_recorded == []
     stage.turn()
     assert num_recorded == [1]
+
+
+def test_command_before_begin_is_applied_after_begin(stage: Stage) -> None:
+    stage.loop.call_soon(lambda: stage.search.apply_command(lambda now_s: events.Interrupt(now_s, "enough")))
+    stage.begin()
+    assert stage.search.failure is None
+    assert [event.kind for event in read_events(stage.folder)] == ["begin", "suggested", "suggested", "interrupt"]
 
 
 # Errors end the search, and nothing waits forever.

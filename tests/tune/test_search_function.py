@@ -1,4 +1,4 @@
-"""`fanwise.search`: a search in one call, and what it says when it is asked for too little or too much."""
+"""`fanwise.search`: a search in one call, and its error messages for missing and unknown arguments."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""StoppingCriterion: what each limit means, which goes first, and what is refused."""
+"""StoppingCriterion: the meaning of each limit, precedence, and invalid limits."""
 
 import copy
 import dataclasses
@@ -100,8 +100,8 @@ def test_trials_that_end_count_until_one_reports_something_better_than_ever() ->
 
 def test_a_report_nearer_to_its_bounds_is_an_improvement_and_a_better_loss_farther_from_them_is_none() -> None:
     counts = counts_after()
-    for trial_id, (beyond, loss) in enumerate([(0.5, 0.1), (0.25, 0.9), (0.5, 0.0), (0.0, 2.0)]):
-        counts.add_result(trial_id, beyond, (loss,), loss)
+    for trial_id, (infeasibility, loss) in enumerate([(0.5, 0.1), (0.25, 0.9), (0.5, 0.0), (0.0, 2.0)]):
+        counts.add_result(trial_id, infeasibility, (loss,), loss)
         counts.add_end(trial_id)
     assert (counts.best_key, counts.best_trial_id) == ((0.0, 2.0), 3)
 
@@ -112,9 +112,10 @@ def test_the_hypervolume_of_feasible_reports_is_a_limit() -> None:
     assert StoppingCriterion(**limits_of(criterion)) == criterion  # type: ignore[arg-type]
     counts = counts_after()
     counts.track_hypervolume(reference_losses(criterion, objectives))
-    for beyond, values in [(0.0, (0.5, 1.5)), (1.0, (0.1, 9.0)), (0.0, (0.8, 2.0))]:
+    for infeasibility, values in [(0.0, (0.5, 1.5)), (1.0, (0.1, 9.0)), (0.0, (0.8, 2.0))]:
         assert reached_limit(criterion, counts) is None
-        counts.add_result(0, beyond, [o.loss(value) for o, value in zip(objectives, values, strict=True)], values[0])
+        losses = [objective.loss(value) for objective, value in zip(objectives, values, strict=True)]
+        counts.add_result(0, infeasibility, losses, values[0])
     assert reached_limit(criterion, counts) is None
     counts.add_result(0, 0.0, (0.5, -2.0), 0.5)
     counts.track_hypervolume(reference_losses(criterion, objectives))
@@ -134,9 +135,9 @@ def test_of_several_objectives_a_report_that_no_earlier_one_dominates_or_equals_
         (0.0, (1.0, math.inf), 2),  # better in the first, and something went wrong
         (0.0, (1.0, 3.0), 0),
     ]
-    for trial_id, (beyond, losses, expected) in enumerate(reports):
+    for trial_id, (infeasibility, losses, expected) in enumerate(reports):
         counts.add_end(99)
-        counts.add_result(trial_id, beyond, losses, losses[0])
+        counts.add_result(trial_id, infeasibility, losses, losses[0])
         assert (counts.num_trials_without_improvement, counts.best_trial_id == trial_id) == (expected, not expected)
 
 
@@ -152,9 +153,9 @@ def test_with_a_reference_point_the_hypervolume_must_grow() -> None:
         (0.0, (1.0, 3.0), 0),
         (0.0, (2.0, 3.0), 1),
     ]
-    for beyond, losses, expected in reports:
+    for infeasibility, losses, expected in reports:
         counts.add_end(99)
-        counts.add_result(0, beyond, losses, losses[0])
+        counts.add_result(0, infeasibility, losses, losses[0])
         assert counts.num_trials_without_improvement == expected, losses
 
 

@@ -1,4 +1,4 @@
-"""What a trial can ask while it runs; and one with a checkpoint never starts from scratch: paused, crashed, killed."""
+"""Checkpoints in an objective: a paused, crashed or killed trial with a checkpoint never starts from scratch."""
 
 import os
 import shutil
@@ -64,8 +64,8 @@ def test_checkpoints_on_another_file_system(tmp_path: Path, pool: Pool) -> None:
     root = f"file://{tmp_path}/bucket"
     experiment = search(train, space(tmp_path, "kill"), pool=pool, retries=1, trials=1, checkpoints=root)
     assert starts(tmp_path) == {0: "0=0 2=2"}
-    kept = {path.name for path in (tmp_path / "bucket" / experiment.name).iterdir()}
-    assert kept == {"0-1-2", OWNER_FILE_NAME}  # the best trial's last
+    names = {path.name for path in (tmp_path / "bucket" / experiment.name).iterdir()}
+    assert names == {"0-1-2", OWNER_FILE_NAME}  # the best trial's last
     assert os.listdir(experiment.path / "trials" / "0") == ["checkpoint"]
 
 
@@ -113,9 +113,9 @@ def test_copy_of_an_experiment_does_not_resume_with_the_checkpoints_of_the_origi
 def test_paused_trial_resumes_from_its_checkpoint(tmp_path: Path, pool: Pool) -> None:
     halving = SuccessiveHalving(metric="loss", resource_attr="epoch", max_resource_attr="epochs", reduction_factor=2)
     search(train, space(tmp_path), pool=pool, scheduler=halving, trials=8)
-    told = [text.split() for text in starts(tmp_path).values()]
-    assert max(map(len, told)) > 1
-    assert all(texts == sorted(set(texts)) and texts[0] == "0=0" for texts in told)
+    fields = [text.split() for text in starts(tmp_path).values()]
+    assert max(map(len, fields)) > 1
+    assert all(texts == sorted(set(texts)) and texts[0] == "0=0" for texts in fields)
 
 
 def spoils_its_checkpoint(folder: str, catches: bool) -> None:
@@ -146,9 +146,9 @@ def test_error_names_a_broken_checkpoint_and_the_trial_can_start_from_scratch(
         retries=1,
         max_equal_failures=None,
     )
-    said = (tmp_path / "said").read_text()
-    assert said.startswith("trial 0 cannot continue: there is no complete checkpoint 0-0-1 in ")
-    assert "Catch CheckpointError to begin from scratch." in said
+    log_text = (tmp_path / "said").read_text()
+    assert log_text.startswith("trial 0 cannot continue: there is no complete checkpoint 0-0-1 in ")
+    assert "Catch CheckpointError to begin from scratch." in log_text
     assert list(experiment.trials["status"]) == ["Completed" if catches else "Failed"]
 
 

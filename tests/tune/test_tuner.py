@@ -1,4 +1,4 @@
-"""Searches from end to end on real workers: what the objective did is what the experiment says."""
+"""Searches from end to end on real workers: the experiment agrees with the log of the objective."""
 
 import json
 import threading
@@ -27,7 +27,7 @@ from fanwise.tune import (
 )
 from fanwise.tune.searchers import Observation
 
-Objective = Callable[..., Any]  # Any: objectives return what they like
+Objective = Callable[..., Any]  # Any: the return type of an objective is open
 
 
 def call_its_hyperparameters(act: Callable[[float], float], sizes: list[int], kernel: tuple[int, int]) -> float:
@@ -50,8 +50,8 @@ def test_objectives_receive_the_objects_of_a_choice_and_cannot_change_them(pool:
     trials = experiment.trials
     assert list(trials["loss"]) == [3.0, 3.0, 2.0]
     assert list(trials["config_sizes"]) == ["[64]"] * 3 and list(trials["config_kernel"]) == ["(3, 3)"] * 3
-    again = Tuner.resume("objects", stop=StoppingCriterion(max_num_trials_started=4), pool=pool, quiet=True).run()
-    assert len(again.trials) == 4 and set(again.trials["status"]) == {"Completed"}
+    resumed = Tuner.resume("objects", stop=StoppingCriterion(max_num_trials_started=4), pool=pool, quiet=True).run()
+    assert len(resumed.trials) == 4 and set(resumed.trials["status"]) == {"Completed"}
     with pytest.raises(ValueError, match="was restored from a record, which has only the names of its objects"):
         Tuner.resume("objects", objective=call_its_hyperparameters, scheduler=scheduler, pool=pool)
 

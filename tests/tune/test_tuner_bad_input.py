@@ -33,7 +33,7 @@ from fanwise.tune import (
     uniform,
 )
 
-Options = dict[str, Any]  # Any: whatever a test gets wrong
+Options = dict[str, Any]  # Any: wrong on purpose
 
 
 @pytest.fixture(autouse=True)
@@ -56,7 +56,7 @@ def train(learning_rate: float, depth: int = 3) -> None:
 SPACE = {"learning_rate": uniform(0, 1)}
 
 
-def tune(**changes: Any) -> None:  # Any: whatever a test gets wrong
+def tune(**changes: Any) -> None:  # Any: wrong on purpose
     """A search with everything right, but for the changes."""
     options: Options = {
         "objective": train,
@@ -196,7 +196,7 @@ def test_closed_pool_is_refused_and_leaves_no_folder() -> None:
         tune(pool=pool)
 
 
-# What cannot travel.
+# Objectives that cannot be sent to a worker.
 
 
 def test_error_names_the_unsendable_object_of_a_closure() -> None:

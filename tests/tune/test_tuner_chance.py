@@ -22,8 +22,8 @@ def draw(same: int) -> None:
 
 def test_trials_draw_different_numbers_and_a_repeated_search_the_same(pool: Pool) -> None:
     columns = ["loss", "numpy", "seed"]
-    first, again = (search(draw, {"same": 1}, pool=pool, random_seed=5, trials=3) for _ in range(2))
-    drawn, drawn_again = (e.results.set_index("trial_id").sort_index()[columns] for e in (first, again))
+    first, second = (search(draw, {"same": 1}, pool=pool, random_seed=5, trials=3) for _ in range(2))
+    drawn, drawn_again = (e.results.set_index("trial_id").sort_index()[columns] for e in (first, second))
     assert drawn.equals(drawn_again)
     for column in columns:
         assert first.results[column].nunique() == 3
@@ -53,10 +53,10 @@ def use_torch(same: int) -> None:
 
 def test_trial_can_use_a_data_loader_with_worker_processes(torch_loaded: LoadedInterpreter) -> None:
     with torch_loaded.forks_here(), Pool(cpus=2) as pool:
-        first, again = (search(use_torch, {"same": 1}, pool=pool, random_seed=5, trials=2) for _ in range(2))
+        first, second = (search(use_torch, {"same": 1}, pool=pool, random_seed=5, trials=2) for _ in range(2))
     assert list(first.results["loss"]) == [0.25, 0.25]
     assert list(first.results["total"]) == [15, 15]
     assert list(first.results["half"]) == [1.5, 1.5]
     assert first.results["drawn"].nunique() == 2
-    drawn = [dict(zip(e.results["trial_id"], e.results["drawn"], strict=True)) for e in (first, again)]
+    drawn = [dict(zip(e.results["trial_id"], e.results["drawn"], strict=True)) for e in (first, second)]
     assert drawn[0] == drawn[1]

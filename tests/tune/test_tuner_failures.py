@@ -1,4 +1,4 @@
-"""Trials that fail in every way there is: each ends alone, with its reason kept, and the search goes on."""
+"""Failures of trials: each kind ends only its own trial, the reason is recorded, and the search continues."""
 
 import os
 import resource
@@ -47,7 +47,7 @@ class HeavyError(Exception):
 
 
 def end_in_a_way(way: str) -> float | str | None:
-    """An objective that ends as it is told."""
+    """An objective that ends in the given way."""
     print(f"this trial {way}", file=sys.stderr, flush=True)
     if way == "raises":
         raise ValueError("no such layer")
@@ -87,7 +87,7 @@ def end_in_a_way(way: str) -> float | str | None:
     return 0.5
 
 
-def search(objective: Any, ways: list[str], **options: Any) -> Experiment:  # Any: what a tuner takes
+def search(objective: Any, ways: list[str], **options: Any) -> Experiment:  # Any: options of a tuner
     """One search with one trial for each way, in this action."""
     points = [{"way": way} for way in ways]
     scheduler = FIFO(metric="loss", points_to_evaluate=points)
@@ -254,7 +254,7 @@ def test_crashed_trial_is_retried_and_only_its_last_attempt_counts(pool: Pool, t
 
 
 def wait_for_a_kill(way: str) -> float:
-    """Tells the pids of the processes it hangs on, and waits if it is told to."""
+    """Record the pids of the processes that block this one, and wait if requested."""
     warm = psutil.Process(os.getppid())
     report(loss=1.0, worker=os.getpid(), warm=warm.pid, supervisor=warm.ppid())
     if way == "waits":
@@ -293,11 +293,11 @@ def test_killed_process_fails_the_trial_below_it_and_the_search_continues(column
 
 
 def fill(folder: str) -> None:
-    """Reports until it is told that the report was not kept; notes those that were, a byte each."""
-    kept = os.open(f"{folder}/{trial_id()}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    """Report until a report is refused, and write one byte per recorded report."""
+    log_fd = os.open(f"{folder}/{trial_id()}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     while True:
         report(loss=0.1234567890123456)
-        os.write(kept, b".")
+        os.write(log_fd, b".")
 
 
 def test_full_disk_ends_the_search_with_one_error_and_keeps_committed_events(tmp_path: Path) -> None:
@@ -307,6 +307,6 @@ def test_full_disk_ends_the_search_with_one_error_and_keeps_committed_events(tmp
             quiet_tuner(fill, {"folder": str(tmp_path / "kept")}, trials=2, name="full", callbacks=[disk]).run()
     assert "All reports are saved: load_experiment('full')." in caught.value.__notes__
     known = load_experiment("full").results["trial_id"].value_counts()
-    kept = {int(path.name): path.stat().st_size for path in (tmp_path / "kept").iterdir()}
-    assert len(kept) == 2
-    assert all(known[trial] >= number > 10 for trial, number in kept.items())
+    sizes = {int(path.name): path.stat().st_size for path in (tmp_path / "kept").iterdir()}
+    assert len(sizes) == 2
+    assert all(known[trial] >= number > 10 for trial, number in sizes.items())

@@ -38,17 +38,17 @@ def wait_for_a_file(x: float, file: str) -> float:
 
 def in_a_thread(run: Callable[[], object]) -> tuple[threading.Thread, list[object]]:
     """Run it in another thread. Return the thread, and a list that gets its result or exception."""
-    seen: list[object] = []
+    outcomes: list[object] = []
 
     def call() -> None:
         try:
-            seen.append(run())
+            outcomes.append(run())
         except BaseException as error:
-            seen.append(error)
+            outcomes.append(error)
 
     thread = threading.Thread(target=call)
     thread.start()
-    return thread, seen
+    return thread, outcomes
 
 
 def num_reports(name: str) -> int:
@@ -63,7 +63,7 @@ def test_experiment_can_be_loaded_while_it_runs(pool: Pool, tmp_path: Path) -> N
     os.mkfifo(pipe)
     space = {"x": uniform(0, 1), "file": str(pipe)}
     tuner = quiet_tuner(wait_for_a_file, space, pool=pool, name="watched", trials=2)
-    thread, seen = in_a_thread(tuner.run)
+    thread, outcomes = in_a_thread(tuner.run)
     within(30.0, lambda: num_reports("watched") == 2, "both trials have reported")
     watched = load_experiment("watched")
     assert watched.end_reason is None
@@ -72,16 +72,16 @@ def test_experiment_can_be_loaded_while_it_runs(pool: Pool, tmp_path: Path) -> N
     assert watched.best.value == watched.results["loss"].min()
     os.close(os.open(pipe, os.O_WRONLY))  # both readers go on
     thread.join(30.0)
-    assert isinstance(seen[0], Experiment)
+    assert isinstance(outcomes[0], Experiment)
     assert watched.state == "finished"
     assert list(watched.trials["status"]) == ["Completed"] * 2
-    assert watched.results.equals(seen[0].results)
+    assert watched.results.equals(outcomes[0].results)
 
 
-def meet(x: float, mine: str, other: str, folder: str) -> float:
+def wait_for_other(x: float, own_name: str, other_name: str, folder: str) -> float:
     """Ends only when the other search has begun as well."""
-    (Path(folder) / mine).touch()
-    while not (Path(folder) / other).exists():
+    (Path(folder) / own_name).touch()
+    while not (Path(folder) / other_name).exists():
         report(loss=x)
     return x
 
@@ -89,18 +89,23 @@ def meet(x: float, mine: str, other: str, folder: str) -> float:
 def test_two_searches_share_a_pool_at_the_same_time(pool: Pool, tmp_path: Path) -> None:
     names = ["left", "right"]
     tuners = [
-        quiet_tuner(meet, {"x": uniform(0, 1), "mine": a, "other": b, "folder": str(tmp_path)}, pool=pool, name=a)
+        quiet_tuner(
+            wait_for_other,
+            {"x": uniform(0, 1), "own_name": a, "other_name": b, "folder": str(tmp_path)},
+            pool=pool,
+            name=a,
+        )
         for a, b in (names, reversed(names))
     ]
     running = [in_a_thread(tuner.run) for tuner in tuners]
     for thread, _ in running:
         thread.join(60.0)
-    for (_, seen), name in zip(running, names, strict=True):
-        (experiment,) = seen
+    for (_, outcomes), name in zip(running, names, strict=True):
+        (experiment,) = outcomes
         assert isinstance(experiment, Experiment)
         assert experiment.name == name
         assert list(experiment.trials["status"]) == ["Completed"] * 4
-        assert set(experiment.trials["config_mine"]) == {name}
+        assert set(experiment.trials["config_own_name"]) == {name}
 
 
 def test_closing_the_pool_ends_the_search_with_closed_error(tmp_path: Path) -> None:
@@ -108,11 +113,11 @@ def test_closing_the_pool_ends_the_search_with_closed_error(tmp_path: Path) -> N
     os.mkfifo(pipe)
     pool = Pool(cpus=2)
     tuner = quiet_tuner(wait_for_a_file, {"x": uniform(0, 1), "file": str(pipe)}, pool=pool, name="cut", trials=9)
-    thread, seen = in_a_thread(tuner.run)
+    thread, outcomes = in_a_thread(tuner.run)
     within(30.0, lambda: num_reports("cut") == 2, "both trials have reported")
     pool.close()
     thread.join(30.0)
-    assert isinstance(seen[0], ClosedError)
+    assert isinstance(outcomes[0], ClosedError)
     assert num_reports("cut") == 2
 
 
@@ -130,11 +135,6 @@ def test_search_inside_a_job_is_refused_and_leaves_no_folder(pool: Pool, home: P
 
 
 # Output.
-
-
-def test_quiet_search_prints_nothing_even_with_more_workers_than_cpus(capfd: pytest.CaptureFixture[str]) -> None:
-    search(return_x, {"x": uniform(0, 1)}, n_workers=17, trials=1)
-    assert capfd.readouterr() == ("", "")
 
 
 def test_search_without_a_terminal_prints_a_line_per_event_and_the_summary(

@@ -40,7 +40,7 @@ LINE = {"x": uniform(-1, 1), "max_epochs": 3}
 class Noting(Searcher):
     """Samples at random, and records its calls."""
 
-    told: list[tuple[Any, ...]] = []  # noqa: RUF012  # of the last search: tuners run copies
+    call: list[tuple[Any, ...]] = []  # noqa: RUF012  # of the last search: tuners run copies
 
     def begin(self, space: Space, seed: int) -> None:
         Noting.told = []
@@ -80,8 +80,8 @@ def summary(search: OpenSearch) -> Any:
 
 @pytest.mark.parametrize("how", ["name", "path", "experiment", "results"])
 def test_searcher_observes_earlier_reports_before_the_first_suggestion(how: str) -> None:
-    found = earlier("old")
-    source: Any = {"name": "old", "path": found.path, "experiment": found, "results": found.results}[how]
+    old = earlier("old")
+    source: Any = {"name": "old", "path": old.path, "experiment": old, "results": old.results}[how]
     with begun(source, resource_attr="epoch", mode="min", constraints=["size <= 3"]) as search:
         search.ask()
     first, second = {"x": 0.5, "max_epochs": 3}, {"x": -0.25, "max_epochs": 3}
@@ -103,9 +103,9 @@ def test_trials_of_several_sources_have_ids_up_to_minus_one() -> None:
     earlier("b", xs=(0.3,))
     with begun(["b", Path(load_experiment("a").path)]) as search:
         pass
-    ended = [told[0] for told in Noting.told if len(told) == 2]
+    ended = [call[0] for call in Noting.told if len(call) == 2]
     assert ended == [-3, -2, -1]
-    assert [told[1]["x"] for told in Noting.told if len(told) > 2][::2] == [0.3, 0.1, 0.2]
+    assert [call[1]["x"] for call in Noting.told if len(call) > 2][::2] == [0.3, 0.1, 0.2]
     assert [one["source"] for one in summary(search)] == ["the experiment 'b'", "the experiment 'a'"]
 
 
@@ -124,14 +124,14 @@ def test_data_frame_has_a_row_for_each_trial() -> None:
     frame = pd.DataFrame({"x": [0.5, 0.25], "loss": [1.0, math.inf], "note": ["good", "bad"]})
     with begun(frame):
         pass
-    assert [told[4] for told in Noting.told if len(told) > 2] == [(1.0,), (math.inf,)]
+    assert [call[4] for call in Noting.told if len(call) > 2] == [(1.0,), (math.inf,)]
 
 
 def test_searcher_receives_the_ends_of_earlier_trials() -> None:
     frame = pd.DataFrame({"x": [0.1, 0.2, 0.3], "loss": [1.0] * 3, "st_status": ["Failed", "Paused", "InProgress"]})
     with begun(frame):
         pass
-    assert [told[1] for told in Noting.told if len(told) == 2] == ["Failed", "Stopped", "Stopped"]
+    assert [call[1] for call in Noting.told if len(call) == 2] == ["Failed", "Stopped", "Stopped"]
 
 
 TREE = {
@@ -148,7 +148,7 @@ def test_empty_cell_is_none_or_an_inactive_hyperparameter() -> None:
     })  # fmt: skip
     with begun(frame, TREE):
         pass
-    configs = [told[1] for told in Noting.told if len(told) > 2]
+    configs = [call[1] for call in Noting.told if len(call) > 2]
     assert configs == [{"optimizer": "sgd", "momentum": 0.5}, {"optimizer": "adam"}, {"optimizer": None}]
 
 
@@ -161,10 +161,10 @@ def test_trials_that_do_not_fit_are_skipped_with_a_remark() -> None:
     })  # fmt: skip
     with begun(frame) as search:
         pass
-    assert [told[1] for told in Noting.told if len(told) > 2] == [{"x": 0.5, "max_epochs": 3}]
-    (found,) = summary(search)
-    assert (found["num_trials"], found["num_reports"]) == (1, 1)
-    assert found["remarks"] == [
+    assert [call[1] for call in Noting.told if len(call) > 2] == [{"x": 0.5, "max_epochs": 3}]
+    (old,) = summary(search)
+    assert (old["num_trials"], old["num_reports"]) == (1, 1)
+    assert old["remarks"] == [
         "3 trials skipped: x = 3.0 is not in uniform(-1.0, 1.0); x = 4.0 is not in uniform(-1.0, 1.0); 'x' is missing",
         "1 report skipped: a required value is missing",
         "not in this space: layers",
@@ -177,8 +177,8 @@ def test_tuner_prints_the_warm_start(capsys: pytest.CaptureFixture[str], pool: P
     scheduler = FIFO(TPESearcher(), metric="loss", random_seed=1)
     stop = StoppingCriterion(max_num_trials_started=2)
     Tuner(train, LINE, scheduler, stop, name="new", warm_start="old", n_workers=1, pool=pool).run()
-    said = "warm start from the experiment 'old': 2 trials, 4 reports; not in this space: layers"
-    assert said in capsys.readouterr().out
+    line = "warm start from the experiment 'old': 2 trials, 4 reports; not in this space: layers"
+    assert line in capsys.readouterr().out
 
 
 def train(x: float, max_epochs: int) -> None:
@@ -238,7 +238,7 @@ def test_simulated_search_uses_a_warm_start() -> None:
     stop = StoppingCriterion(max_num_trials_started=2)
     search = simulate(FIFO(Noting(), metric="loss"), TABLE, stop, n_workers=1, seed=0, warm_start="old")
     assert search.num_trials_started == 2
-    assert [told[:2] for told in Noting.told if len(told) == 2] == [
+    assert [call[:2] for call in Noting.told if len(call) == 2] == [
         (-2, "Completed"),
         (-1, "Completed"),
         ("suggest", 0),
@@ -246,7 +246,7 @@ def test_simulated_search_uses_a_warm_start() -> None:
         ("suggest", 1),
         (1, "Completed"),
     ]
-    assert [told[4] for told in Noting.told if told[0] in (-2, -1) and len(told) > 2] == [
+    assert [call[4] for call in Noting.told if call[0] in (-2, -1) and len(call) > 2] == [
         (0.5,),
         (0.25,),
         (-0.25,),
@@ -263,7 +263,7 @@ def test_another_mode_is_an_error() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "what"),
+    ("options", "subject"),
     [
         ({"metric": "error"}, "no report of 'error', which is required; it has 'loss', 'epoch', 'size'"),
         (
@@ -273,9 +273,9 @@ def test_another_mode_is_an_error() -> None:
         ({"metric": "loss", "constraints": ["watts <= 3"]}, "no report of 'watts', which is required"),
     ],
 )
-def test_missing_metric_is_an_error(options: Any, what: str) -> None:
+def test_missing_metric_is_an_error(options: Any, subject: str) -> None:
     earlier("old")
-    with pytest.raises(ValueError, match=what):
+    with pytest.raises(ValueError, match=subject):
         begun("old", **options)
     assert not (load_experiment("old").path.parent / "new").exists(), "a folder was left behind"
 
@@ -314,7 +314,7 @@ def test_void_reports_are_not_used() -> None:
             search.report(trial, loss=value)  # without a checkpoint: it starts again when the search is opened next
     with begun("old"):
         pass
-    assert [told[4] for told in Noting.told if len(told) > 2] == [(3.0,)]
+    assert [call[4] for call in Noting.told if len(call) > 2] == [(3.0,)]
 
 
 def test_reopened_search_uses_its_warm_start_once() -> None:

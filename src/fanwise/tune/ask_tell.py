@@ -306,7 +306,6 @@ class OpenSearch(AbstractContextManager["OpenSearch"]):
         return time.monotonic() - self._zero_s
 
     def _apply(self, event: Event) -> list[Action]:
-        """Apply an event and the suggestions that it requests. Record and return all actions."""
         all_actions, queue = list[Action](), [event]
         for event in queue:
             actions = self._core.handle(event)

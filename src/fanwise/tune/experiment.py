@@ -298,7 +298,6 @@ class Experiment:
         return importance_figure(self._history(), metric)
 
     def _history(self) -> SearchState:
-        """Read the new events, and return the state of the search after all events."""
         self._reader.refresh()
         return self._reader.search
 
@@ -366,7 +365,6 @@ def folder_of(name_or_path: str | os.PathLike[str]) -> Path:
 
 
 def _hint(name: str) -> str:
-    """Return a hint for an unknown name, with similar or existing names."""
     names, folder = list_experiments(), experiments_folder()
     if not names:
         return f"{folder} contains no experiments yet. If the experiment is elsewhere, pass the path of its folder."

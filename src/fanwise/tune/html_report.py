@@ -159,7 +159,6 @@ def _remove_titles(figure: "Figure") -> str:
 
 
 def _svg(figure: "Figure") -> str:
-    """Return the figure as an SVG element."""
     from matplotlib import rc_context
     from matplotlib.collections import PathCollection
 
@@ -198,7 +197,6 @@ def _num_points(artist: "Artist") -> int:
 
 
 def _trial_table(reader: SearchReader) -> Iterator[str]:
-    """Yield a table of the best trials."""
     history = reader.search
     trials = sorted(history.trials.values(), key=lambda trial: (trial.best is None, trial.best or (), trial.trial_id))
     names = list(dict.fromkeys(name for trial in trials[:_MAX_ROWS] for name in trial.config))

@@ -65,10 +65,13 @@ def search_data(history: SearchState) -> SearchData:
         (not infeasibility for infeasibility in history.infeasibilities()),
     )
     spans = []
-    for trial, a in history.attempts():
-        started_s, ready_s, ended_s = max(0.0, a.started_s - zero_s), since_zero(a.ready_s), since_zero(a.ended_s)
-        spans.append(Span(a.slot, trial.trial_id, started_s, ready_s, ended_s, a.status, a.objective_s))
-    windows = [(a - zero_s, b - zero_s, number) for a, b, number in utilization.windows(history.last_s)]
+    for trial, attempt in history.attempts():
+        started_s, ready_s = max(0.0, attempt.started_s - zero_s), since_zero(attempt.ready_s)
+        times_s = started_s, ready_s, since_zero(attempt.ended_s)
+        spans.append(Span(attempt.slot, trial.trial_id, *times_s, attempt.status, attempt.objective_s))
+    windows = [
+        (begin_s - zero_s, end_s - zero_s, number) for begin_s, end_s, number in utilization.windows(history.last_s)
+    ]
     n_workers = max([int(meta["n_workers"]), *(number for _, _, number in windows)])  # see `set_workers`
     return SearchData(
         name=history.name,

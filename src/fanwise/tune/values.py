@@ -18,14 +18,14 @@ _MAX_NAME_LENGTH = 60
 
 def is_number(value: object) -> TypeGuard[float]:
     """Return True for ints and floats of Python or NumPy, but not for booleans."""
-    kind = type(value)  # a type comparison is ten times faster than isinstance with an ABC
-    return kind is float or kind is int or (isinstance(value, numbers.Real) and kind is not bool)
+    value_type = type(value)  # a type comparison is ten times faster than isinstance with an ABC
+    return value_type is float or value_type is int or (isinstance(value, numbers.Real) and value_type is not bool)
 
 
 def is_bool(value: object) -> bool:
     """Return True for booleans of Python or NumPy."""
-    kind = type(value)
-    return kind is bool or (kind.__module__ == "numpy" and kind.__name__ in ("bool", "bool_"))
+    value_type = type(value)
+    return value_type is bool or (value_type.__module__ == "numpy" and value_type.__name__ in ("bool", "bool_"))
 
 
 def checked_bool(name: str, value: object) -> bool:

@@ -236,10 +236,10 @@ def test_callback_whose_on_start_raises_receives_no_more_events(pool: Pool, capl
 def test_callback_of_a_resumed_search_receives_its_new_trials(pool: Pool) -> None:
     tuner(pool).run()
     collector = Collector()
-    again = Tuner.resume(
+    resumed_tuner = Tuner.resume(
         "digits", stop=StoppingCriterion(max_num_trials_started=2), pool=pool, callbacks=[collector], quiet=True
     )
-    again.run()
+    resumed_tuner.run()
     start, trial = collector.events[:2]
     assert isinstance(start, SearchStarted) and start.resumed
     assert isinstance(trial, TrialStarted) and trial.trial_id == 1

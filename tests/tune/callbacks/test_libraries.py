@@ -178,7 +178,7 @@ def test_tensorboard_has_the_curve_and_hyperparameters_of_each_trial(
     tmp_path: Path, torch_loaded: LoadedInterpreter
 ) -> None:
     skip_without("tensorboard")
-    found = found_by(
+    runs = found_by(
         torch_loaded,
         tmp_path,
         "TensorBoardCallback()",
@@ -195,7 +195,7 @@ for folder in (load_experiment("digits").path / "tensorboard").iterdir():
 """,
         hidden=["tensorflow"],
     )
-    assert found == {
+    assert runs == {
         "trial-0": [[[1, 0.5], [2, 0.25]], 0.25, True, ["epoch 1", "epoch 2"]],
         "trial-1": [[[1, 0.9], [2, 0.45]], 0.45, True, ["epoch 1", "epoch 2"]],
     }
@@ -203,7 +203,7 @@ for folder in (load_experiment("digits").path / "tensorboard").iterdir():
 
 def test_mlflow_continues_the_runs_of_a_killed_search(tmp_path: Path, torch_loaded: LoadedInterpreter) -> None:
     skip_without("mlflow")
-    found = found_by(
+    runs = found_by(
         torch_loaded,
         tmp_path,
         'MLflowCallback("mlruns")',
@@ -223,7 +223,7 @@ found.sort()
     )
     params = [["layers", "[8, 8]"], ["x", "0.5"]]
     discarded = "reports of earlier attempts after number 1 are discarded"
-    assert found == [
+    assert runs == [
         ["trial 0", "FINISHED", params, [[1, 0.75], [2, 0.5], [2, 0.25]], ["report 2", "Completed", None, discarded]],
         ["trial 1", "KILLED", params, [[1, 1.0]], ["report 1", None, None, None]],
         ["trial 3", "FAILED", params, [[1, 0.9], [2, 0.45]], ["report 2", "Failed", "ValueError: too large", None]],
@@ -232,7 +232,7 @@ found.sort()
 
 def test_tensorboard_hides_reports_that_a_resume_discarded(tmp_path: Path, torch_loaded: LoadedInterpreter) -> None:
     skip_without("tensorboard")
-    found = found_by(
+    runs = found_by(
         torch_loaded,
         tmp_path,
         'TensorBoardCallback("events")',
@@ -245,7 +245,7 @@ found = [(event.step, event.value) for event in read.Scalars("loss")]
         hidden=["tensorflow"],
         program=KILLED.replace("LEAVE", "killed.on_end(None)"),
     )
-    assert found == [[1, 0.75], [2, 0.25]]
+    assert runs == [[1, 0.75], [2, 0.25]]
 
 
 def test_unreachable_mlflow_server_is_logged_in_one_line_and_does_not_delay_the_search(
@@ -267,7 +267,7 @@ def test_unreachable_mlflow_server_is_logged_in_one_line_and_does_not_delay_the_
 
 def test_wandb_continues_the_runs_of_a_killed_search(tmp_path: Path, torch_loaded: LoadedInterpreter) -> None:
     skip_without("wandb")
-    found = found_by(
+    runs = found_by(
         torch_loaded,
         tmp_path,
         'WandbCallback("digits", mode="offline", dir=folder)',
@@ -276,9 +276,9 @@ def test_wandb_continues_the_runs_of_a_killed_search(tmp_path: Path, torch_loade
         program="folder = '.'\n"
         + KILLED.replace("LEAVE", "killed.on_end(None)\nfolder = 'later'\nPath(folder).mkdir()"),
     )
-    ids = [number for number, *_ in found]
+    ids = [number for number, *_ in runs]
     assert len(set(ids)) == 3 and ids[0] == ids[1]
-    assert [run[1:] for run in found] == [
+    assert [run[1:] for run in runs] == [
         ["digits digits/0", "0.5", "[8,8]", [[1, 0, 0.75], [2, 0, 0.5]], 0],
         ["digits digits/0", "0.5", "[8,8]", [[2, 1, 0.25]], 0],
         ["digits digits/1", "0.5", "[8,8]", [[1, 0, 1.0]], 0],

@@ -11,7 +11,7 @@ def boom(text: str = "boom", kind: ReasonKind = "exception") -> Reason:
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("first", "second"),
     [
         ("boom 0.16", "boom 0.92"),
         ("loss was 1e-5 at step 3", "loss was 2.5E+10 at step 40"),
@@ -20,12 +20,12 @@ def boom(text: str = "boom", kind: ReasonKind = "exception") -> Reason:
         ("boom\nin trial 1", "boom\nafter an hour"),
     ],
 )
-def test_numbers_and_later_lines_are_ignored(one: str, other: str) -> None:
-    assert equality_key(boom(one)) == equality_key(boom(other))
+def test_numbers_and_later_lines_are_ignored(first: str, second: str) -> None:
+    assert equality_key(boom(first)) == equality_key(boom(second))
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("first", "second"),
     [
         (boom("boom"), boom("bang")),
         (boom("boom"), boom("boom", "exit")),
@@ -33,8 +33,8 @@ def test_numbers_and_later_lines_are_ignored(one: str, other: str) -> None:
         (boom(""), boom("1")),
     ],
 )
-def test_different_words_and_kinds_are_different_reasons(one: Reason, other: Reason) -> None:
-    assert equality_key(one) != equality_key(other)
+def test_different_words_and_kinds_are_different_reasons(first: Reason, second: Reason) -> None:
+    assert equality_key(first) != equality_key(second)
 
 
 def test_search_fails_if_the_first_trials_fail_alike() -> None:
@@ -48,12 +48,12 @@ def test_search_fails_if_the_first_trials_fail_alike() -> None:
     assert failures.add(boom("boom 4"), has_reported=False) is None, "only the third outcome can fail the search"
 
 
-@pytest.mark.parametrize("other", [None, boom("bang"), boom("boom", "signal")])
+@pytest.mark.parametrize("second", [None, boom("bang"), boom("boom", "signal")])
 @pytest.mark.parametrize("index", [0, 1, 2])
-def test_one_different_outcome_lets_the_search_continue(other: Reason | None, index: int) -> None:
+def test_one_different_outcome_lets_the_search_continue(second: Reason | None, index: int) -> None:
     failures = Failures(3)
     reasons: list[Reason | None] = [boom(), boom(), boom(), boom(), boom()]
-    reasons[index] = other
+    reasons[index] = second
     assert [failures.add(reason, has_reported=False) for reason in reasons] == [None] * 5
 
 

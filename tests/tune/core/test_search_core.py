@@ -5,11 +5,6 @@ from collections.abc import Mapping
 
 import pytest
 from search_core_driver import (
-    CONTINUE,
-    CRASH,
-    CRASHED,
-    PAUSE,
-    STOP,
     STOPPED,
     CountingSearcher,
     PlannedScheduler,
@@ -20,97 +15,14 @@ from search_core_driver import (
 from fanwise.tune.constraints import checked_constraints
 from fanwise.tune.core import events
 from fanwise.tune.core.actions import (
-    Answer,
     Finish,
     SetStatus,
-    Start,
     StopStarting,
 )
 from fanwise.tune.core.validation import problem_with, required_values
-from fanwise.tune.schedulers import Clone, New, Resume, Status
+from fanwise.tune.schedulers import Status
 from fanwise.tune.searchers import Objective, Observation, SuggestContext
 from fanwise.tune.stopping import StoppingCriterion
-
-
-def test_crashed_trial_is_retried_when_its_slot_is_free() -> None:
-    search = new_search(n_workers=2, retries=1)
-    search.begin()
-    assert search.ended(0, 0, CRASH) == [SetStatus(0, 0, Status.FAILED, CRASHED, will_retry=True)]
-    assert search.free(0, 0) == [start(0, 0, attempt=1)]
-    assert search.ended(0, 1, CRASH) == [SetStatus(0, 1, Status.FAILED, CRASHED)]
-    assert search.free(0, 1) == [start(2, 0)]
-    assert (search.counts.num_trials_started, search.counts.num_trials_failed) == (3, 1)
-
-
-def test_retry_discards_the_reports_after_the_checkpoint() -> None:
-    searcher = CountingSearcher()
-    scheduler = PlannedScheduler(searcher=searcher)
-    search = new_search(scheduler=scheduler, n_workers=1, retries=1)
-    search.begin()
-    search.report(0, 0, 0.3)
-    search.report(0, 0, 0.4, checkpoint="a")
-    search.report(0, 0, 0.2)
-    search.ended(0, 0, CRASH)
-    assert search.core.best is not None and search.core.best[3:6] == (0.3, 0, 1)
-    assert search.free(0, 0) == [start(0, 0, attempt=1, from_iter=2, checkpoint="a")]
-    assert search.report(0, 1, 0.25) == [Answer(0, CONTINUE, 3)]
-    assert scheduler.calls[-2:] == [("rollback", 0, 2), ("report", 0, 3, 0.25)]
-    assert searcher.calls[-2:] == [("rollback", 0, 2), ("observe", 0, 3, 0.25)]
-
-
-def test_trial_stopped_at_the_maximum_resource_has_completed() -> None:
-    scheduler = PlannedScheduler()
-    scheduler.max_resource, scheduler.resource_attr = 3.0, "epoch"
-    search = new_search(scheduler=scheduler)
-    search.begin()
-    search.report(0, 0, {"loss": 1.0, "epoch": 3, "answer": STOP})
-    search.report(1, 0, {"loss": 1.0, "epoch": 2, "answer": STOP})
-    assert search.ended(0, 0, STOPPED) == [SetStatus(0, 0, Status.COMPLETED)]
-    assert search.ended(1, 0, STOPPED) == [SetStatus(1, 0, Status.STOPPED)]
-
-
-def test_repeated_reports_are_answered_but_not_observed() -> None:
-    searcher = CountingSearcher()
-    search = new_search(scheduler=PlannedScheduler(New({"x": 0}), Resume(0), searcher=searcher), n_workers=1)
-    search.begin()
-    search.report(0, 0, 3.0, checkpoint="a")
-    search.report(0, 0, 2.0)
-    assert search.pause(0, 1.0)[-1] == start(0, 0, attempt=1, from_iter=1, checkpoint="a")
-    assert search.report(0, 1, 2.0) == [Answer(0, CONTINUE, 2, repeated=True)]
-    assert search.report(0, 1, {"loss": 1.0, "answer": STOP}) == [Answer(0, CONTINUE, 3, repeated=True)]
-    assert search.report(0, 1, 0.5) == [Answer(0, CONTINUE, 4)]
-    assert searcher.calls == [("observe", 0, iter, loss) for iter, loss in enumerate([3.0, 2.0, 1.0, 0.5], start=1)]
-
-
-def test_trial_resumed_before_its_process_has_exited_reserves_a_slot() -> None:
-    search = new_search(scheduler=PlannedScheduler(New({"x": 0}), New({"x": 1}), Resume(0), New({"x": 2})))
-    search.begin()
-    search.report(0, 0, {"loss": 1.0, "answer": PAUSE}, checkpoint="a")
-    assert search.run(1, 1.0) == [SetStatus(1, 0, Status.COMPLETED)], "slot 1 is reserved for trial 0"
-    assert search.ended(0, 0, STOPPED) == [SetStatus(0, 0, Status.PAUSED)]
-    assert search.free(0, 0) == [start(0, 0, attempt=1, from_iter=1, checkpoint="a"), start(2, 1)]
-
-
-def test_trial_paused_by_a_user_pauses_at_its_next_report_until_the_user_resumes_it() -> None:
-    scheduler = PlannedScheduler()
-    search = new_search(scheduler=scheduler, n_workers=1)
-    search.begin()
-    assert search.command("pause", 0) == []
-    assert search.report(0, 0, 1.0, checkpoint="a") == [Answer(0, PAUSE, 1)]
-    assert search.ended(0, 0, STOPPED) + search.free(0, 0) == [SetStatus(0, 0, Status.PAUSED), start(1, 0)]
-    assert search.command("resume", 0) == [], "no slot is free"
-    assert search.run(1, 1.0)[-1] == start(0, 0, attempt=1, from_iter=1, checkpoint="a")
-    assert scheduler.calls == [("report", 0, 1, 1.0), ("report", 1, 1, 1.0), ("end", 1, Status.COMPLETED)]
-
-
-def test_clone_starts_from_the_last_checkpoint_of_its_source() -> None:
-    scheduler = PlannedScheduler(New({"x": 0}), Clone(0, {"x": 7}), clones=True)
-    search = new_search(scheduler=scheduler, n_workers=1)
-    search.begin()
-    search.report(0, 0, 0.5, checkpoint="a")
-    assert search.run(0, 0.25)[-1] == Start(1, 0, {"x": 7}, 0, 1, "a", source=0)
-    assert search.report(1, 0, 0.4) == [Answer(1, CONTINUE, 2)]
-    assert scheduler.calls[-1] == ("report", 1, 2, 0.4)
 
 
 class FailingSearcher(CountingSearcher):
@@ -209,24 +121,6 @@ def test_without_workers_a_trial_starts_only_on_request() -> None:
     assert search.send(events.TrialRequested(0)) == [start(0, 0)]
     assert search.run(0, 1.0) == [SetStatus(0, 0, Status.COMPLETED)]
     assert search.send(events.TrialRequested(0)) == [start(1, 0)]
-
-
-def test_killed_search_restarts_its_trials_from_their_checkpoints() -> None:
-    scheduler = PlannedScheduler()
-    search = new_search(scheduler=scheduler, n_workers=3)
-    search.begin()
-    search.report(0, 0, 0.5)
-    search.report(2, 0, 0.4, checkpoint="c")
-    search.report(2, 0, 0.3)
-    assert search.send(events.Resumed(0)) == [
-        start(0, 0, attempt=1),
-        start(1, 1, attempt=1),
-        start(2, 2, attempt=1, from_iter=1, checkpoint="c"),
-    ]
-    assert scheduler.calls[-2:] == [("rollback", 0, 0), ("rollback", 2, 1)]
-    assert search.core.best is not None and search.core.best[3:6] == (0.4, 2, 1)
-    assert search.report(0, 0, 0.1) == [Answer(0, STOP, late=True)], "from a process of the killed tuner"
-    assert search.ended(0, 0) == search.free(0, 0) == []
 
 
 def test_search_killed_before_begin_starts_when_it_is_resumed() -> None:

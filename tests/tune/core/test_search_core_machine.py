@@ -179,13 +179,13 @@ class CoreMachine(RuleBasedStateMachine):
     @rule(index=INDEX, saves=st.booleans(), word=st.sampled_from(["resume", "clone"]))
     def pausing_trial_is_resumed_or_cloned(self, index: int, saves: bool, word: str) -> None:
         """End another trial before the pausing one, so that a slot is free."""
-        attempt, other = self.pick(index), self.pick(index + 1)
+        attempt, next_attempt = self.pick(index), self.pick(index + 1)
         self.plan([(word, attempt[0])])
         values = {"loss": 2.0, "cost": 3.0, "ask": "pause"}
         self.send(events.Reported(self.now_s, *attempt, values, checkpoint=self.save(saves)))
-        if other != attempt:
-            self.send(events.Ended(self.now_s, *other, Outcome("stopped")))
-            self.send(events.Free(self.now_s, *other))
+        if next_attempt != attempt:
+            self.send(events.Ended(self.now_s, *next_attempt, Outcome("stopped")))
+            self.send(events.Free(self.now_s, *next_attempt))
 
     @rule(index=INDEX, values=VALUES, saves=st.booleans())
     def report(self, index: int, values: dict[str, object], saves: bool) -> None:

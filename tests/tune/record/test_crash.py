@@ -155,18 +155,18 @@ def test_reader_of_a_growing_record_sees_all_committed_events_in_order(tmp_path:
     folder = tmp_path / "e"
     with python(WRITER, folder, 0, 20_000) as process:
         line(process)
-        seen = acknowledged = 0
+        num_read = acknowledged = 0
         reader = EventReader(folder)
-        looks = 0
-        while seen < 1_000 or looks < 2:
+        num_reads = 0
+        while num_read < 1_000 or num_reads < 2:
             acknowledged = int(line(process))
-            if acknowledged < seen:
+            if acknowledged < num_read:
                 continue
             events = [event for chunk in reader.read() for event in chunk]
-            assert [event.seq for event in events] == list(range(seen + 1, seen + 1 + len(events)))
-            seen += len(events)
-            assert seen >= acknowledged
-            looks += 1
+            assert [event.seq for event in events] == list(range(num_read + 1, num_read + 1 + len(events)))
+            num_read += len(events)
+            assert num_read >= acknowledged
+            num_reads += 1
         assert process.poll() is None
         assert read_meta(folder)["name"] == "killed"
 

@@ -93,7 +93,7 @@ def test_row_of_an_action_does_not_match_an_action_with_another_field(action: Ac
     assert row.matches([SUGGEST, action])
     assert row.actions() == [action]
     assert variants(action) or isinstance(action, StopStarting)  # whose only field is a text
-    assert [other for other in variants(action) if row.matches([other])] == []
+    assert [variant for variant in variants(action) if row.matches([variant])] == []
     assert not row.matches([])
     assert not row.matches([action, action])
 
@@ -113,15 +113,17 @@ def test_row_of_a_report_does_not_match_other_answers_or_later_actions(answer: A
     assert row.matches([answer, ACTIONS[0]])
     assert row.matches([answer, ACTIONS[0], SUGGEST])
     assert row.actions() == [answer, ACTIONS[0]]
-    assert [other for other in variants(answer) if row.matches([other, ACTIONS[0]]) and other.trial_id == 3] == []  # type: ignore[union-attr]
-    assert [other for other in ACTIONS if row.matches([other, ACTIONS[0]])] == []
+    assert [
+        variant for variant in variants(answer) if row.matches([variant, ACTIONS[0]]) and variant.trial_id == 3
+    ] == []  # type: ignore[union-attr]
+    assert [variant for variant in ACTIONS if row.matches([variant, ACTIONS[0]])] == []
     assert not row.matches([answer])
     assert not row.matches([ACTIONS[0]])
     assert not row.matches([])
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("one", "variant"),
     [
         (
             SetStatus(3, 0, Status.FAILED, Reason("exit", "one")),
@@ -134,10 +136,10 @@ def test_row_of_a_report_does_not_match_other_answers_or_later_actions(answer: A
     ],
     ids=lambda action: type(action).__name__,
 )
-def test_texts_are_not_compared(one: Action, other: Action) -> None:
-    assert row_of(FREE, [one]).matches([other])
-    assert row_of(REPORTED, [ANSWER, one]).matches([ANSWER, other])
-    assert row_of(REPORTED, [Reject(3, "one"), one]).matches([Reject(3, "other"), other])
+def test_texts_are_not_compared(one: Action, variant: Action) -> None:
+    assert row_of(FREE, [one]).matches([variant])
+    assert row_of(REPORTED, [ANSWER, one]).matches([ANSWER, variant])
+    assert row_of(REPORTED, [Reject(3, "one"), one]).matches([Reject(3, "other"), variant])
 
 
 def test_row_without_actions_matches_only_no_actions() -> None:

@@ -116,7 +116,7 @@ def test_file_that_became_shorter_is_refused(tmp_path: Path) -> None:
 
 @contextmanager
 def without_root_rights() -> Iterator[None]:
-    """Give up the rights of root during the block. Other users keep theirs."""
+    """Drop the privileges of root during the block. Do nothing for other users."""
     root = os.geteuid() == 0
     if root:
         os.seteuid(65534)

@@ -50,9 +50,9 @@ class Disk:
         self.num_syncs += 1
 
 
-def equal_json(one: object, other: object) -> bool:
+def equal_json(first: object, second: object) -> bool:
     """Return True if the values are equal as JSON, so that NaN equals NaN."""
-    return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+    return json.dumps(first, sort_keys=True) == json.dumps(second, sort_keys=True)
 
 
 @settings(max_examples=10)  # each example waits for the disk
@@ -161,14 +161,14 @@ def test_failed_creation_removes_the_folder(tmp_path: Path, monkeypatch: pytest.
 
 def test_error_names_the_limit_on_open_files(tmp_path: Path) -> None:
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    taken = os.open(os.devnull, os.O_RDONLY)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (taken, limits[1]))
+    occupied_fd = os.open(os.devnull, os.O_RDONLY)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (occupied_fd, limits[1]))
     try:
         with pytest.raises(RecordError, match=r"Too many open files.* limits on open files"):
             Record.create(tmp_path / "new", {"name": "new"})
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-        os.close(taken)
+        os.close(occupied_fd)
     assert not (tmp_path / "new").exists()
 
 

@@ -113,8 +113,8 @@ class Runs(RuleBasedStateMachine):
     def report(self, data: st.DataObject, losses: list[object]) -> None:
         for loss in losses:
             trial_id, attempt, _ = self.busy[data.draw(st.sampled_from(self.slots("running")))]
-            other = data.draw(st.sampled_from(["epoch", "accuracy"]))
-            values: dict[str, object] = {other: data.draw(st.sampled_from([1, 1, 3, 4]))}
+            second_metric = data.draw(st.sampled_from(["epoch", "accuracy"]))
+            values: dict[str, object] = {second_metric: data.draw(st.sampled_from([1, 1, 3, 4]))}
             values |= {} if loss is None else {"loss": loss}
             self.search.report(trial_id, attempt, len(self.search.events), **values)
 
@@ -171,9 +171,9 @@ class Runs(RuleBasedStateMachine):
 
     def check_incremental_state(self) -> None:
         self.history.add_events(self.search.events[self.history.last_seq :])
-        again = self.search.state()
-        assert (self.history.trials, self.history.reports) == (again.trials, again.reports)
-        assert self.history.snapshot() == again.snapshot()
+        second_state = self.search.state()
+        assert (self.history.trials, self.history.reports) == (second_state.trials, second_state.reports)
+        assert self.history.snapshot() == second_state.snapshot()
 
     def check_trials_and_reports(self) -> None:
         events, history = self.search.events, self.history
@@ -206,10 +206,10 @@ class Runs(RuleBasedStateMachine):
         assert utilization == (None if expected is None else pytest.approx(min(1.0, expected)))
 
     def check_free_slots(self) -> None:
-        held = {(trial_id, attempt) for trial_id, attempt, _ in self.busy.values()}
+        busy_attempts = {(trial_id, attempt) for trial_id, attempt, _ in self.busy.values()}
         for trial in self.history.trials.values():
             for attempt in trial.attempts:
-                assert (attempt.free_s is None) == ((trial.trial_id, attempt.number) in held)
+                assert (attempt.free_s is None) == ((trial.trial_id, attempt.number) in busy_attempts)
 
 
 def has(event: RecordedEvent, name: str) -> bool:

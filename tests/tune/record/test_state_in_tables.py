@@ -213,6 +213,6 @@ def test_snapshot_of_many_trials_has_the_latest_rows_and_counts_all() -> None:
     state.add(
         1.0, "report", 3, {"attempt": 0, "iter": 1, "decision": "CONTINUE", "values": {"loss": 0.5}, "worker_time": 1.0}
     )
-    seen = state.snapshot()
-    assert seen.running == 1000
-    assert [row.trial_id for row in seen.rows] == [3, *range(1000 - MAX_ROWS, 1000)]
+    table = state.snapshot()
+    assert table.running == 1000
+    assert [row.trial_id for row in table.rows] == [3, *range(1000 - MAX_ROWS, 1000)]

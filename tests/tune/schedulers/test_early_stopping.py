@@ -1,4 +1,4 @@
-"""Settings of the schedulers that stop early, what they say of wrong ones, and their rules, an example each."""
+"""Schedulers that stop early: settings, error messages, and an example of each rule."""
 
 import functools
 import json
@@ -30,7 +30,7 @@ CONTINUE, STOP, PAUSE = Decision.CONTINUE, Decision.STOP, Decision.PAUSE
 PRESETS: list[Callable[..., Scheduler]] = [ASHA, SuccessiveHalving, Hyperband]
 
 
-def told(trial_id: int, resource: float, loss: float, iter: int | None = None) -> Observation:
+def report(trial_id: int, resource: float, loss: float, iter: int | None = None) -> Observation:
     return Observation(trial_id, {}, int(resource) if iter is None else iter, resource, (loss,), {"loss": loss})
 
 
@@ -143,7 +143,7 @@ def test_brackets_are_drawn_as_hyperband_begins_trials_and_by_seed_and_trial_alo
         scheduler = ASHA(metric="loss", max_t=81, brackets=5)
         scheduler.begin(SPACE, seed)
         for trial_id in order:
-            scheduler.on_report(told(trial_id, 0.5, 0.0))
+            scheduler.on_report(report(trial_id, 0.5, 0.0))
         return {trial_id: scheduler._trials[trial_id].bracket for trial_id in order}
 
     drawn = brackets(0, range(2000))
@@ -163,7 +163,7 @@ def test_trial_is_stopped_at_max_t_and_ends_by_itself_at_max_resource_attr(
 ) -> None:
     scheduler = begun(preset(metric="loss", grace_period=10, **options))
     assert scheduler.max_resource == 10
-    assert [scheduler.on_report(told(0, resource, 0.5)) for resource in (10, 11)] == decisions
+    assert [scheduler.on_report(report(0, resource, 0.5)) for resource in (10, 11)] == decisions
 
 
 def test_the_maximum_of_a_hyperparameter_is_its_upper_bound() -> None:
@@ -183,36 +183,36 @@ def test_description_has_all_settings_and_accepts_numbers_of_numpy(preset: Calla
     described = preset(metric="loss", max_t=np.int64(9), grace_period=np.float64(1.5), searcher=searcher).describe()
     assert json.loads(json.dumps(described)) == described
     assert (described["max_t"], described["grace_period"], described["searcher"]) == (9, 1.5, searcher.describe())
-    others: list[dict[str, object]] = [
+    other_settings: list[dict[str, object]] = [
         {"max_t": 10},
         {"grace_period": 2},
         {"reduction_factor": 2},
         {"mode": "max"},
         {"random_seed": 1},
     ]
-    for other in others:
-        assert preset(**{"metric": "loss", "max_t": 9, "grace_period": 1.5, **other}).describe() != described
+    for settings in other_settings:
+        assert preset(**{"metric": "loss", "max_t": 9, "grace_period": 1.5, **settings}).describe() != described
 
 
 def test_the_median_rule_compares_trials_that_never_report_at_the_same_resource() -> None:
     scheduler = begun(MedianStopping(metric="loss", resource_attr="seconds", grace_time=2, grace_population=3))
     for trial_id in range(3):
         for step in range(1, 5):
-            assert scheduler.on_report(told(trial_id, step + trial_id / 10, 0.5, iter=step)) is CONTINUE
-    assert scheduler.on_report(told(3, 1.95, 0.6, iter=1)) is CONTINUE, "the grace time is not over"
-    assert scheduler.on_report(told(3, 2.95, 0.6, iter=2)) is STOP
-    assert scheduler.on_report(told(4, 4.05, 0.6, iter=1)) is CONTINUE, "only two others have reached 4.05"
+            assert scheduler.on_report(report(trial_id, step + trial_id / 10, 0.5, iter=step)) is CONTINUE
+    assert scheduler.on_report(report(3, 1.95, 0.6, iter=1)) is CONTINUE, "the grace time is not over"
+    assert scheduler.on_report(report(3, 2.95, 0.6, iter=2)) is STOP
+    assert scheduler.on_report(report(4, 4.05, 0.6, iter=1)) is CONTINUE, "only two others have reached 4.05"
 
 
 def test_the_median_rule_compares_with_averages_up_to_the_resource_of_the_report() -> None:
     scheduler = begun(MedianStopping(metric="loss", resource_attr="seconds", grace_population=1))
     for iter, (seconds, loss) in enumerate([(1.5, 0.8), (2.5, 0.6), (9.0, 0.0)], start=1):
-        scheduler.on_report(told(0, seconds, loss, iter))
-    assert scheduler.on_report(told(1, 3.0, 0.69)) is CONTINUE, "the average at 2.5 was 0.7"
-    assert scheduler.on_report(told(2, 3.25, 0.71)) is STOP
+        scheduler.on_report(report(0, seconds, loss, iter))
+    assert scheduler.on_report(report(1, 3.0, 0.69)) is CONTINUE, "the average at 2.5 was 0.7"
+    assert scheduler.on_report(report(2, 3.25, 0.71)) is STOP
     scheduler.on_rollback(0, 1)
-    assert scheduler.on_report(told(3, 1.5, 0.81)) is STOP
-    assert scheduler.on_report(told(4, 1.25, 9.0)) is CONTINUE, "nobody has reported before 1.5"
+    assert scheduler.on_report(report(3, 1.5, 0.81)) is STOP
+    assert scheduler.on_report(report(4, 1.25, 9.0)) is CONTINUE, "nobody has reported before 1.5"
 
 
 def _sums_of_tenths(config: Mapping[str, object], step: int) -> tuple[dict[str, object], float]:

@@ -1,4 +1,4 @@
-"""FIFO with random search: order, chance, checks of what a searcher suggests, messages about options."""
+"""FIFO with random search: order, random numbers, validation of suggestions, and error messages about options."""
 
 import inspect
 import json
@@ -22,7 +22,7 @@ FIRST = {"learning_rate": 0.1, "batch_size": 128}
 
 
 class Scripted(Searcher):
-    """Suggests what it was given, one after another, and notes what it hears."""
+    """Returns the given suggestions in order, and records its observations."""
 
     def __init__(self, *suggestions: Mapping[str, object] | None) -> None:
         self.suggestions = list(suggestions)
@@ -62,11 +62,11 @@ def test_suggestion_depends_on_the_seed_and_its_number() -> None:
 
 def test_points_come_first_and_are_completed() -> None:
     points: list[dict[str, object]] = [{"batch_size": np.int64(64)}, dict(FIRST), {}]
-    kept = [dict(point) for point in points]
+    points_before = [dict(point) for point in points]
     got = suggestions(begun(FIFO(metric="loss", points_to_evaluate=points)), 3)
     assert got[0] == {**SPACE.sample(KeyedRandom("7/suggest/0")), "batch_size": 64}
     assert got[1:] == [{**FIRST, "max_epochs": 10}, SPACE.sample(KeyedRandom("7/suggest/2"))]
-    assert points == kept, "the caller's dicts stay as they were"
+    assert points == points_before, "the caller's dicts stay as they were"
 
 
 def test_points_are_checked_against_the_space_before_anything_runs() -> None:
@@ -79,10 +79,10 @@ def test_searcher_is_called_after_the_points_and_observes_all_reports() -> None:
     searcher = Scripted(FIRST)
     scheduler = begun(FIFO(searcher, metric="loss", points_to_evaluate=[{}]))
     suggestions(scheduler, 2)
-    seen = Observation(0, {}, 1, 1.0, (0.5,), {"loss": 0.5})
-    scheduler.searcher.observe(seen)
+    report = Observation(0, {}, 1, 1.0, (0.5,), {"loss": 0.5})
+    scheduler.searcher.observe(report)
     assert [ask.trial_id for ask in searcher.asks] == [1]
-    assert searcher.heard == [seen]
+    assert searcher.heard == [report]
 
 
 def test_points_keep_the_time_budget_of_the_searcher() -> None:

@@ -1,4 +1,4 @@
-"""MOASHA: who goes on, against the definition and against ASHA; void reports; a whole search; replay."""
+"""MOASHA: decisions compared with the definition and with ASHA, void reports, a whole search, and replay."""
 
 import math
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ def moasha_of(max_t: float = 9, eta: float = 3) -> MOASHA:
     return scheduler
 
 
-def told(scheduler: Scheduler, trial_id: int, iter: int, losses: tuple[float, ...]) -> Decision:
+def decide(scheduler: Scheduler, trial_id: int, iter: int, losses: tuple[float, ...]) -> Decision:
     return scheduler.on_report(Observation(trial_id, {}, iter, float(iter), losses, {}))
 
 
@@ -40,7 +40,7 @@ def test_trial_continues_if_it_is_among_the_best_of_its_rung(steps: Steps, eta: 
     iters: dict[int, int] = {}
     for trial_id, losses in steps:
         iter = iters[trial_id] = iters.get(trial_id, 0) + 1
-        got = told(scheduler, trial_id, iter, losses)
+        got = decide(scheduler, trial_id, iter, losses)
         if iter in rungs:
             rungs[iter].append(losses)
             number = max(1, int(len(rungs[iter]) // eta))
@@ -60,7 +60,7 @@ def test_moasha_decides_as_asha_if_one_objective_is_constant(steps: Steps) -> No
     iters: dict[int, int] = {}
     for trial_id, (loss, _) in steps:
         iter = iters[trial_id] = iters.get(trial_id, 0) + 1
-        assert told(several, trial_id, iter, (loss, 7.0)) is told(one, trial_id, iter, (loss,))
+        assert decide(several, trial_id, iter, (loss, 7.0)) is decide(one, trial_id, iter, (loss,))
 
 
 def train(state: Any, config: Mapping[str, object]) -> tuple[Any, Mapping[str, object]]:

@@ -53,12 +53,12 @@ class Trial:
 
     def ready(self) -> list[tuple[int, float]]:
         """The reports at which it was looked at."""
-        last, found = self.began, []
+        last, interval_ends = self.began, []
         for epoch, loss in self.reports:
             if epoch - last >= INTERVAL and epoch < MAXIMUM:
-                found.append((epoch, loss))
+                interval_ends.append((epoch, loss))
                 last = epoch
-        return found
+        return interval_ends
 
 
 class PBTMachine(RuleBasedStateMachine):
@@ -74,7 +74,7 @@ class PBTMachine(RuleBasedStateMachine):
         self.to_start = MEMBERS
         self.most_running = 0
 
-    # What the history says.
+    # Facts derived from the history.
 
     def members(self) -> list[int]:
         return [i for i, trial in self.trials.items() if trial.state in ("running", "paused")]
@@ -91,7 +91,7 @@ class PBTMachine(RuleBasedStateMachine):
         return bool(self.waiting or self.to_start) and too_many and not self.from_scratch()
 
     def from_scratch(self) -> bool:
-        """Whether a clone was seen to start without a checkpoint."""
+        """Return True if a clone has started without a checkpoint."""
         return any(t.is_clone and t.began == 0 and t.reports for t in self.trials.values())
 
     def best(self) -> list[int]:
@@ -109,7 +109,7 @@ class PBTMachine(RuleBasedStateMachine):
         return clone
 
     def next_waiting(self, answer: object) -> int | Clone | None:
-        """Who waits longest. A clone whose source has gone to its end is made of another one, if there is one."""
+        """Return the member that has waited longest. Replace the source of a clone if it is at the maximum."""
         while self.waiting:
             first = self.waiting.pop(0)
             if not isinstance(first, Clone) or self.trials[first.trial_id].epoch < MAXIMUM or self.from_scratch():
@@ -156,8 +156,8 @@ class PBTMachine(RuleBasedStateMachine):
         num_looks = len(trial.ready())
         trial.reports.append((trial.epoch + 1, loss))
         epoch = trial.epoch
-        told = Observation(trial_id, {"x": trial.x}, epoch, float(epoch), (loss,), {})
-        got = self.scheduler.on_report(told)
+        observation = Observation(trial_id, {"x": trial.x}, epoch, float(epoch), (loss,), {})
+        got = self.scheduler.on_report(observation)
         if epoch >= MAXIMUM:
             assert got is Decision.STOP
             self.over(trial_id, Status.COMPLETED)
@@ -216,7 +216,7 @@ class PBTMachine(RuleBasedStateMachine):
         if not hasattr(self, "trials"):
             return
         known = set(self.scheduler._members)
-        known.discard(len(self.trials))  # a New() that has come to nothing so far
+        known.discard(len(self.trials))  # the New() has not started a trial yet
         assert known == set(self.members())
         assert [one.trial_id if isinstance(one, Resume) else one for one in self.scheduler._queue] == self.waiting
 

@@ -24,23 +24,23 @@ def test_best_waiting_trial_in_the_top_fraction_is_promoted(steps: list[Step], e
     rung = PromotionRung(eta)
     entries: list[Key] = []
     waiting: set[Key] = set()
-    for number, (what, rank) in enumerate(steps):
+    for number, (operation, rank) in enumerate(steps):
         some = entries[number * 7 % len(entries)] if entries else None
         top = sorted(entries)[: int(len(entries) // eta)]
         expected = next((key for key in top if key in waiting), None)
         assert rung.promotable == (None if expected is None else expected[3])
-        if what == "enter":
+        if operation == "enter":
             key = (*rank, number, number + 1000)
             entries.append(key)
             waiting.add(key)
             assert rung.enter(key) is PAUSE
-        elif what == "promote" and expected is not None:
+        elif operation == "promote" and expected is not None:
             waiting.remove(expected)
             assert rung.promote() == expected[3]
-        elif what == "withdraw" and some is not None:
+        elif operation == "withdraw" and some is not None:
             waiting.discard(some)
             rung.withdraw(some)
-        elif what == "forget" and some is not None:
+        elif operation == "forget" and some is not None:
             entries.remove(some)
             waiting.discard(some)
             rung.remove(some, has_continued=False)
@@ -50,8 +50,8 @@ def test_best_waiting_trial_in_the_top_fraction_is_promoted(steps: list[Step], e
 def test_trial_continues_in_the_top_fraction_or_as_an_equal_with_room(steps: list[Step], eta: float) -> None:
     rung = StoppingRung(eta)
     entries: dict[Key, bool] = {}
-    for number, (what, rank) in enumerate(steps):
-        if what == "enter":
+    for number, (operation, rank) in enumerate(steps):
+        if operation == "enter":
             key = (*rank, number, 0)
             top = sorted([*entries, key])[: max(1, int((len(entries) + 1) // eta))]
             expected = key in top or (key[:2] == top[-1][:2] and sum(entries.values()) < len(top))

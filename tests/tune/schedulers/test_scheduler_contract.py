@@ -79,7 +79,7 @@ def test_our_schedulers_keep_the_contract(name: str, check: Check) -> None:
 
 
 class Half(Scheduler):
-    """A right one to be broken: a trial pauses at epoch 3, and goes on once it is in the better half of those there."""
+    """A correct scheduler to break: trials pause at epoch 3, and resume when they are in its better half."""
 
     def __init__(self) -> None:
         super().__init__(metric="loss")
@@ -123,7 +123,7 @@ class AnswersText(Half):
 
 
 class ResumesTheBest(Half):
-    """Whether it is paused or runs."""
+    """Ignores whether the trial is paused or runs."""
 
     def next(self, ask: SuggestContext) -> NextTrial:
         return Resume(min(self.there)) if self.there else New()
@@ -135,7 +135,7 @@ class TableOfFifty(Half):
 
 
 class Waits(Half):
-    """For a fourth trial of a batch, although nobody starts one."""
+    """Waits for a fourth trial of a batch, which never starts."""
 
     def next(self, ask: SuggestContext) -> NextTrial:
         return Wait() if len(self.paused) % 4 == 3 else super().next(ask)
@@ -196,9 +196,9 @@ class Stops(Half):
 
     def on_report(self, observation: Observation) -> Decision:
         place = observation.trial_id, observation.iter
-        others = [loss for other, loss in self.best.items() if other != place]
+        other_losses = [loss for other_place, loss in self.best.items() if other_place != place]
         self.best[place] = observation.loss
-        return Decision.STOP if others and observation.loss > min(others) else Decision.CONTINUE
+        return Decision.STOP if other_losses and observation.loss > min(other_losses) else Decision.CONTINUE
 
     def on_rollback(self, trial_id: int, to_iter: int) -> None: ...
 
@@ -225,7 +225,7 @@ class Finite(Half):
 
 
 class ReadsTheReport(Half):
-    """In place of the loss."""
+    """Compares another value in place of the loss."""
 
     def on_report(self, observation: Observation) -> Decision:
         value = observation.values["loss"]
@@ -245,7 +245,7 @@ class KeepsReports(Half):
 
 
 class Global(Half):
-    kept: ClassVar[list[float]] = []
+    all_losses: ClassVar[list[float]] = []
 
     def next(self, ask: SuggestContext) -> NextTrial:
         self.kept[:] = [random.random()]

@@ -37,7 +37,7 @@ LOSSES = st.sampled_from([0.1, 0.2, 0.2, 0.3, 0.5, 0.8, math.inf])
 
 
 @dataclass(frozen=True)
-class Told:
+class Report:
     """One report, as all models keep it."""
 
     number: int
@@ -52,7 +52,7 @@ class Model(Protocol):
 
     def next(self, trial_id: int, exhausted: bool) -> NextTrial: ...
     def began(self, trial_id: int) -> None: ...
-    def on_report(self, told: Told) -> Decision: ...
+    def on_report(self, observed: Report) -> Decision: ...
     def on_rollback(self, trial_id: int, to_iter: int) -> None: ...
     def on_end(self, trial_id: int) -> None: ...
 
@@ -80,23 +80,23 @@ class AshaModel:
                         return Resume(trial)
         return New()
 
-    def on_report(self, told: Told) -> Decision:
-        if told.resource >= MAXIMUM:
+    def on_report(self, observed: Report) -> Decision:
+        if observed.resource >= MAXIMUM:
             return Decision.STOP
-        level = max(level for level in self.rungs if level <= told.resource)
-        at = [other for other, rung in self.rungs.items() for entry in rung if entry[2] == told.trial_id]
+        level = max(level for level in self.rungs if level <= observed.resource)
+        at = [other_id for other_id, rung in self.rungs.items() for entry in rung if entry[2] == observed.trial_id]
         if at and level <= max(at):
             return Decision.CONTINUE
-        entry = (told.loss, told.number, told.trial_id, told.iter)
+        entry = (observed.loss, observed.number, observed.trial_id, observed.iter)
         self.rungs[level].append(entry)
         if self.type == "promotion":
             return Decision.PAUSE
         entries = sorted(self.rungs[level])
         top = entries[: max(1, len(entries) // self.eta)]
         before = sum(number in self.gone_on for _, number, *_ in entries)
-        goes_on = entry in top or (told.loss == top[-1][0] and before < len(top))
+        goes_on = entry in top or (observed.loss == top[-1][0] and before < len(top))
         if goes_on:
-            self.gone_on.add(told.number)
+            self.gone_on.add(observed.number)
         return Decision.CONTINUE if goes_on else Decision.STOP
 
     def on_rollback(self, trial_id: int, to_iter: int) -> None:
@@ -115,7 +115,7 @@ class RoundModel:
     levels: list[int]
     sizes: list[int]
     rung: int
-    members: dict[int, Told | None]
+    members: dict[int, Report | None]
     is_closed: bool = False  # no trial is added
 
 
@@ -149,48 +149,53 @@ class HalvingModel:
         self.rounds[-1].members[trial_id] = None
         self.rounds[-1].is_closed = self.begun == self.rounds[-1].sizes[0]
 
-    def on_report(self, told: Told) -> Decision:
-        found = [each for each in self.rounds if told.trial_id in each.members]
-        if not found or told.resource < found[0].levels[found[0].rung]:
+    def on_report(self, observed: Report) -> Decision:
+        own_rounds = [round_ for round_ in self.rounds if observed.trial_id in round_.members]
+        if not own_rounds or observed.resource < own_rounds[0].levels[own_rounds[0].rung]:
             return Decision.CONTINUE
-        if told.resource >= MAXIMUM:
-            self.on_end(told.trial_id)
+        if observed.resource >= MAXIMUM:
+            self.on_end(observed.trial_id)
             return Decision.STOP
-        found[0].members[told.trial_id] = told
-        self._work_out(found[0])
-        if told.trial_id in self.beaten:
-            self.beaten.remove(told.trial_id)
+        own_rounds[0].members[observed.trial_id] = observed
+        self._work_out(own_rounds[0])
+        if observed.trial_id in self.beaten:
+            self.beaten.remove(observed.trial_id)
             return Decision.STOP
-        promoted = [entry for entry in self.waiting if entry[2] == told.trial_id]
+        promoted = [entry for entry in self.waiting if entry[2] == observed.trial_id]
         for entry in promoted:
             self.waiting.remove(entry)
         return Decision.CONTINUE if promoted else Decision.PAUSE
 
     def on_rollback(self, trial_id: int, to_iter: int) -> None:
-        for each in self.rounds:
-            told = each.members.get(trial_id)
-            if told is not None and told.iter > to_iter:
-                each.members[trial_id] = None
+        for round_ in self.rounds:
+            observed = round_.members.get(trial_id)
+            if observed is not None and observed.iter > to_iter:
+                round_.members[trial_id] = None
 
     def on_end(self, trial_id: int) -> None:
         self.waiting = [entry for entry in self.waiting if entry[2] != trial_id]
-        self.beaten = [other for other in self.beaten if other != trial_id]
-        for each in self.rounds:
-            if trial_id in each.members:
-                del each.members[trial_id]
-                self._work_out(each)
+        self.beaten = [other_id for other_id in self.beaten if other_id != trial_id]
+        for round_ in self.rounds:
+            if trial_id in round_.members:
+                del round_.members[trial_id]
+                self._work_out(round_)
 
-    def _work_out(self, each: RoundModel) -> None:
-        told = [one for one in each.members.values() if one is not None]
-        if not each.is_closed or len(told) < len(each.members):
+    def _work_out(self, round_: RoundModel) -> None:
+        observed = [member_report for member_report in round_.members.values() if member_report is not None]
+        if not round_.is_closed or len(observed) < len(round_.members):
             return
-        ranked = [one.trial_id for one in sorted(told, key=lambda one: (one.loss, one.number))]
-        share = each.sizes[each.rung + 1] / each.sizes[each.rung] if each.rung + 1 < len(each.sizes) else 0.0
+        ranked = [
+            member_report.trial_id
+            for member_report in sorted(observed, key=lambda member_report: (member_report.loss, member_report.number))
+        ]
+        share = (
+            round_.sizes[round_.rung + 1] / round_.sizes[round_.rung] if round_.rung + 1 < len(round_.sizes) else 0.0
+        )
         count = max(1, math.floor(len(ranked) * share + 1e-9)) if ranked and share else 0
-        self.waiting += [(each.number, place, trial_id) for place, trial_id in enumerate(ranked[:count])]
+        self.waiting += [(round_.number, place, trial_id) for place, trial_id in enumerate(ranked[:count])]
         self.beaten += ranked[count:]
-        each.rung += 1
-        each.members = dict.fromkeys(ranked[:count])
+        round_.rung += 1
+        round_.members = dict.fromkeys(ranked[:count])
 
 
 class MedianModel:
@@ -198,30 +203,34 @@ class MedianModel:
 
     def __init__(self, grace_time: int, grace_population: int) -> None:
         self.grace_time, self.grace_population = grace_time, grace_population
-        self.reports: list[Told] = []
+        self.reports: list[Report] = []
 
     def next(self, trial_id: int, exhausted: bool) -> NextTrial:
         return New()
 
     def began(self, trial_id: int) -> None: ...
 
-    def on_report(self, told: Told) -> Decision:
+    def on_report(self, observed: Report) -> Decision:
         averages = []
-        for trial_id in {one.trial_id for one in self.reports} - {told.trial_id}:
-            reports = [one for one in self.reports if one.trial_id == trial_id]
-            until = [one.loss for one in reports if one.resource <= told.resource]
-            if until and max(one.resource for one in reports) >= told.resource:
+        for trial_id in {member_report.trial_id for member_report in self.reports} - {observed.trial_id}:
+            reports = [member_report for member_report in self.reports if member_report.trial_id == trial_id]
+            until = [member_report.loss for member_report in reports if member_report.resource <= observed.resource]
+            if until and max(member_report.resource for member_report in reports) >= observed.resource:
                 averages.append(max(sum(until) / len(until), min(until)))
-        self.reports.append(told)
-        best = min(one.loss for one in self.reports if one.trial_id == told.trial_id)
-        if told.resource < self.grace_time or len(averages) < self.grace_population:
+        self.reports.append(observed)
+        best = min(member_report.loss for member_report in self.reports if member_report.trial_id == observed.trial_id)
+        if observed.resource < self.grace_time or len(averages) < self.grace_population:
             return Decision.CONTINUE
         middle = sorted(averages)[(len(averages) - 1) // 2 : len(averages) // 2 + 1]
         median = middle[0] if middle[0] == middle[-1] else statistics.median(middle)
         return Decision.STOP if best > median else Decision.CONTINUE
 
     def on_rollback(self, trial_id: int, to_iter: int) -> None:
-        self.reports = [one for one in self.reports if one.trial_id != trial_id or one.iter <= to_iter]
+        self.reports = [
+            member_report
+            for member_report in self.reports
+            if member_report.trial_id != trial_id or member_report.iter <= to_iter
+        ]
 
     def on_end(self, trial_id: int) -> None: ...
 
@@ -296,7 +305,7 @@ def machine_of(make: Make) -> type[RuleBasedStateMachine]:
             observation = Observation(trial_id, {"depth": 3}, iter, float(resource), (loss,), {"loss": loss})
             decision = self.scheduler.on_report(observation)
             self.number += 1
-            assert decision is self.model.on_report(Told(self.number, trial_id, iter, resource, loss))
+            assert decision is self.model.on_report(Report(self.number, trial_id, iter, resource, loss))
             self.paths[trial_id].append((iter, resource))
             if decision is Decision.STOP:
                 self._end(trial_id, Status.COMPLETED)

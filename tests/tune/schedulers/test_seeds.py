@@ -40,8 +40,8 @@ def train_for_real(x: float, y: float, max_epochs: int) -> float:
 
 SCHEDULERS = [
     name
-    for name, made in vars(fanwise.tune.schedulers).items()
-    if inspect.isclass(made) and issubclass(made, Scheduler) and made is not Scheduler
+    for name, scheduler_class in vars(fanwise.tune.schedulers).items()
+    if inspect.isclass(scheduler_class) and issubclass(scheduler_class, Scheduler) and scheduler_class is not Scheduler
 ]
 
 

@@ -1,4 +1,4 @@
-"""TPE and BOHB, and searchers by name: which searcher a scheduler gets, and what it learns from."""
+"""TPE, BOHB and searchers by name: the searcher that a scheduler gets, and the reports from which it learns."""
 
 from collections.abc import Mapping
 
@@ -31,9 +31,9 @@ def train(config: Mapping[str, object], epoch: int) -> tuple[dict[str, object], 
 
 def best(scheduler: Scheduler, seed: int) -> float:
     stop = StoppingCriterion(max_wallclock_time=150)
-    found = simulate(scheduler, FunctionTable(train, SPACE), stop, n_workers=4, seed=seed).best
-    assert found is not None
-    return found.value
+    best_report = simulate(scheduler, FunctionTable(train, SPACE), stop, n_workers=4, seed=seed).best
+    assert best_report is not None
+    return best_report.value
 
 
 @pytest.mark.parametrize(

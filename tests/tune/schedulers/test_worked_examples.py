@@ -9,7 +9,7 @@ import pytest
 
 from fanwise.tune.core import events
 from fanwise.tune.core.actions import Action, Start
-from fanwise.tune.schedulers import ASHA, Hyperband, Scheduler, SuccessiveHalving
+from fanwise.tune.schedulers import ASHA, Scheduler, SuccessiveHalving
 from fanwise.tune.simulate import FunctionTable, SimulatedSearch, simulate
 from fanwise.tune.space import choice
 from fanwise.tune.stopping import StoppingCriterion
@@ -94,20 +94,3 @@ def test_round_of_the_book_trains_34_epochs_with_checkpoints_and_58_without(chec
     assert [trial_id for *_, trial_id in schedule.starts] == [*range(8), 0, 1, 2, 3, 0, 1, 0]
     assert schedule.epochs.total() == num_epochs
     assert (schedule.search.num_trials_completed, schedule.search.num_trials_stopped) == (1, 7)
-
-
-def test_hyperband_runs_its_brackets_in_turn() -> None:
-    schedule = PlayedSchedule(Hyperband, 17, 1, max_t=9)
-    assert len(schedule.starts) == (9 + 3 + 1) + (5 + 1) + 3
-    assert [schedule.epochs[trial_id] for trial_id in range(17)] == [9, 3, 3, *[1] * 6, 9, *[3] * 4, 9, 9, 9]
-
-
-@pytest.mark.parametrize("num_trials", [8, 16, 12, 5])
-@pytest.mark.parametrize("n_workers", [1, 3, 20])
-def test_every_round_of_successive_halving_is_finished(num_trials: int, n_workers: int) -> None:
-    """The limit may cut the last round of 8 trials short; its paused trials still run, as the scheduler decides."""
-    search = PlayedSchedule(SuccessiveHalving, num_trials, n_workers, **HALVING).search
-    num_rounds = -(-num_trials // 8)
-    assert search.num_trials_completed == num_rounds, "the best of each round is trained to the end"
-    assert search.num_trials_stopped == num_trials - num_rounds, "no trial stays paused"
-    assert search.reason == f"max_num_trials_started={num_trials} reached"

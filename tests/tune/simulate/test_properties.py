@@ -94,14 +94,14 @@ def test_equal_settings_give_equal_events_and_equal_events_equal_actions(
         assert first[0].incumbents == second[0].incumbents
     scheduler, table = SCHEDULERS[name](), curves(MAX_EPOCHS)
     scheduler.begin(table.space, options["seed"])
-    again = SearchCore(
+    restored_core = SearchCore(
         scheduler,
         table.space,
         stop,
         max_equal_failures=None,
         **{key: options[key] for key in ("n_workers", "seed", "retries", "asynchronous", "trial_timeout_s")},
     )
-    assert as_text([(event, again.handle(event)) for event, _ in first[1]]) == as_text(first[1])
+    assert as_text([(event, restored_core.handle(event)) for event, _ in first[1]]) == as_text(first[1])
 
 
 def as_text(history: HISTORY) -> list[str]:

@@ -246,11 +246,11 @@ def test_reports_of_a_crashed_attempt_are_repeated_only_without_checkpoints() ->
     settings: dict[str, Any] = {"n_workers": 1, "seed": 3, "faults": faults, "retries": 10**6}
     table = FunctionTable(train, {"x": randint(1, 9), "max_epochs": 30})
     scheduler = FIFO(metric="loss", points_to_evaluate=points(2))
-    kept, lost = SimulatedAttempts(), SimulatedAttempts()
-    with_checkpoints = simulate(scheduler, table, trials(1), on_event=kept.add, **settings)
+    complete, lost = SimulatedAttempts(), SimulatedAttempts()
+    with_checkpoints = simulate(scheduler, table, trials(1), on_event=complete.add, **settings)
     without = simulate(scheduler, table, trials(1), checkpoints=False, on_event=lost.add, **settings)
-    assert with_checkpoints.num_attempts == len(kept.ended) > 3
-    assert any(attempt.from_iter > 0 for attempt in kept.ended[1:])
+    assert with_checkpoints.num_attempts == len(complete.ended) > 3
+    assert any(attempt.from_iter > 0 for attempt in complete.ended[1:])
     assert with_checkpoints.num_reports == 30
     assert all(attempt.from_iter == 0 for attempt in lost.ended)
     assert without.training_s > with_checkpoints.training_s

@@ -65,8 +65,10 @@ def test_one_number_is_drawn_for_each_domain_whatever_exists() -> None:
 
 
 @given(SEEDS, SEEDS, st.data())
-def test_complete_draws_parents_that_let_the_given_values_exist(seed: int, other: int, data: st.DataObject) -> None:
-    known = NESTED.sample(Random(other))
+def test_complete_draws_parents_that_let_the_given_values_exist(
+    seed: int, second_seed: int, data: st.DataObject
+) -> None:
+    known = NESTED.sample(Random(second_seed))
     names = data.draw(st.sets(st.sampled_from(sorted(known))))
     partial = {name: known[name] for name in names}
     config = NESTED.complete(partial, Random(seed))
@@ -88,24 +90,24 @@ def test_complete_chooses_each_parent_that_is_possible_equally_often() -> None:
 @given(SEEDS, st.data())
 def test_a_change_leaves_a_whole_configuration_and_keeps_what_still_exists(seed: int, data: st.DataObject) -> None:
     config = NESTED.sample(Random(seed))
-    kept = dict(config)
+    config_before = dict(config)
     name = data.draw(st.sampled_from(sorted(set(config) & set(NESTED.domains))))
     changed = NESTED.resample(config, name, Random(seed + 1))
-    assert config == kept, "the caller's dict was modified"
+    assert config == config_before, "the caller's dict was modified"
     assert set(changed) == named(changed)
     assert NESTED.check(changed) == changed
-    assert all(changed[other] == config[other] for other in set(config) & set(changed) - {name})
+    assert all(changed[key] == config[key] for key in set(config) & set(changed) - {name})
 
 
 def test_what_begins_to_exist_is_drawn_and_what_ends_is_left_out() -> None:
     config = {"optimizer": "adam", "beta": 0.9, "warmup": 3, "layers": 2, "epochs": 10}
-    seen = [NESTED.resample(config, "optimizer", KeyedRandom(f"{n}")) for n in range(60)]
-    assert {str(changed.get("momentum_kind")) for changed in seen} == {"None", "none", "light", "heavy"}
-    assert all(("beta" in changed) == (changed["optimizer"] == "adam") for changed in seen)
+    samples = [NESTED.resample(config, "optimizer", KeyedRandom(f"{n}")) for n in range(60)]
+    assert {str(changed.get("momentum_kind")) for changed in samples} == {"None", "none", "light", "heavy"}
+    assert all(("beta" in changed) == (changed["optimizer"] == "adam") for changed in samples)
 
 
 @pytest.mark.parametrize(
-    ("config", "said"),
+    ("config", "message"),
     [
         (
             {"optimizer": "adam", "beta": 0.9, "layers": 1, "momentum_kind": "none"},
@@ -125,10 +127,10 @@ def test_what_begins_to_exist_is_drawn_and_what_ends_is_left_out() -> None:
         ),
     ],
 )
-def test_the_check_says_what_does_not_fit_the_parents(config: dict[str, object], said: str) -> None:
+def test_the_check_says_what_does_not_fit_the_parents(config: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError) as caught:
         NESTED.check(config)
-    assert said in str(caught.value).splitlines()
+    assert message in str(caught.value).splitlines()
 
 
 def test_values_that_never_exist_together_are_refused_when_the_rest_is_missing() -> None:
@@ -186,9 +188,9 @@ def test_a_space_with_conditions_and_priors_survives_its_json_form_and_its_repr(
             "fixed": parameter(3, when={"optimizer": ["sgd", "adam"]}),
         }
     )
-    again = space_from_json(json.loads(json.dumps(space_to_json(space))))
-    assert again == space
-    assert dict(space_priors(again)) == dict(space_priors(space))
+    restored_space = space_from_json(json.loads(json.dumps(space_to_json(space))))
+    assert restored_space == space
+    assert dict(space_priors(restored_space)) == dict(space_priors(space))
     assert repr(space) == (
         "Space({'optimizer': parameter(choice(['sgd', 'adam']), prior='adam', confidence=0.5), "
         "'momentum': parameter(uniform(0.0, 0.99), when={'optimizer': 'sgd'}, prior=0.9, confidence=0.8), "

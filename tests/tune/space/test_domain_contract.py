@@ -150,9 +150,9 @@ def ints_far_apart(draw: st.DrawFn) -> tuple[int, int, int]:
     return lower, lower + draw(st.integers(size - 1, 10**7)), size
 
 
-def are_ratios_of_integers(given: tuple[tuple[float, float], int]) -> bool:
-    """Whether logfinrange can round its points to different integers; by all of them."""
-    (lower, upper), size = given
+def are_ratios_of_integers(bounds_and_size: tuple[tuple[float, float], int]) -> bool:
+    """Return True if logfinrange rounds all of its points to different integers."""
+    (lower, upper), size = bounds_and_size
     points = [lower * (upper / lower) ** (index / (size - 1)) for index in range(size)]
     if any(abs(point % 1 - 0.5) < 1e-9 for point in points):
         return False  # which way such a point is rounded hangs on the last bit

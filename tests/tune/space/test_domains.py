@@ -64,7 +64,7 @@ def test_the_two_ends_of_lograndint_have_whole_shares() -> None:
 
 
 def test_an_ordinal_value_has_the_share_of_the_numbers_that_are_nearest_to_it() -> None:
-    # From 1 - 33/2 up to 100 + 33/2, with edges at 1.5, 3, 52.
+    # The interval is (1 - 33/2, 100 + 33/2), with edges at 1.5, 3, 52.
     counts = Counter(map(ordinal([1, 2, 4, 100]).from_unit, SPREAD))
     for value, width in {1: 17.0, 2: 1.5, 4: 49.0, 100: 64.5}.items():
         assert abs(counts[value] / len(SPREAD) - width / 132) <= 2 / len(SPREAD)
@@ -77,8 +77,8 @@ def test_an_ordinal_value_has_the_share_of_the_numbers_that_are_nearest_to_it() 
 
 
 def test_ordinals_take_numbers_that_rise_for_numbers_and_others_for_names() -> None:
-    given: list[list[Any]] = [[1, 2.5], [2, 1], ["a", "b"], [1, "b"], [7]]  # Any: mixed on purpose
-    assert [ordinal(values).kind for values in given] == ["nn", "equal", "equal", "equal", "equal"]
+    category_lists: list[list[Any]] = [[1, 2.5], [2, 1], ["a", "b"], [1, "b"], [7]]  # Any: mixed on purpose
+    assert [ordinal(values).kind for values in category_lists] == ["nn", "equal", "equal", "equal", "equal"]
 
 
 def test_steps_of_a_decimal_q_are_the_decimal_numbers() -> None:
@@ -323,9 +323,9 @@ def test_objects_are_categories_under_names(
     for index, (value, name) in enumerate(zip(objects, names, strict=True)):
         assert domain.contains(value) and domain.index_of(value) == domain.index_of(name) == index
         assert domain.normalize(value) == name
-    again = domain_from_json(json.loads(json.dumps(domain_to_json(domain))))
-    assert again == domain and repr(again) == repr(domain)
-    assert again != make(names)
+    restored_domain = domain_from_json(json.loads(json.dumps(domain_to_json(domain))))
+    assert restored_domain == domain and repr(restored_domain) == repr(domain)
+    assert restored_domain != make(names)
 
 
 def test_objects_and_plain_categories_with_equal_names_differ() -> None:

@@ -55,19 +55,19 @@ def test_a_sample_is_complete_in_order_and_passes_the_check(space: Space, seed: 
 
 @given(SPACES, st.integers())
 def test_a_space_survives_its_json_form_and_draws_the_same(space: Space, seed: int) -> None:
-    again = space_from_json(json.loads(json.dumps(space_to_json(space))))
-    assert again == space
-    assert again.names == space.names
-    assert again.sample(Random(seed)) == space.sample(Random(seed))
+    restored_space = space_from_json(json.loads(json.dumps(space_to_json(space))))
+    assert restored_space == space
+    assert restored_space.names == space.names
+    assert restored_space.sample(Random(seed)) == space.sample(Random(seed))
 
 
 @given(SPACES.filter(lambda space: len(space.domains) > 0), st.integers(), st.data())
 def test_resample_changes_only_the_named_hyperparameter(space: Space, seed: int, data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(list(space.domains)))
     config = space.sample(Random(seed))
-    kept = dict(config)
+    config_before = dict(config)
     changed = space.resample(config, name, Random(f"{seed}/again"))
-    assert config == kept, "the caller's dict stays as it was"
+    assert config == config_before, "the caller's dict stays as it was"
     assert {key: value for key, value in changed.items() if key != name} == {
         key: value for key, value in config.items() if key != name
     }
@@ -79,8 +79,8 @@ def test_complete_keeps_what_is_given_and_draws_the_rest_as_sample_does(
     space: Space, seed: int, data: st.DataObject
 ) -> None:
     given_names = data.draw(st.sets(st.sampled_from(space.names or ("",)))) & set(space.names)
-    other = space.sample(Random("other"))
-    partial = {name: other[name] for name in given_names}
+    random_config = space.sample(Random("other"))
+    partial = {name: random_config[name] for name in given_names}
     config = space.complete(partial, Random(seed))
     drawn = space.sample(Random(seed))
     assert config == {name: partial.get(name, drawn[name]) for name in space.names}
@@ -216,10 +216,19 @@ def test_conditions_and_priors_are_about_objects_or_their_names() -> None:
             }
         )
 
-    made = space(math.sin, [64], [1])
-    assert made == space("sin", "[64]", "[1]") == space_from_json(json.loads(json.dumps(space_to_json(made))))
-    assert list(made.check({"act": math.cos, "sizes": [64], "y": 0.5, "z": (3, 3)})) == ["act", "sizes", "y", "z"]
-    assert made.complete({"z": "(3, 3)"}, Random(0))["sizes"] in ("[64]", "[1]")
+    object_space = space(math.sin, [64], [1])
+    assert (
+        object_space
+        == space("sin", "[64]", "[1]")
+        == space_from_json(json.loads(json.dumps(space_to_json(object_space))))
+    )
+    assert list(object_space.check({"act": math.cos, "sizes": [64], "y": 0.5, "z": (3, 3)})) == [
+        "act",
+        "sizes",
+        "y",
+        "z",
+    ]
+    assert object_space.complete({"z": "(3, 3)"}, Random(0))["sizes"] in ("[64]", "[1]")
 
 
 def test_a_space_from_json_knows_that_its_objects_are_missing() -> None:

@@ -558,7 +558,6 @@ class SearchCore:
         trial.has_counted_outcome = True
 
     def _rewind(self, trial: Trial, now_s: float) -> None:
-        """Discard the reports after the trial's last checkpoint."""
         if not trial.rewind():
             return
         callee: Literal["searcher", "scheduler"] = "searcher"

@@ -218,7 +218,6 @@ def as_checkpoint_error(label: str, root: str) -> Iterator[None]:
 
 
 def _publish(folder: Path, base: Path, name: str) -> None:
-    """Mark the checkpoint as complete, sync it to disk, and rename it to its final name."""
     (folder / _COMPLETE_MARKER).touch()
     for parent, _, files in os.walk(folder, topdown=False):
         for file in files:

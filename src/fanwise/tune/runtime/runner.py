@@ -110,6 +110,7 @@ class SearchRunner:
         self._timer: Timer | None = None
         self._timer_due_s: float | None = None  # `next_tick_s` of the core at the last call of `_set_timer`
         self._after_commit: list[Callable[[], None]] = []
+        self._early_commands: list[Callable[[], None]] = []  # received before `begin`, e.g. from `on_start`
         self._summary_due_s = -math.inf
 
     @property
@@ -151,6 +152,8 @@ class SearchRunner:
         for event in earlier:
             self._apply(event)
         self._apply(make_first_event(self.now_s()))
+        for command in self._early_commands:
+            command()
 
     @_end_search_on_error
     def apply_command(self, make_event: Callable[[float], Event], on_commit: Callable[[], None] | None = None) -> None:
@@ -158,7 +161,9 @@ class SearchRunner:
 
         `on_commit` is called when the command has been committed, but not if the search is over or fails first.
         """
-        if self.failure is None and not self.finished.is_set():
+        if self._core is None:
+            self._early_commands.append(lambda: self.apply_command(make_event, on_commit))
+        elif self.failure is None and not self.finished.is_set():
             self._apply(make_event(self.now_s()))
             if on_commit is not None:
                 self._after_commit.append(on_commit)
@@ -235,7 +240,6 @@ class SearchRunner:
             self._apply(events.Tick(self.now_s()))
 
     def _deliver_suggestion(self, event: events.Suggested) -> None:
-        """Pass a suggestion from the searcher's thread to the loop."""
         self._loop.call_soon(lambda: self._apply_suggestion(event))
 
     @_end_search_on_error

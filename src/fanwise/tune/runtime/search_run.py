@@ -122,6 +122,7 @@ class SearchRun:
             job = JobRequest(packed, self._resources, seed=self.settings.seed, reuse=self.settings.reuse)
             listener = dispatcher.on_event if self.callbacks else None
             search = self._search = SearchRunner(engine, record, state, job, store, listener)
+            self._hub = hub
             dispatcher.start(self.settings.start_event(self.name, self.path, is_resumed=self.is_resumed))
             try:
                 save_cluster(self.path, pool._cluster_settings)
@@ -162,10 +163,9 @@ class SearchRun:
         if not self.quiet:
             mark_shown_in_notebook(self.path)
         screen.print_lines(*lines)
-        hub.call_soon(lambda: search.begin(core, self.scheduler.searcher, self._first_event, self.earlier))
-        self._hub = hub  # from now on, `stop` and `call` execute commands
         listener = CommandListener(hub, self.path, self._handle)
         try:
+            hub.call_soon(lambda: search.begin(core, self.scheduler.searcher, self._first_event, self.earlier))
             on_begin()
             watch(hub, search, screen, interrupts)
         finally:
@@ -232,7 +232,6 @@ class SearchRun:
         return search, hub
 
     def _create(self) -> tuple[Record, SearchState, SearchCore]:
-        """Create the record of a new experiment."""
         root, settings = self._checkpoint_root, self.settings
         meta = {**settings.new_metadata(self.name, name_of(self.objective)), "warm_start": self.summaries}
         claim(root, str(meta["id"]), self.path)

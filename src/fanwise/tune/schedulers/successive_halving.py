@@ -54,7 +54,7 @@ class _Round:
     bracket: Bracket
     rung: int = 0  # index of the current rung
     num_started: int = 0
-    is_complete: bool = False  # no more trials start in this round
+    has_all_trials: bool = False  # no more trials start in this round
     running_ids: set[int] = field(default_factory=set)  # below the level of the current rung
     arrivals: dict[int, _Arrival] = field(default_factory=dict)  # paused at the level of the current rung
 
@@ -95,7 +95,7 @@ class SynchronousHalving(RungScheduler):
         round_ = self._incomplete_round
         if context.no_new_configs and round_ is not None and round_.num_started and not round_.running_ids:
             self._incomplete_round = None
-            round_.is_complete = True
+            round_.has_all_trials = True
             self._close_rung_if_all_arrived(round_)
         if self._eliminations:
             trial_id = next(iter(self._eliminations))
@@ -152,17 +152,17 @@ class SynchronousHalving(RungScheduler):
             round_ = _Round(self._num_rounds, self._brackets[self._num_rounds % len(self._brackets)])
             self._num_rounds += 1
         round_.num_started += 1
-        round_.is_complete = round_.num_started == round_.bracket.sizes[0]
+        round_.has_all_trials = round_.num_started == round_.bracket.sizes[0]
         round_.running_ids.add(trial_id)
         self._rounds[trial_id] = round_
-        self._incomplete_round = None if round_.is_complete else round_
+        self._incomplete_round = None if round_.has_all_trials else round_
         self._unconfirmed_trial_id = trial_id
 
     def _remove_unstarted(self, trial_id: int) -> None:
         round_ = self._rounds.pop(trial_id)
         round_.running_ids.remove(trial_id)
         round_.num_started -= 1
-        round_.is_complete = False
+        round_.has_all_trials = False
         self._incomplete_round = round_
 
     def _remove(self, trial_id: int) -> None:
@@ -174,7 +174,7 @@ class SynchronousHalving(RungScheduler):
 
     def _close_rung_if_all_arrived(self, round_: _Round) -> None:
         """If all trials have arrived at the current rung, promote the best ones and eliminate the others."""
-        if round_.running_ids or not round_.is_complete:
+        if round_.running_ids or not round_.has_all_trials:
             return
         ranking = sorted(round_.arrivals, key=round_.arrivals.__getitem__)
         sizes, rung = round_.bracket.sizes, round_.rung

@@ -207,7 +207,6 @@ class Space:
     def _completions(
         self, values: Mapping[str, Sequence[Value]], config: Mapping[str, object], names: Sequence[str]
     ) -> Iterator[dict[str, object]]:
-        """Yield `config` with every combination of values for `names`."""
         for index, name in enumerate(names):
             if name in values and exists(name, config, self.conditions):
                 for value in values[name]:
@@ -237,11 +236,11 @@ class Space:
 
     def _plain_values(self, config: Mapping[str, object], problems: list[str]) -> dict[str, object]:
         """Return the normalized values of `config`. Raise ValueError with `problems` and new problems, if any."""
-        plain: dict[str, object] = {}
+        plain_values: dict[str, object] = {}
         for name, value in config.items():
             domain = self.domains.get(name)
             if domain is not None and domain.contains(value):
-                plain[name] = domain.normalize(value)
+                plain_values[name] = domain.normalize(value)
             elif domain is not None:
                 problems.append(f"{name} = {value!r} is not in {domain!r}")
             elif name not in self.constants:
@@ -249,24 +248,24 @@ class Space:
             elif plain_json_or_name(name, value) != self.constants[name]:
                 problems.append(f"{name} = {value!r}, but the space has the constant {self.constants[name]!r}")
         if not problems and self.conditions:
-            problems += self._unmet_conditions(plain, config)
+            problems += self._unmet_conditions(plain_values, config)
         if problems:
             raise ValueError("\n".join(problems))
-        return plain
+        return plain_values
 
-    def _unmet_conditions(self, plain: Mapping[str, object], config: Mapping[str, object]) -> list[str]:
-        """Return a message for each hyperparameter in `config` whose condition a parent in `plain` violates.
+    def _unmet_conditions(self, plain_values: Mapping[str, object], config: Mapping[str, object]) -> list[str]:
+        """Return a message for each hyperparameter in `config` whose condition a parent in `plain_values` violates.
 
         Raises ValueError if two hyperparameters cannot exist together for any value of the omitted parents.
         """
         problems = []
         for name in config:
             for parent, values in required_ancestors([name], self.conditions).items():
-                if parent in plain and not is_one_of(plain[parent], values):
+                if parent in plain_values and not is_one_of(plain_values[parent], values):
                     condition = format_condition({parent: tuple(values)})
                     problems.append(
                         f"{name} = {config[name]!r} is given, but it exists only when {condition}, "
-                        f"and {parent} is {plain[parent]!r}"
+                        f"and {parent} is {plain_values[parent]!r}"
                     )
                     break
         if not problems:

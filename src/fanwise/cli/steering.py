@@ -45,17 +45,17 @@ def watch_search(name: str) -> None:
     screen.print_lines(f"watching {shown}: {footer(reader.snapshot())}; Ctrl-C ends the display, not the search")
     try:
         while reader.state in ("running", "unknown"):
-            screen.show(reader.search.news.take(), reader.snapshot())
+            screen.show(reader.search.news.take(), reader.snapshot)
             time.sleep(_REFRESH_S)
             reader.refresh()
     except KeyboardInterrupt:
-        screen.end([], reader.snapshot(), [f"the search continues; watch it again: fanwise tune watch {shown}"])
+        screen.end([], reader.snapshot, [f"the search continues; watch it again: fanwise tune watch {shown}"])
         raise typer.Exit(130) from None
     if reader.state == "finished":
         last = f"the search ended: {printable_line(reader.search.stop_reason or '')}"
     else:
         last = f"the search was broken off: its tuner was killed or has crashed. Resume it: fanwise tune resume {shown}"
-    screen.end(reader.search.news.take(), reader.snapshot(), [last])
+    screen.end(reader.search.news.take(), reader.snapshot, [last])
 
 
 def command_search(name: str, command: str, *args: object) -> None:

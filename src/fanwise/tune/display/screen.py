@@ -10,10 +10,9 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Protocol, TypeAlias, final
+from typing import Protocol, final
 
-from ..record.trials import SearchSnapshot
-from .table import search_view, summary_view, text_of
+from .table import TakeSnapshot, search_view, summary_view, text_of
 
 _log = logging.getLogger(__name__)
 _events_log = logging.getLogger("fanwise.tune.events")
@@ -22,9 +21,6 @@ _MIN_PAUSE_S, _MAX_PAUSE_S = 0.5, 2.0  # between two redraws of the live table
 _LIVE_OVERHEAD = 9  # lines of a live table that are not trials
 
 _cell_of: dict[Path, int] = {}  # folder of an experiment -> number of the last notebook cell that displayed it
-
-
-TakeSnapshot: TypeAlias = Callable[[], SearchSnapshot]
 
 
 class Output(Protocol):

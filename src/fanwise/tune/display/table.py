@@ -5,14 +5,16 @@ imported on first use, because a search that prints nothing does not need it.
 """
 
 import io
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from ...base.text import counted, printable_line
 from ..record.trials import MAX_ROWS, SearchSnapshot, TrialRow
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
+
+TakeSnapshot: TypeAlias = Callable[[], SearchSnapshot]
 
 _MAX_CELL_CHARS: Final = 40
 _GAP: Final = 2  # spaces between columns

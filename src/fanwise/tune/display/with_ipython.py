@@ -4,8 +4,7 @@ from typing import Any, final
 
 from IPython import display
 
-from .screen import TakeSnapshot
-from .table import html_of, search_view, text_of
+from .table import TakeSnapshot, html_of, search_view, text_of
 
 
 @final

@@ -27,7 +27,7 @@ from fanwise.tune.record.log import Record
 
 START = "import sys; sys.argv[0] = 'fanwise'; from fanwise.cli import main; main()"
 SHOW_LOADED = "import atexit, sys; atexit.register(lambda: print('loaded', *sys.modules)); "
-LIBRARIES = ("typer.main", "typer._adapters", "yaml", "pandas", "matplotlib.pyplot", "cloudpickle")
+LIBRARIES = ("typer.main", "pydantic.type_adapter", "yaml", "pandas", "matplotlib.pyplot", "cloudpickle")
 OBJECTIVE = r"""
 from fanwise.tune import report
 
@@ -504,7 +504,7 @@ RUN = ("tune", "run", "train.py:train", "--space", "space.yaml", "--metric", "lo
         (("tune", "pause", "good"), 2, "Missing option '--trial'"),
         (("tune", "enqueue", "good", "x=0.5"), 1, "fanwise tune resume good"),
         (("tune", "workers", "good", "2"), 1, "fanwise tune resume good"),
-        (("tune", "workers", "good", "two"), 2, "should be a valid integer"),
+        (("tune", "workers", "good", "two"), 2, "valid integer"),
         (("tune", "enqueue", "good", "x"), 2, "a hyperparameter must be key=value"),
         (("tune", "enqueue", "good", "z=1"), 1, "'z' is not in the space"),
         (("tune", "enqueue", "good", "x=3"), 1, "x = 3 is not in uniform(-1.0, 1.0)"),
@@ -519,7 +519,7 @@ RUN = ("tune", "run", "train.py:train", "--space", "space.yaml", "--metric", "lo
         ),
         (("tune", "resume", "good", "--trials", "9", "--seconds", "0.01"), 2, "To resume it, give --seconds above "),
         (("tune", "run", "train.py", *RUN[3:]), 2, "the objective must be FILE:FUNCTION, e.g. train.py:train"),
-        (("dmeo",), 2, "No such command 'dmeo'. Did you mean 'demo'?"),
+        (("dmeo",), 2, "No such command 'dmeo'"),
         (("board", "--home", "none"), 1, "--home 'none' is not a folder"),
         (("board", "--host", "203.0.113.9", "--port", "0"), 1, "This machine does not have that address"),
         (("secret", "--file", "no/such"), 1, "the secret cannot be written to 'no/such': No such file or directory."),

@@ -102,7 +102,7 @@ class Place:
 @pytest.fixture(scope="module", autouse=True)
 def forked_commands() -> Iterator[None]:
     """The commands that are started here have what they load at once: each would load it for a second."""
-    with LoadedInterpreter("typer.main", "typer._adapters", "yaml", "cloudpickle", "pandas") as loaded:
+    with LoadedInterpreter("typer.main", "pydantic.type_adapter", "yaml", "cloudpickle", "pandas") as loaded:
         with loaded.forks_here():
             yield
 

@@ -201,7 +201,7 @@ def test_a_list_reads_the_summary_and_opens_no_rows(place: Place) -> None:
     with place.searching("good", summary=summary):
         pass
     (place.home / "good" / "events.jsonl").write_bytes(b"not read\n")
-    assert "good  finished      1234  loss=0.125 (trial 77)\n" in place.typed("ls").out
+    assert "good  finished    1234  loss=0.125 (trial 77)\n" in place.typed("ls").out
     (listed,) = json.loads(place.typed("ls", "--json").out)
     assert (listed["num_completed"], listed["num_stopped"], listed["num_failed"]) == (1200, 30, 3)
     assert listed["best"] == {"value": 0.125, "trial_id": 77, "feasible": True}

@@ -311,13 +311,12 @@ def test_a_report_opens_from_disk_without_a_network(
     context.close()
 
 
-def test_tabs_follow_the_arrow_keys_and_the_filter_the_slash(tmp_path: Path, page: "Page") -> None:
+def test_tabs_follow_the_arrow_keys_and_the_list_its_filter(tmp_path: Path, page: "Page") -> None:
     write_attack(tmp_path)
     with board_of(tmp_path) as address:
         page.goto(address)
         page.locator("#rows a").wait_for()
-        page.keyboard.press("/")
-        page.keyboard.type("nothing")
+        page.get_by_role("searchbox", name="filter").fill("nothing")
         playwright.expect(page.locator("#rows a")).to_have_count(0)
         page.goto(urljoin(address, "/experiments/attack"))
         page.get_by_role("tab", name="Curves").focus()

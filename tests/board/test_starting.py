@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from fanwise.base.errors import NotInstalled
-from fanwise.board.with_plotly import plotly_file
+from fanwise.board.with_starlette import plotly_folder
 from fanwise.testing import within
 from fanwise.tune import StoppingCriterion, Tuner, uniform
 from fanwise.tune.runtime.board_process import serving_board
@@ -32,7 +32,7 @@ def test_a_missing_library_is_reported_with_its_extra_before_a_folder_is_created
 def test_plotly_without_its_file_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "plotly", None)
     with pytest.raises(NotInstalled, match=r"fanwise\[board\]"):
-        plotly_file()
+        plotly_folder()
 
 
 def test_a_board_that_dies_is_a_warning_at_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

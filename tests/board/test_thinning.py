@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fanwise.board.thinning import merge_intervals, select_trials
+from fanwise.board.views import merge_intervals, select_trials
 from fanwise.plot.data import IntervalKind, WorkerInterval, thin_curve
 
 VALUES = st.lists(st.floats(allow_nan=False), max_size=300)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar, final
 
 from ..base.errors import NotInstalled, RecordError
-from ..base.plain_json import json_bytes
+from ..base.plain_json import attributes, json_bytes
 from ..base.text import printable, printable_line
 from ..base.tracebacks import of_the_user
 from ..pool.output import tail
@@ -68,7 +68,7 @@ class Home:
         return sorted(lines, key=lambda line: (line["state"] != "running", -line["changed_s"], line["name"]))
 
     def _line(self, name: str) -> Json:
-        """Return the line of an experiment. Unless it is running, the line is reused until its files change."""
+        """Return the line of an experiment. Unless the search is running, it is reused until the files change."""
         stats = _file_stats(self.folder / name)
         cached = self._lines.get(name)
         if cached is not None and cached[0] == stats and cached[1]["state"] != "running":
@@ -288,11 +288,7 @@ def _as_record_errors(folder: Path) -> Iterator[None]:
 def _overview_json(overview: Overview) -> Json:
     best = overview.best
     return {
-        "name": overview.name,
-        "state": overview.state,
-        "reason": overview.reason,
-        "metric": overview.metric,
-        "mode": overview.mode,
+        **attributes(overview, "name", "state", "reason", "metric", "mode", "elapsed_s"),
         "trials": {
             "total": overview.num_trials,
             "InProgress": overview.num_running,
@@ -300,8 +296,7 @@ def _overview_json(overview: Overview) -> Json:
             "Lost": overview.num_lost,
             **overview.num_ended,
         },
-        "best": None if best is None else {"value": best[0], "trial": best[1], "violated": overview.violated},
-        "elapsed_s": overview.elapsed_s,
+        "best": best and {"value": best[0], "trial": best[1], "violated": overview.violated},
     }
 
 

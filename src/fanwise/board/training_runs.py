@@ -1,6 +1,7 @@
 """Training runs of this user on this machine, from the status files of their processes (`links.status_files`)."""
 
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 from ..links.status_files import Status
@@ -11,10 +12,8 @@ def list_runs(statuses: Iterable[Status]) -> list[dict[str, Any]]:
     runs = []
     for status in statuses:
         if status.kind == "run":
-            try:
+            with suppress(KeyError, TypeError, ValueError, AttributeError):
                 runs.append(_run(status))
-            except (KeyError, TypeError, ValueError, AttributeError):
-                continue
     return sorted(runs, key=lambda run: run["elapsed_s"] - run["written_s"])
 
 

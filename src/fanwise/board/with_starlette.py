@@ -12,6 +12,7 @@ text. Records are read, and commands are sent, in threads.
 """
 
 import asyncio
+import importlib.util
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from functools import partial
@@ -26,7 +27,6 @@ from ..tune.runtime.control import send_command
 from .experiments import Home, NotFound
 from .guard import SECURITY_HEADERS, Guard, RequestInfo
 from .training_runs import list_runs
-from .with_plotly import plotly_file
 
 try:
     from anyio.to_thread import run_sync
@@ -34,7 +34,7 @@ try:
     from starlette.datastructures import Headers, MutableHeaders, QueryParams
     from starlette.middleware.gzip import GZipMiddleware
     from starlette.requests import Request, cookie_parser
-    from starlette.responses import FileResponse, HTMLResponse, PlainTextResponse, Response, StreamingResponse
+    from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
     from starlette.routing import Mount, Route
     from starlette.staticfiles import StaticFiles
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -58,11 +58,11 @@ def application(home: Home, guard: Guard) -> ASGIApp:
     """
     handlers = _Handlers(home)
     routes = [
-        Route("/", _page("index.html")),
-        Route("/experiments/{name}", _page("experiment.html")),
-        Route("/experiments/{name}/trials/{trial:int}", _page("trial.html")),
+        Route("/", _page("index")),
+        Route("/experiments/{name}", _page("experiment")),
+        Route("/experiments/{name}/trials/{trial:int}", _page("trial")),
         Mount("/static", StaticFiles(directory=_PAGES)),
-        Mount("/plotly", StaticFiles(directory=plotly_file().parent)),
+        Mount("/plotly", StaticFiles(directory=plotly_folder())),
         Route("/api/experiments", handlers.listing),
         Route("/api/live", handlers.live_listing),
         Route("/api/experiments/{name}", handlers.overview),
@@ -81,6 +81,15 @@ def application(home: Home, guard: Guard) -> ASGIApp:
         },
     )
     return _GuardedApp(GZipMiddleware(app, minimum_size=4_000, compresslevel=4), guard)
+
+
+def plotly_folder() -> Path:
+    """Return the folder of plotly.js in the package `plotly`, which is not imported. Raises NotInstalled."""
+    spec = importlib.util.find_spec("plotly")
+    for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
+        if (data := Path(folder) / "package_data").is_dir():
+            return data
+    raise NotInstalled("the board needs plotly. Install it: pip install 'fanwise[board]'.")
 
 
 @final
@@ -134,8 +143,11 @@ def _request_info(scope: Scope, cookie: str) -> RequestInfo:
 
 
 def _page(name: str) -> Callable[[Request], Awaitable[Response]]:
+    frame, body = (_PAGES.joinpath(file).read_text(encoding="utf-8") for file in ("frame.html", f"{name}.html"))
+    page = frame.replace("NAME", name).replace("BODY", body)
+
     async def answer(request: Request) -> Response:
-        return FileResponse(_PAGES / name)
+        return HTMLResponse(page)
 
     return answer
 

@@ -44,7 +44,6 @@ function best(data) {
     note && el("div", { class: "small" }, note),
     report.python && el("pre", {}, report.python),
     report.python && el("button", { class: "link small", click: () => copy(report.python) }, "copy as Python"));
-  $("best").classList.remove("soft");
 }
 
 function budget(data) {
@@ -60,7 +59,6 @@ function budget(data) {
   renew($("budget"), el("div", { class: "big" }, seconds(data.elapsed_s)),
     el("dl", {}, ...limits, el("dt", {}, "workers"), el("dd", {}, number(data.n_workers)),
       el("dt", {}, "utilization"), el("dd", {}, percent(data.utilization))));
-  $("budget").classList.remove("soft");
 }
 
 function counts(data) {
@@ -70,7 +68,6 @@ function counts(data) {
       .map(([status, count]) => el("span", {}, pill(status), ` ${number(count)}`))),
     data.num_reports === undefined ? null : el("p", { class: "small soft" }, `${number(data.num_reports)} reports`
       + (data.num_not_finite ? `, ${number(data.num_not_finite)} without a finite ${data.metric}` : ""))].filter(Boolean));
-  $("counts").classList.remove("soft");
 }
 
 // -- the views --------------------------------------------------------------------------------------------------------
@@ -139,7 +136,7 @@ function band(bins) {
   return [
     { x: bins.times_s, y: bins.low, ...plainLine },
     { x: bins.times_s, y: bins.high, ...plainLine, fill: "tonexty", fillcolor: color("grid") },
-    { x: bins.times_s, y: bins.median, mode: "lines", line: { color: color("soft"), width: 1.2, dash: "dot" }, hovertemplate: "median %{y:.5g}<extra></extra>" },
+    { x: bins.times_s, y: bins.middle, mode: "lines", line: { color: color("soft"), width: 1.2, dash: "dot" }, hovertemplate: "median %{y:.5g}<extra></extra>" },
   ];
 }
 
@@ -151,13 +148,13 @@ async function workers() {
   const node = $("workers");
   node.style.height = `${Math.min(1400, 100 + 26 * Math.max(4, data.n_workers))}px`;
   const kinds = [
-    ["busy", "in the objective", "c0", (one) => one.trial !== null && one.startup < (one.end - one.begin) / 2],
-    ["startup", "starting", "c1", (one) => one.trial !== null && one.startup >= (one.end - one.begin) / 2],
-    ["idle", "idle", "idle", (one) => one.trials === 0],
-    ["many", "several short trials", "c2", (one) => one.trials > 1],
+    ["in the objective", "c0", (one) => one.trial !== null && one.startup < (one.end - one.begin) / 2],
+    ["starting", "c1", (one) => one.trial !== null && one.startup >= (one.end - one.begin) / 2],
+    ["idle", "idle", (one) => one.trials === 0],
+    ["several short trials", "c2", (one) => one.trials > 1],
   ];
   await draw(node, () => ({
-    traces: kinds.map(([, label, tone, matches]) => {
+    traces: kinds.map(([label, tone, matches]) => {
       const intervals = data.intervals.filter(matches);
       return {
         type: "bar", orientation: "h", name: label, base: intervals.map((one) => one.begin), x: intervals.map((one) => one.end - one.begin),

@@ -45,12 +45,6 @@ _MAX_LINES = 300  # of parallel coordinates
 _MAX_DOTS_PER_RUNG, _MAX_RUNGS = 200, 40
 _MAX_FRONT_DOTS = 2_000
 _MAX_INTERVALS, _MIN_PER_WORKER, _MAX_PER_WORKER = 2_400, 60, 400
-_LIMIT_NAMES = {
-    "max_wallclock_time": "seconds",
-    "max_num_trials_started": "trials started",
-    "max_num_trials_completed": "trials completed",
-    "max_num_evaluations": "reports",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +53,7 @@ class ExperimentState:
 
     Attributes:
         seq: number of the last event.
-        search: the reports and times of `history`.
         now_s: seconds since the search began. They advance between events while the search is running.
-        stop: the current stopping criterion.
     """
 
     path: Path
@@ -71,10 +63,6 @@ class ExperimentState:
     state: State
     now_s: float
     stop: StoppingCriterion
-
-    @property
-    def name(self) -> str:
-        return self.history.name
 
     @property
     def is_tuner_killed(self) -> bool:
@@ -91,7 +79,7 @@ def summary(state: ExperimentState) -> Json:
     best = history.best()
     config = {} if best is None else dict(best.config)
     return {
-        "name": state.name,
+        "name": history.name,
         "path": str(state.path),
         "state": state.state,
         "reason": history.stop_reason,
@@ -126,22 +114,19 @@ def summary(state: ExperimentState) -> Json:
 def _budget(state: ExperimentState) -> list[Json]:
     """Return each limit of the stopping criterion, and the used amount or None if the limit is not a number."""
     history = state.history
-    used = {
-        "max_wallclock_time": state.now_s,
-        "max_num_trials_started": history.num_trials,
-        "max_num_trials_completed": history.num_ended["Completed"],
-        "max_num_evaluations": len(history.reports),
+    amounts: dict[str, tuple[str, float]] = {
+        "max_wallclock_time": ("seconds", state.now_s),
+        "max_num_trials_started": ("trials started", history.num_trials),
+        "max_num_trials_completed": ("trials completed", history.num_ended["Completed"]),
+        "max_num_evaluations": ("reports", len(history.reports)),
     }
     limits = {field.name: getattr(state.stop, field.name) for field in fields(state.stop)}
-    return [
-        {
-            "name": _LIMIT_NAMES.get(name, name.replace("_", " ")),
-            "limit": dict(limit) if isinstance(limit, Mapping) else limit,
-            "used": used.get(name),
-        }
-        for name, limit in limits.items()
-        if limit is not None
-    ]
+    rows = []
+    for name, limit in limits.items():
+        if limit is not None:
+            label, used = amounts.get(name, (name.replace("_", " "), None))
+            rows.append({"name": label, "limit": dict(limit) if isinstance(limit, Mapping) else limit, "used": used})
+    return rows
 
 
 def _python_dict(config: Mapping[str, object]) -> str:

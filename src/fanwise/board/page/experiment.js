@@ -1,5 +1,5 @@
 // One experiment: its live summary, and the view of the selected tab.
-import { $, api, ask, command, confirmed, copy, el, fill, follow, number, paced, page, painted, percent, pill, renew, say, seconds, shown, write }
+import { $, api, ask, command, confirmCommand, copy, el, fill, follow, number, paced, page, painted, percent, pill, renew, say, seconds, shown, write }
   from "/static/dom.js";
 import { NUM_COLORS, color, draw, loaded, plain, range } from "/static/charts.js";
 
@@ -18,8 +18,8 @@ function summary(data) {
   write($("name"), data.name);
   fill($("state"), pill(data.state));
   const isRunning = data.state === "running";
-  $("end").disabled = $("enqueue").disabled = !isRunning;
-  $("n-workers").disabled = $("set-workers").disabled = !(isRunning && data.n_workers > 0);
+  $("controls").hidden = !isRunning;
+  $("workers-control").hidden = !(data.n_workers > 0);
   if (before?.n_workers !== data.n_workers) $("n-workers").value = data.n_workers ?? "";
   const details = [data.method, data.objective && `objective ${data.objective}`, data.path, data.reason && `${isRunning ? "ending" : "ended"}: ${data.reason}`];
   write($("details"), details.filter(Boolean).join(" - "));
@@ -39,7 +39,8 @@ function best(data) {
   const note = report.violated ? `no trial meets all constraints; this one violates ${report.violated}` : null;
   fill($("best"),
     el("div", { class: "big" }, number(report.value)),
-    el("div", { class: "small" }, `${data.metric}, ${data.mode === "min" ? "smaller" : "larger"} is better - `,
+    el("div", { class: "small" }, `${data.metric}, ${data.mode === "min" ? "smaller" : "larger"} is better`,
+      data.objectives?.length > 1 ? `, the first of ${data.objectives.length} objectives - ` : " - ",
       el("a", { href: page(name, report.trial) }, `trial ${report.trial}`)),
     note && el("div", { class: "small" }, note),
     report.python && el("pre", {}, report.python),
@@ -83,7 +84,8 @@ async function curves() {
   write($("incumbent-title"), `Best ${data.metric} so far`);
   const drawn = data.curves.length;
   write($("curves-note"), drawn === 0 ? "no report yet" : drawn < data.num_trials
-    ? `${number(drawn)} of ${number(data.num_trials)} trials: the best, the running and an even sample of the others; the band contains the middle 80 % of all reports`
+    ? `${number(drawn)} of ${number(data.num_trials)} trials: the best, the running and an even sample of the others`
+      + ($("over").value === "t" ? "; the band contains the middle 80 % of all reports" : "")
     : "");
   const steps = data.incumbents, at = steps.at(-1);
   await draw($("incumbent"), () => ({
@@ -419,12 +421,8 @@ $("trials-after").addEventListener("click", () => { table.offset += table.limit;
 
 // -- commands ---------------------------------------------------------------------------------------------------------
 
-$("end").addEventListener("click", async () => {
-  const running = last?.trials.InProgress ?? 0;
-  if (await confirmed("End the search?", `${running} running trials are stopped. All results are kept, and the search can be resumed.`, "End it")) {
-    command(name, "stop");
-  }
-});
+$("end").addEventListener("click", () => confirmCommand("End the search?",
+  `${last?.trials.InProgress ?? 0} running trials are stopped. All results are kept, and the search can be resumed.`, "End it", name, "stop"));
 $("set-workers").addEventListener("click", () => command(name, "workers", $("n-workers").valueAsNumber));
 $("enqueue").addEventListener("click", () => {
   $("new-config").value = JSON.stringify(last?.best?.config ?? {}, null, 2);

@@ -29,13 +29,13 @@ def test_a_missing_library_is_reported_with_its_extra_before_a_folder_is_created
     assert not (tmp_path / "home").exists()
 
 
-def test_plotly_without_its_file_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plotly_without_its_script_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "plotly", None)
     with pytest.raises(NotInstalled, match=r"fanwise\[board\]"):
         plotly_folder()
 
 
-def test_a_board_that_dies_is_a_warning_at_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_death_of_a_board_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     before = {process.pid for process in psutil.Process().children()}
     with caplog.at_level(logging.WARNING), serving_board(tmp_path / "some search") as address:
         assert address is not None and "/experiments/some%20search?token=" in address

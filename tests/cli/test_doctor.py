@@ -1,4 +1,4 @@
-"""The doctor: each thing that can be missing is found, and comes with what to do."""
+"""The findings of the doctor, with their advice."""
 
 import json
 import resource
@@ -20,7 +20,7 @@ CUDA_TORCH: dict[str, Any] = {**CPU_TORCH, "cuda": "13.0", "gpus": 2, "nccl": "2
 
 
 @pytest.mark.parametrize(
-    ("program", "found"),
+    ("program", "info"),
     [
         ("print('loading'); print('{\"version\": \"9\"}')", {"version": "9"}),
         ("raise ImportError('libcudart.so.13: no such file')", "ImportError: libcudart.so.13: no such file"),
@@ -28,20 +28,20 @@ CUDA_TORCH: dict[str, Any] = {**CPU_TORCH, "cuda": "13.0", "gpus": 2, "nccl": "2
         ("import threading; threading.Event().wait()", "it was not imported within 1 s"),
     ],
 )
-def test_a_torch_that_fails_to_load_is_a_finding(program: str, found: object) -> None:
+def test_a_torch_that_fails_to_load_is_a_finding(program: str, info: object) -> None:
     within_s = 1.0 if "wait" in program else 30.0
-    assert doctor.torch_info(program, within_s) == found
+    assert doctor.torch_info(program, within_s) == info
 
 
-def test_torch_is_told_with_its_cuda_or_how_to_get_it() -> None:
+def test_torch_is_reported_with_its_cuda_version() -> None:
     assert doctor.check_torch(CPU_TORCH) == Finding("torch", "ok", "2.13.0, without CUDA")
     assert doctor.check_torch(CUDA_TORCH).text == "2.13.0, CUDA 13.0"
     assert doctor.check_torch("ImportError: x").state == "wrong"
     assert doctor.check_torch(None).advice == "pip install 'fanwise[torch]'"
 
 
-def states(found: object, names: list[str]) -> list[tuple[str, str]]:
-    return [(one.subject, one.state) for one in doctor.check_gpus(found, names)]  # type: ignore[arg-type]
+def states(info: object, names: list[str]) -> list[tuple[str, str]]:
+    return [(one.subject, one.state) for one in doctor.check_gpus(info, names)]  # type: ignore[arg-type]
 
 
 def test_gpus_that_torch_does_not_use_are_wrong() -> None:
@@ -51,11 +51,11 @@ def test_gpus_that_torch_does_not_use_are_wrong() -> None:
     assert states(CPU_TORCH, two) == [("GPUs", "wrong"), ("NCCL", "wrong")]
     assert states({**CUDA_TORCH, "gpus": 0, "error": "driver too old"}, two) == [("GPUs", "wrong"), ("NCCL", "ok")]
     assert states(None, two) == [("GPUs", "ok")]
-    (found, _) = doctor.check_gpus({**CUDA_TORCH, "gpus": 1, "error": "driver too old"}, two)
-    assert "torch sees 1 (driver too old)" in found.text
+    (finding, _) = doctor.check_gpus({**CUDA_TORCH, "gpus": 1, "error": "driver too old"}, two)
+    assert "torch sees 1 (driver too old)" in finding.text
 
 
-def test_whether_gpus_can_be_shared_under_mps_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mps_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gpu, old = (Gpu(0, "GPU-1", name, 1 << 30, "GPU-1", number) for name, number in (("H100", (9, 0)), ("K80", (3, 7))))
     program = tmp_path / "nvidia-cuda-mps-control"
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -112,25 +112,23 @@ def test_a_small_home_and_one_without_locks_are_noted(tmp_path: Path, monkeypatc
     assert finding_with("hold", lambda folder: None).text == f"{tmp_path} ($FANWISE_HOME) has no locks"
 
 
-def test_a_secret_and_a_runtime_folder_that_do_not_serve_are_wrong(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_invalid_secret_and_runtime_folder_are_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert doctor.secret({}).state == "ok"
     assert doctor.secret({"FANWISE_SECRET": "short"}).state == "wrong"
     monkeypatch.setattr(doctor, "runtime_folder", lambda: (_ for _ in ()).throw(OSError("read-only")))
     assert doctor.sockets().state == "wrong"
 
 
-def test_what_is_not_installed_is_told_with_its_extra() -> None:
+def test_missing_libraries_are_reported_with_their_extra() -> None:
     assert doctor.extras(lambda name: "1").state == "ok"
-    found = doctor.extras(lambda name: None if name in ("uvicorn", "optuna") else "1")
-    assert found.advice == "pip install 'fanwise[board,optuna]'" and "board (fanwise board" in found.text
+    finding = doctor.extras(lambda name: None if name in ("uvicorn", "optuna") else "1")
+    assert finding.advice == "pip install 'fanwise[board,optuna]'" and "board (fanwise board" in finding.text
     assert doctor.extras(lambda name: None if name == "scikit-learn" else "1").advice == "pip install 'fanwise[forest]'"
     assert (doctor.ray(None, {})).text.startswith("not installed")
     assert "fanwise demo --ray 10.0.0.1:6379" in (doctor.ray("2.60", {"RAY_ADDRESS": "10.0.0.1:6379"})).text
 
 
-def test_a_finding_is_a_line_and_what_to_do_another() -> None:
+def test_a_finding_is_printed_with_its_advice() -> None:
     assert list(lines_of(Finding("home", "wrong", "no\nfolder", "make it"))) == [
         "wrong  home           no\\nfolder",
         "                      -> make it",
@@ -138,7 +136,7 @@ def test_a_finding_is_a_line_and_what_to_do_another() -> None:
 
 
 @pytest.mark.parametrize("json_wanted", [False, True])
-def test_the_command_looks_at_this_machine(
+def test_the_command_checks_this_machine(
     json_wanted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     home = tmp_path / "home"
@@ -151,9 +149,10 @@ def test_the_command_looks_at_this_machine(
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)  # typer sets its own
     with pytest.raises(SystemExit) as ended:
         main()
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     if json_wanted:
-        found = {one["subject"]: one["state"] for one in json.loads(said)}
-        assert found["home"] == found["workers"] == found["sockets"] == "ok"
+        states = {one["subject"]: one["state"] for one in json.loads(output)}
+        assert states["home"] == states["workers"] == states["sockets"] == "ok"
     else:
-        assert ended.value.code == 1 and f"wrong  home           {home} ($FANWISE_HOME): {home} is not a folder" in said
+        assert ended.value.code == 1
+        assert f"wrong  home           {home} ($FANWISE_HOME): {home} is not a folder" in output

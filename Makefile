@@ -5,7 +5,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-processes test-systems test-examples test-torch-suite test-mxnet soak release-check gpu-check check docs bench
+.PHONY: help demo test test-processes test-systems test-examples test-torch-suite test-mxnet soak release-check gpu-check check docs pictures bench
 
 PYTHON ?= python3
 ARGS ?=
@@ -91,6 +91,9 @@ docs: $(VENV)/docs.stamp ## build the site of the documents into site/; open sit
 	$(BIN)/zensical build --strict --clean
 	@! grep -rnoE '<(script|link|img)[^>]+(src|href)="?https?://[^" >]+' site --include='*.html' || \
 		{ echo "a page loads something from elsewhere" >&2; exit 1; }
+
+pictures: $(VENV)/dev.stamp ## draw the figures of docs/img (15 minutes on an idle machine)
+	$(BIN)/python docs/site/pictures.py $(ARGS)
 
 # Beside an older checkout: $(BIN)/python benchmarks/before_and_after.py ../before
 bench: $(VENV)/dev.stamp ## measure, beside the peers, in environments that the scripts make (long)

@@ -100,10 +100,9 @@ def write_large(folder: Path, num_trials: int, num_reports: int) -> None:
 @contextmanager
 def board(home: Path) -> Iterator[str]:
     """The address of a board in a process of its own."""
-    command = [sys.executable, "-m", "fanwise", "board", "--port", "0", "--home", str(home)]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"}
-    ) as process:
+    command = [sys.executable, "-m", "fanwise", "board", "--port", "0"]
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1", "FANWISE_HOME": str(home)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stdout is not None
         try:
             yield process.stdout.readline().rsplit(" ", 1)[1].strip()

@@ -75,7 +75,7 @@ def test_an_empty_session_matches_no_cookie() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "status"),
+    ("request_info", "status"),
     [
         (RequestInfo("POST", "localhost:1", content_type="text/plain"), 415),
         (RequestInfo("POST", "localhost:1", content_type=None), 415),
@@ -91,8 +91,8 @@ def test_an_empty_session_matches_no_cookie() -> None:
         (RequestInfo("OPTIONS", "localhost:1"), 405),
     ],
 )
-def test_commands_must_be_json_from_this_origin(asked: RequestInfo, status: int) -> None:
-    refusal = refusal_with_cookie(asked)
+def test_commands_must_be_json_from_this_origin(request_info: RequestInfo, status: int) -> None:
+    refusal = refusal_with_cookie(request_info)
     assert refusal is not None and refusal.status == status
 
 

@@ -102,12 +102,12 @@ def chromium(driver: "Playwright") -> Iterator["Browser"]:
 
 def browser_processes() -> list[psutil.Process]:
     """Return the processes of the browsers of this run. Under load, the last ones end after `close`."""
-    found = []
+    processes = []
     for process in psutil.process_iter(["name"]):
         with suppress(psutil.Error):
             if "chrom" in process.info["name"] and process.environ().get("TMPDIR") == tempfile.gettempdir():
-                found.append(process)
-    return found
+                processes.append(process)
+    return processes
 
 
 @pytest.fixture
@@ -143,10 +143,12 @@ def live(tmp_path: Path) -> Iterator[Live]:
             start_new_session=True,
         ) as process,
     ):
-        said = tmp_path / "search.log"
+        log_file = tmp_path / "search.log"
         try:
-            found = within(60.0, lambda: re.search(r"^board: (\S+)$", said.read_text(), re.MULTILINE), "the address")
-            yield Live(tmp_path / "home", found[1], process)
+            match = within(
+                60.0, lambda: re.search(r"^board: (\S+)$", log_file.read_text(), re.MULTILINE), "the address"
+            )
+            yield Live(tmp_path / "home", match[1], process)
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
@@ -164,9 +166,9 @@ def test_a_search_is_watched_and_controlled_in_its_page(live: Live, page: "Page"
     page.get_by_role("tab", name="Trials").click()
     page.get_by_role("link", name="1", exact=True).click()
     playwright.expect(page.locator("#output")).to_contain_text("begun with 0.", timeout=30_000)
-    seen = page.locator("#output").inner_text()
-    within(30.0, lambda: page.locator("#output").inner_text().startswith(f"{seen}\nstep "), "the output grows")
-    assert "of <b>many</b>" in seen
+    output = page.locator("#output").inner_text()
+    within(30.0, lambda: page.locator("#output").inner_text().startswith(f"{output}\nstep "), "the output grows")
+    assert "of <b>many</b>" in output
     pid = live.pid_of(1)
     os.kill(pid, 0)
 
@@ -194,7 +196,7 @@ def test_a_search_is_watched_and_controlled_in_its_page(live: Live, page: "Page"
     assert live.process.wait(60.0) == 0
 
 
-def test_the_board_of_a_tuner_that_is_killed_ends_too(live: Live, page: "Page") -> None:
+def test_the_board_ends_with_a_killed_tuner(live: Live, page: "Page") -> None:
     page.goto(live.address)
     playwright.expect(page.locator("#state")).to_have_text("running", timeout=30_000)
     page.wait_for_function("() => window.Plotly")  # otherwise the page reports that it cannot load it
@@ -311,13 +313,12 @@ def test_a_report_opens_from_disk_without_a_network(
     context.close()
 
 
-def test_tabs_follow_the_arrow_keys_and_the_filter_the_slash(tmp_path: Path, page: "Page") -> None:
+def test_tabs_follow_the_arrow_keys_and_the_list_its_filter(tmp_path: Path, page: "Page") -> None:
     write_attack(tmp_path)
     with board_of(tmp_path) as address:
         page.goto(address)
         page.locator("#rows a").wait_for()
-        page.keyboard.press("/")
-        page.keyboard.type("nothing")
+        page.get_by_role("searchbox", name="filter").fill("nothing")
         playwright.expect(page.locator("#rows a")).to_have_count(0)
         page.goto(urljoin(address, "/experiments/attack"))
         page.get_by_role("tab", name="Curves").focus()

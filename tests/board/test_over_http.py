@@ -74,17 +74,17 @@ class Served:
 
     def ask(self, path: str, *, method: str = "GET", body: str | None = None, **headers: str | None) -> Answer:
         """Headers are given with underscores: sec_fetch_site="cross-site"; None leaves one out."""
-        said = {name.replace("_", "-"): value for name, value in headers.items() if value is not None}
+        sent = {name.replace("_", "-"): value for name, value in headers.items() if value is not None}
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
         try:
             connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
             if "cookie" not in headers:
-                said["Cookie"] = self.cookie
+                sent["Cookie"] = self.cookie
             if "host" not in headers:
-                said["Host"] = f"127.0.0.1:{self.port}"
+                sent["Host"] = f"127.0.0.1:{self.port}"
             if body is not None:
-                said["Content-Length"] = str(len(body.encode()))
-            for name, value in said.items():
+                sent["Content-Length"] = str(len(body.encode()))
+            for name, value in sent.items():
                 connection.putheader(name, value)
             connection.endheaders(None if body is None else body.encode())
             answer = connection.getresponse()
@@ -94,8 +94,8 @@ class Served:
 
     def command(self, name: str, word: str, *args: object, **headers: str | None) -> Answer:
         body = json.dumps({"word": word, "args": args})
-        said: dict[str, str | None] = {"content_type": "application/json", **headers}
-        return self.ask(f"/api/experiments/{name}/commands", method="POST", body=body, **said)
+        sent: dict[str, str | None] = {"content_type": "application/json", **headers}
+        return self.ask(f"/api/experiments/{name}/commands", method="POST", body=body, **sent)
 
     @contextmanager
     def events(self, path: str) -> Iterator[Iterator[Any]]:
@@ -167,7 +167,7 @@ def searching(folder: Path, *, commit: bool = True, **meta: Any) -> Iterator[Rec
 
 @contextmanager
 def ended(home: Path, name: str, *, commit: bool = True, **meta: Any) -> Iterator[RecordedSearch]:  # Any: JSON
-    """A search that has come to its end after the block."""
+    """A search that ends after the block."""
     with searching(home / name, commit=commit, name=name, **meta) as search:
         yield search
         search.finish(1e4, "done")
@@ -188,14 +188,14 @@ def write_trials(search: RecordedSearch, number: int, *, num_reports: int = 3) -
 
 def first(board: Served, path: str) -> Any:
     """The first event."""
-    with board.events(path) as said:
-        return next(said)
+    with board.events(path) as events:
+        return next(events)
 
 
 # -- views -------------------------------------------------------------------------------------------------------------
 
 
-def test_the_list_has_those_that_run_first_and_what_cannot_be_read(
+def test_running_experiments_are_listed_first_and_unreadable_ones_too(
     board: Served, recorded: Recorded, home: Path
 ) -> None:
     with ended(home, "old") as search:
@@ -223,7 +223,7 @@ def test_the_list_has_those_that_run_first_and_what_cannot_be_read(
 
 
 @pytest.mark.parametrize("name", [b"\xff", b"a\nb", b"\x1b[2J"])
-def test_a_folder_whose_name_is_no_text_is_listed_as_unreadable(board: Served, home: Path, name: bytes) -> None:
+def test_a_folder_with_an_undecodable_name_is_listed_as_unreadable(board: Served, home: Path, name: bytes) -> None:
     folder = home / os.fsdecode(name)
     with ended(home, "old") as search:
         write_trials(search, 1)
@@ -232,7 +232,7 @@ def test_a_folder_whose_name_is_no_text_is_listed_as_unreadable(board: Served, h
     assert line["state"] == "unreadable" and "unprintable" in line["error"]
 
 
-def test_a_home_that_is_not_there_yet_has_no_experiments(tmp_path: Path) -> None:
+def test_a_missing_home_has_no_experiments(tmp_path: Path) -> None:
     with serving(open_board(tmp_path / "later", port=0)) as board:
         assert board.ask("/api/experiments").json["experiments"] == []
 
@@ -247,31 +247,31 @@ def test_training_runs_are_listed(board: Served) -> None:
     assert board.ask("/api/experiments").json["runs"] == []
 
 
-def test_a_running_experiment_says_what_is_best_and_what_is_left(board: Served, recorded: Recorded) -> None:
+def test_a_running_experiment_has_its_best_report_and_budget(board: Served, recorded: Recorded) -> None:
     search = recorded("live")
     write_trials(search, 5)
-    said = first(board, "/api/experiments/live/live")
-    assert said["state"] == "running" and said["best"]["trial"] == 4
-    assert said["best"]["python"] == "{'lr': 0.73, 'epochs': 2}"
-    assert {one["name"]: one["used"] for one in said["budget"]}["trials started"] == 5
-    assert said["trials"]["Completed"] == 5 and said["num_reports"] == 15
+    event = first(board, "/api/experiments/live/live")
+    assert event["state"] == "running" and event["best"]["trial"] == 4
+    assert event["best"]["python"] == "{'lr': 0.73, 'epochs': 2}"
+    assert {one["name"]: one["used"] for one in event["budget"]}["trials started"] == 5
+    assert event["trials"]["Completed"] == 5 and event["num_reports"] == 15
     assert board.ask("/api/experiments/live").json["trials"]["total"] == 5
 
 
 def test_events_follow_the_record(board: Served, recorded: Recorded) -> None:
     search = recorded("live")
     write_trials(search, 1)
-    with board.events("/api/experiments/live/live") as said:
-        assert next(said)["num_reports"] == 3
+    with board.events("/api/experiments/live/live") as events:
+        assert next(events)["num_reports"] == 3
         search.start(5.0, 1, {"lr": 0.5, "epochs": 2})
         search.ready(5.0, 1)
         search.report(5.5, 1, 1, {"error": 0.001})
-        assert next(one["best"]["value"] for one in said if one["num_reports"] == 4) == 0.001
+        assert next(one["best"]["value"] for one in events if one["num_reports"] == 4) == 0.001
     curves = board.ask("/api/experiments/live/curves").json
     assert [one["trial"] for one in curves["curves"]] == [0, 1] and curves["incumbents"][-1][1:] == [0.001, 1]
 
 
-def test_only_what_is_better_than_all_before_it_is_an_incumbent(board: Served, home: Path) -> None:
+def test_only_improvements_are_incumbents(board: Served, home: Path) -> None:
     with ended(home, "old", mode="max", constraints=["size <= 2"]) as search:
         search.start(0.0, 0, {"lr": 0.1, "epochs": 2})
         search.ready(0.0, 0)
@@ -283,13 +283,13 @@ def test_only_what_is_better_than_all_before_it_is_an_incumbent(board: Served, h
     assert curves["curves"][0]["v"] == [0.5, 0.5, 0.9, 0.6, 0.6, 0.1]
 
 
-def test_an_experiment_that_is_deleted_while_it_is_followed_ends_the_events(board: Served, home: Path) -> None:
+def test_deleting_an_experiment_ends_its_events(board: Served, home: Path) -> None:
     with ended(home, "old") as search:
         write_trials(search, 1)
-    with board.events("/api/experiments/old/live") as said:
-        next(said)
+    with board.events("/api/experiments/old/live") as events:
+        next(events)
         shutil.rmtree(home / "old")
-        assert "no experiment 'old'" in next(said)["error"]
+        assert "no experiment 'old'" in next(events)["error"]
     with ended(home, "old") as search:
         write_trials(search, 2)
     assert first(board, "/api/experiments/old/live")["trials"]["total"] == 2
@@ -317,7 +317,7 @@ def test_every_view_of_a_search(board: Served, home: Path) -> None:
     assert board.ask("/api/experiments/old/other").status == 404
 
 
-def test_a_search_that_has_just_begun_has_every_view(board: Served, recorded: Recorded) -> None:
+def test_a_new_search_has_every_view(board: Served, recorded: Recorded) -> None:
     search = recorded("live")
     every_view_of_nothing(board)
     search.start(0.0, 0, {"lr": 0.1, "epochs": 2})
@@ -347,7 +347,7 @@ def test_several_objectives_have_a_front(board: Served, home: Path) -> None:
     assert [one[1] for one in front["front"]] == [[0.4, 2.0], [0.6, 3.0]] and len(front["dominated"]) == 2
 
 
-def test_importances_of_too_few_trials_are_refused_with_the_number_it_takes(board: Served, recorded: Recorded) -> None:
+def test_importances_of_too_few_trials_are_refused(board: Served, recorded: Recorded) -> None:
     write_trials(recorded("live"), 2)
     answer = board.ask("/api/experiments/live/importance")
     assert answer.status == 400 and "at least 10 trials" in answer.json["error"]
@@ -364,16 +364,14 @@ def test_the_table_is_sorted_filtered_and_cut(board: Served, recorded: Recorded)
     best = board.ask(f"{table}?sort=best").json["rows"]
     assert best[0]["trial"] == 249
     worst = board.ask(f"{table}?sort=best&descending=true&offset=200").json["rows"]
-    assert worst[-1]["trial"] == 250, "what has no value is last, either way"
+    assert worst[-1]["trial"] == 250, "rows without a value are last in both directions"
     assert [row["trial"] for row in board.ask(f"{table}?status=InProgress").json["rows"]] == [250]
     assert board.ask(f"{table}?sort=config.lr&descending=true").json["rows"][0]["trial"] == 249
     assert board.ask(f"{table}?text=lr%3D0.5").json["rows"][-1]["trial"] == 250
     assert board.ask(f"{table}?sort=nothing&offset=-3").status == 200
 
 
-def test_a_trial_shows_its_configuration_its_curve_why_it_failed_and_the_end_of_its_output(
-    board: Served, home: Path
-) -> None:
+def test_a_trial_has_configuration_curve_failure_and_output(board: Served, home: Path) -> None:
     reason = {
         "kind": "exception",
         "text": "ValueError: <b>no</b>",
@@ -401,7 +399,7 @@ def test_a_trial_shows_its_configuration_its_curve_why_it_failed_and_the_end_of_
     assert board.ask("/api/experiments/old/trials/1").status == 404
 
 
-def test_ten_thousand_trials_are_few_on_the_wire(board: Served, home: Path) -> None:
+def test_views_of_ten_thousand_trials_are_small(board: Served, home: Path) -> None:
     with ended(home, "many", commit=False) as search:
         write_trials(search, 3_000)
     limits = {"curves": 600_000, "workers": 400_000, "hyperparameters": 100_000, "trials": 100_000}
@@ -427,7 +425,7 @@ def test_names_are_text_and_never_markup(board: Served, recorded: Recorded) -> N
     assert page.status == 200 and "alert(1)" not in page.text, "a page is the same for all experiments"
 
 
-def test_scripts_make_no_markup_of_texts(repository: Path) -> None:
+def test_scripts_insert_no_markup(repository: Path) -> None:
     for file in (repository / "src" / "fanwise" / "board" / "page").iterdir():
         text = file.read_text()
         assert text.isascii()
@@ -437,25 +435,25 @@ def test_scripts_make_no_markup_of_texts(repository: Path) -> None:
         assert not re.search(r"<script(?![^>]* src=)|<style| style=| on[a-z]+=", text), f"{file.name} has inline code"
 
 
-def test_every_answer_forbids_what_is_not_from_here(board: Served) -> None:
+def test_every_answer_has_the_security_headers(board: Served) -> None:
     for path in ("/", "/experiments/x", "/static/dom.js", "/api/experiments", "/nothing", "/api/experiments/none"):
-        said = board.ask(path).headers
-        policy = said["content-security-policy"]
+        headers = board.ask(path).headers
+        policy = headers["content-security-policy"]
         assert policy.startswith("default-src 'self';") and "frame-ancestors 'none'" in policy
         assert "unsafe" not in policy and "http" not in policy
-        assert said["x-content-type-options"] == "nosniff" and said["x-frame-options"] == "DENY"
-        assert said["referrer-policy"] == "no-referrer" and said["cross-origin-resource-policy"] == "same-origin"
-        assert "access-control-allow-origin" not in said and "server" not in said
+        assert headers["x-content-type-options"] == "nosniff" and headers["x-frame-options"] == "DENY"
+        assert headers["referrer-policy"] == "no-referrer" and headers["cross-origin-resource-policy"] == "same-origin"
+        assert "access-control-allow-origin" not in headers and "server" not in headers
 
 
-def test_everything_that_a_page_loads_is_there_and_is_asked_for_once(board: Served) -> None:
+def test_every_file_of_a_page_exists_and_is_cached(board: Served) -> None:
     for page in ("/", "/experiments/x", "/experiments/x/trials/0"):
         for path in re.findall(r'(?:src|href)="(/static/[^"]+)"', board.ask(page).text):
             assert board.ask(path).status == 200
     plotly = board.ask("/plotly/plotly.min.js")
     assert len(plotly.body) > 1_000_000 and "javascript" in plotly.headers["content-type"]
-    again = board.ask("/plotly/plotly.min.js", if_none_match=plotly.headers["etag"])
-    assert (again.status, again.body) == (304, b"")
+    revalidated = board.ask("/plotly/plotly.min.js", if_none_match=plotly.headers["etag"])
+    assert (revalidated.status, revalidated.body) == (304, b"")
     packed = board.ask("/plotly/plotly.min.js", accept_encoding="gzip")
     assert packed.headers["content-encoding"] == "gzip" and gzip.decompress(packed.body) == plotly.body
 
@@ -575,7 +573,7 @@ def test_a_page_with_the_token_sets_a_cookie_and_loads_the_address_without_it(
     assert '<a href="/%3Cb%3E%22">' in board.ask(f"/%3Cb%3E%22?token={token}", cookie=None).text
 
 
-def test_a_script_may_send_the_token_with_each_request(board: Served, recorded: Recorded) -> None:
+def test_scripts_can_send_the_token_with_each_request(board: Served, recorded: Recorded) -> None:
     write_trials(recorded("live"), 1)
     answer = board.ask(f"/api/experiments?token={board.board.guard.token}", cookie=None)
     assert answer.json["experiments"][0]["id"] == "live" and "set-cookie" not in answer.headers
@@ -620,7 +618,7 @@ def answer_to(board: Served, *parts: bytes) -> bytes:
         return answer
 
 
-def test_a_board_that_ends_closes_connections_that_it_still_answers(home: Path) -> None:
+def test_the_end_of_a_board_closes_open_connections(home: Path) -> None:
     with ended(home, "old"):
         pass
     with serving(open_board(home, port=0)) as board, socket.create_connection(("127.0.0.1", board.port)) as client:
@@ -638,7 +636,7 @@ def test_a_client_that_does_not_finish_a_request_is_disconnected(home: Path) -> 
         assert answer_to(board, b"") == b""
         assert answer_to(board, b"GET / HTTP/1.1\r\nHost: 127") == b""
         assert answer_to(board, whole, b"GET / HT").count(b"HTTP/1.1 200 OK") == 1, "and in a second request"
-        with board.events("/api/live") as events:  # who waits for the board is not
+        with board.events("/api/live") as events:  # a client that waits for the board is not
             first = next(events)
             within(30.0, lambda: answer_to(board, b"GET") == b"", "longer than a request may take")
             (home / "new").mkdir()
@@ -660,11 +658,11 @@ def test_a_request_with_two_origins_is_refused(board: Served, recorded: Recorded
 def test_a_websocket_request_does_not_log_advice_to_install_a_library(
     board: Served, caplog: pytest.LogCaptureFixture
 ) -> None:
-    asked = board.ask("/", connection="Upgrade", upgrade="websocket", sec_websocket_version="13")
-    assert asked.status == 200 and "pip install" not in caplog.text
+    answer = board.ask("/", connection="Upgrade", upgrade="websocket", sec_websocket_version="13")
+    assert answer.status == 200 and "pip install" not in caplog.text
 
 
-def test_a_command_to_a_search_that_does_not_run_says_so(board: Served, home: Path) -> None:
+def test_a_command_to_a_finished_search_is_refused(board: Served, home: Path) -> None:
     with ended(home, "old") as search:
         write_trials(search, 1)
     answer = board.command("old", "stop_trial", 0)
@@ -683,7 +681,7 @@ def test_the_address_contains_a_new_token(home: Path, host: str) -> None:
     assert boards[0].guard.session != boards[1].guard.session
 
 
-def test_a_port_that_is_taken_says_what_to_do(board: Served, home: Path) -> None:
+def test_a_taken_port_is_an_error_with_advice(board: Served, home: Path) -> None:
     with pytest.raises(OSError, match="--port 0"):
         open_board(home, port=board.port)
     with pytest.raises(OSError, match="cannot listen at 'no such host'"):

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from fanwise.base.errors import NotInstalled
-from fanwise.board.with_plotly import plotly_file
+from fanwise.board.with_starlette import plotly_folder
 from fanwise.testing import within
 from fanwise.tune import StoppingCriterion, Tuner, uniform
 from fanwise.tune.runtime.board_process import serving_board
@@ -29,13 +29,13 @@ def test_a_missing_library_is_reported_with_its_extra_before_a_folder_is_created
     assert not (tmp_path / "home").exists()
 
 
-def test_plotly_without_its_file_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plotly_without_its_script_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "plotly", None)
     with pytest.raises(NotInstalled, match=r"fanwise\[board\]"):
-        plotly_file()
+        plotly_folder()
 
 
-def test_a_board_that_dies_is_a_warning_at_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_death_of_a_board_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     before = {process.pid for process in psutil.Process().children()}
     with caplog.at_level(logging.WARNING), serving_board(tmp_path / "some search") as address:
         assert address is not None and "/experiments/some%20search?token=" in address
@@ -54,16 +54,14 @@ def test_a_board_whose_process_cannot_start_is_a_warning(
     assert "the board cannot be started: " in caplog.text
 
 
-def test_the_command_prints_the_address_and_refuses_a_missing_home(tmp_path: Path) -> None:
+def test_the_command_prints_the_address(tmp_path: Path) -> None:
     # With `-m`, a Ctrl-C within the `exec` of a dataclass makes Python itself end by that signal.
     program = "import sys; sys.argv[0] = 'fanwise'; from fanwise.cli import main; main()"
-    command = [sys.executable, "-c", program, "board", "--port", "0", "--home"]
-    wrong = subprocess.run([*command, str(tmp_path / "none")], capture_output=True, text=True)
-    assert wrong.returncode == 1 and "is not a folder" in wrong.stderr
-    env = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    with subprocess.Popen([*command, str(tmp_path)], stdout=subprocess.PIPE, text=True, env=env) as process:
+    command = [sys.executable, "-c", program, "board", "--port", "0"]
+    env = {**os.environ, "PYTHONUNBUFFERED": "1", "FANWISE_HOME": str(tmp_path)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env) as process:
         assert process.stdout is not None
-        said = process.stdout.readline()
+        line = process.stdout.readline()
         process.send_signal(signal.SIGINT)
         assert process.wait(30.0) == 130
-    assert said.startswith(f"board of {tmp_path}: http://127.0.0.1:")
+    assert line.startswith(f"board of {tmp_path}: http://127.0.0.1:")

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fanwise.board.thinning import merge_intervals, select_trials
+from fanwise.board.views import merge_intervals, select_trials
 from fanwise.plot.data import IntervalKind, WorkerInterval, thin_curve
 
 VALUES = st.lists(st.floats(allow_nan=False), max_size=300)
@@ -21,9 +21,9 @@ def test_ends_and_extremes_are_kept(values: list[float], most: int) -> None:
     assert places == sorted(set(places)) and len(places) <= max(4, most)
     assert all(0 <= place < len(values) for place in places)
     if values:
-        kept = [values[place] for place in places]
+        selected = [values[place] for place in places]
         assert (places[0], places[-1]) == (0, len(values) - 1)
-        assert (min(kept), max(kept)) == (min(values), max(values))
+        assert (min(selected), max(selected)) == (min(values), max(values))
 
 
 @given(VALUES, st.integers(300, 400))
@@ -51,34 +51,34 @@ LOSSES = st.dictionaries(st.integers(0, 500), st.floats(allow_nan=False), max_si
 def test_the_best_trial_is_selected_and_no_more_than_the_maximum(
     losses: dict[int, float], running: set[int], most: int
 ) -> None:
-    kept = select_trials(losses, running, most)
-    assert kept == sorted(set(kept)) and set(kept) <= set(losses)
-    assert len(kept) == min(most, len(losses)), "all room is used"
+    selected = select_trials(losses, running, most)
+    assert selected == sorted(set(selected)) and set(selected) <= set(losses)
+    assert len(selected) == min(most, len(losses)), "all room is used"
     if losses:
-        assert min(losses, key=lambda trial_id: (losses[trial_id], trial_id)) in kept
+        assert min(losses, key=lambda trial_id: (losses[trial_id], trial_id)) in selected
 
 
 def test_running_trials_and_a_sample_of_all_ages_are_selected() -> None:
     losses = {trial_id: float(trial_id) for trial_id in range(10_000)}
-    kept = select_trials(losses, {9_998, 9_999}, 160)
-    assert kept[:40] == list(range(40)) and {9_998, 9_999} <= set(kept)
-    assert max(after - before for before, after in pairwise(kept)) < 200
+    selected = select_trials(losses, {9_998, 9_999}, 160)
+    assert selected[:40] == list(range(40)) and {9_998, 9_999} <= set(selected)
+    assert max(after - before for before, after in pairwise(selected)) < 200
 
 
 @st.composite
 def timelines(draw: st.DrawFn) -> list[WorkerInterval]:
-    found = []
+    intervals = []
     for slot in range(draw(st.integers(0, 3))):
         at_s, trial_id = 0.0, 0
         for _ in range(draw(st.integers(0, 40))):
             begin_s, kind = at_s + draw(st.sampled_from([0.0, 0.0, 1.0])), draw(KINDS)
             at_s = begin_s + draw(st.integers(1, 200)) / 64
             is_idle = kind == "idle"
-            found.append(
+            intervals.append(
                 WorkerInterval(slot, kind, begin_s, at_s, None if is_idle else trial_id, None if is_idle else "Stopped")
             )
             trial_id += draw(st.integers(0, 1))
-    return found
+    return intervals
 
 
 @given(timelines(), st.sampled_from([0.0, 0.25, 1.0, 5.0, 1e6]))
@@ -88,12 +88,12 @@ def test_no_worker_time_is_lost_or_invented(intervals: list[WorkerInterval], sho
         before = [one for one in intervals if one.slot == slot]
         after = [one for one in stretches if one["slot"] == slot]
         assert (after[0]["begin"], after[-1]["end"]) == (round(before[0].begin_s, 4), round(before[-1].end_s, 4))
-        assert all(one["end"] <= other["begin"] for one, other in pairwise(after))
+        assert all(one["end"] <= following["begin"] for one, following in pairwise(after))
         assert sum(one["busy"] for one in after) == pytest.approx(_sum(before, "busy"), abs=0.01)
         assert sum(one["startup"] for one in after) == pytest.approx(_sum(before, "start-up"), abs=0.01)
         short = [one for one in after if one["end"] - one["begin"] < shortest_s - 0.001]
         long = len(after) - len(short)
-        assert len(short) <= long + 1, "what is short stands between what is long"
+        assert len(short) <= long + 1, "short intervals are between long ones"
 
 
 @given(timelines())

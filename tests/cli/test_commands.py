@@ -1,4 +1,4 @@
-"""The command as a user types it: a search from two files, and all that can be asked about it afterwards.
+"""The command line: a search from two files, and all commands that read its record.
 
 One search is run for the whole file. `fanwise` as installed calls the same `main`, and so do processes here. They are
 forks of an interpreter that has loaded the foreign libraries once; what only reads a record or is refused is typed in
@@ -27,7 +27,7 @@ from fanwise.tune.record.log import Record
 
 START = "import sys; sys.argv[0] = 'fanwise'; from fanwise.cli import main; main()"
 SHOW_LOADED = "import atexit, sys; atexit.register(lambda: print('loaded', *sys.modules)); "
-LIBRARIES = ("typer.main", "typer._adapters", "yaml", "pandas", "matplotlib.pyplot", "cloudpickle")
+LIBRARIES = ("typer.main", "pydantic.type_adapter", "yaml", "pandas", "matplotlib.pyplot", "cloudpickle")
 OBJECTIVE = r"""
 from fanwise.tune import report
 
@@ -52,7 +52,7 @@ def train(x, epochs):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A folder with train.py and space.yaml, and a home with what was searched."""
+    """A folder with train.py and space.yaml, and a home with searches."""
 
     folder: Path
     scripts: Path
@@ -142,10 +142,10 @@ def typed(
     return Typed(place, monkeypatch, capsys)
 
 
-# -- a search, and what is asked about it ------------------------------------------------------------------------------
+# -- a search and its record -------------------------------------------------------------------------------------------
 
 
-def test_a_search_from_two_files_says_what_it_found_and_where(searched: Finished, place: Place) -> None:
+def test_a_search_prints_its_best_configuration_and_its_folder(searched: Finished, place: Place) -> None:
     assert (searched.status, searched.err) == (0, "")
     assert "experiment good: asynchronous search with 2 workers, master random seed 3" in searched.out
     assert f"results are kept in {place.home}/good" in searched.out
@@ -163,10 +163,10 @@ def test_experiments_are_listed_with_their_best(searched: Finished, typed: Typed
     lines = {line.split()[0]: line for line in done.out.splitlines()}
     assert lines["good"].split()[1:3] == ["finished", "4"]
     assert "loss=" in lines["good"]
-    assert "unreadable: " in lines["junk"] and "it has no meta.json" in lines["junk"]
+    assert lines["junk"].split()[1:3] == ["unreadable", "-"] and "it has no meta.json" in lines["junk"]
 
 
-def test_without_experiments_the_folder_is_told(tmp_path: Path, typed: Typed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_list_names_the_folder(tmp_path: Path, typed: Typed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FANWISE_HOME", str(tmp_path / "none"))
     done = typed("tune", "ls")
     assert (done.status, done.out) == (0, f"no experiments in {tmp_path}/none; start one with fanwise tune run\n")
@@ -177,14 +177,14 @@ def test_an_experiment_is_shown_with_its_table(searched: Finished, place: Place)
     assert (done.status, done.err) == (0, "")
     table = done.out[done.out.index("Resource summary") : done.out.index("best configuration")]
     # At its end the search looked at the clock a moment later than its last event.
-    shown, seen = (re.sub(r"[\d.]+s wallclock-time", "", text) for text in (table, searched.out))
-    assert shown in seen, "the same table as at the end of the search"
+    shown, end = (re.sub(r"[\d.]+s wallclock-time", "", text) for text in (table, searched.out))
+    assert shown in end, "the same table as at the end of the search"
     assert f"folder: {place.home}/good" in done.out
     assert done.out.startswith("experiment good: finished (max_num_trials_started=4")
     assert re.search(r"^worker utilization: [\d.]+ % \(start-up [\d.]+ %, idle [\d.]+ %\)$", done.out, re.M)
 
 
-def test_a_search_that_was_broken_off_is_told_from_one_that_runs(place: Place) -> None:
+def test_broken_off_and_running_searches_are_distinguished(place: Place) -> None:
     meta = {"name": "e", "metric": "loss", "mode": "min", "n_workers": 1, "space": {}}
     with Record.create(place.home / "half", meta):
         assert place.fanwise("tune", "show", "half").out.startswith("experiment e: running\n")
@@ -196,7 +196,7 @@ def test_a_search_that_was_broken_off_is_told_from_one_that_runs(place: Place) -
     shutil.rmtree(place.home / "half")
 
 
-def test_a_function_of_a_package_is_searched_by_its_module(place: Place) -> None:
+def test_the_objective_can_be_in_a_package(place: Place) -> None:
     package = place.folder / "project"
     package.mkdir()
     (package / "__init__.py").touch()
@@ -210,7 +210,7 @@ def test_a_function_of_a_package_is_searched_by_its_module(place: Place) -> None
 
 
 @pytest.mark.parametrize("command", ["tune", "demo"])
-def test_after_ctrl_c_everything_is_kept_and_shown_and_the_status_is_130(command: str, place: Place) -> None:
+def test_ctrl_c_keeps_and_shows_the_results_and_exits_with_130(command: str, place: Place) -> None:
     (place.folder / "endless.py").write_text(ENDLESS)
     run = ["run", "endless.py:train", "--space", "space.yaml", "--metric", "loss", "--trials", "9", "--name", "stopped"]
     arguments = ["tune", *run] if command == "tune" else ["demo", "--seconds", "600", "--out", "early"]
@@ -223,27 +223,27 @@ def test_after_ctrl_c_everything_is_kept_and_shown_and_the_status_is_130(command
         assert done.out.endswith("details: fanwise tune show stopped\n")
         assert place.fanwise("tune", "show", "stopped").out.startswith("experiment stopped: finished (interrupted)\n")
     else:
-        assert "figure               early/workers.png" in done.out
+        assert "early/workers.png\n" in done.out
         loaded = set(done.out[done.out.index("\nloaded ") :].split())
         assert "fanwise.cli.demo" in loaded
         assert "torch" not in loaded, "workers import it, not the command"
 
 
-def test_a_search_and_its_resumption_print_one_json_value_and_nothing_else(place: Place) -> None:
+def test_run_and_resume_print_only_one_json_value(place: Place) -> None:
     options = ["--space", "space.yaml", "--metric", "loss", "--trials", "2", "--workers", "2", "--seed", "3", "--json"]
-    done = place.fanwise("tune", "run", "train.py:train", "--name", "told", *options)
+    done = place.fanwise("tune", "run", "train.py:train", "--name", "json-search", *options)
     assert (done.status, done.err) == (0, "")
-    told = json.loads(done.out)
-    assert [trial["status"] for trial in told["trials"]] == ["Completed", "Completed"]
-    assert told["best"]["config"].keys() == {"x", "epochs"}
-    again = place.fanwise("tune", "resume", "told", "--trials", "3", "--json")
-    assert (again.status, again.err) == (0, "")
-    assert len(json.loads(again.out)["trials"]) == 3
-    assert again.out == place.fanwise("tune", "show", "told", "--json").out
-    shutil.rmtree(place.home / "told")
+    body = json.loads(done.out)
+    assert [trial["status"] for trial in body["trials"]] == ["Completed", "Completed"]
+    assert body["best"]["config"].keys() == {"x", "epochs"}
+    resumed = place.fanwise("tune", "resume", "json-search", "--trials", "3", "--json")
+    assert (resumed.status, resumed.err) == (0, "")
+    assert len(json.loads(resumed.out)["trials"]) == 3
+    assert resumed.out == place.fanwise("tune", "show", "json-search", "--json").out
+    shutil.rmtree(place.home / "json-search")
 
 
-def test_the_version_is_told(place: Place) -> None:
+def test_version_is_printed(place: Place) -> None:
     done = place.fanwise("--version")
     assert (done.status, done.out, done.err) == (0, f"fanwise {VERSION}\n", "")
 
@@ -255,7 +255,7 @@ def test_a_trial_is_shown_with_its_output(searched: Finished, typed: Typed, plac
     assert "--- standard output ---\nhello from " in done.out
 
 
-def test_pictures_are_drawn_into_a_new_folder(searched: Finished, place: Place) -> None:
+def test_figures_are_drawn_into_a_new_folder(searched: Finished, place: Place) -> None:
     done = place.fanwise("tune", "plot", "good", "--out", "some/pictures")
     assert (done.status, done.err) == (0, "")
     names = ["incumbent", "learning-curves", "workers"]
@@ -266,7 +266,7 @@ def test_pictures_are_drawn_into_a_new_folder(searched: Finished, place: Place) 
         assert image.shape[1] > 800 and image[..., :3].std() > 0.02
 
 
-def test_pictures_are_drawn_as_svg_when_asked(searched: Finished, place: Place) -> None:
+def test_figures_are_drawn_as_svg(searched: Finished, place: Place) -> None:
     done = place.fanwise("tune", "plot", "good", "--out", "drawn", "--format", "svg")
     assert (done.status, done.err) == (0, "")
     assert [Path(path).suffix for path in done.out.split()] == [".svg"] * 3
@@ -294,6 +294,7 @@ def test_a_search_whose_trials_all_fail_ends_with_the_failure(failed: Finished, 
     assert failed.status == 1
     assert failed.err.startswith("error: ")
     assert "boom" in failed.err and "fanwise explain search-failed" in failed.err
+    assert "or search again with --max-equal-failures 0 to continue after any failure." in failed.err
     assert "\x1b" not in failed.err and "\x07" not in failed.err
 
 
@@ -309,24 +310,24 @@ def test_failures_are_shown_with_traceback_and_output(failed: Finished, typed: T
     assert "\x1b" not in done.out + trial.out
 
 
-def test_no_text_of_a_record_drives_the_terminal(foreign: str, typed: Typed, place: Place) -> None:
-    told = [typed("tune", *rest) for rest in (["ls"], ["show", foreign], ["show", foreign, "--trial", "0"])]
-    for done in told:
+def test_control_characters_of_a_record_are_escaped(foreign: str, typed: Typed, place: Place) -> None:
+    outputs = [typed("tune", *rest) for rest in (["ls"], ["show", foreign], ["show", foreign, "--trial", "0"])]
+    for done in outputs:
         assert (done.status, done.err) == (0, "")
         assert "\x1b" not in done.out
-        assert r"\x1b[31m" in done.out, "what was there is shown as an escape"
-    assert r"\x1b[2Jgone" in told[2].out
+        assert r"\x1b[31m" in done.out, "control characters are shown as escapes"
+    assert r"\x1b[2Jgone" in outputs[2].out
 
 
-def test_a_sampler_of_optuna_is_a_searcher_with_its_options(place: Place) -> None:
+def test_optuna_samplers_are_searchers_with_options(place: Place) -> None:
     pytest.importorskip("optuna")
     options = ["--space", "space.yaml", "--metric", "loss", "--trials", "3", "--workers", "1", "--scheduler", "median"]
     settings = ["--option", "n_startup_trials=2", "--option", "suggest_timeout_s=60", "--option", "grace_time=2"]
     searcher = ["--searcher", "optuna:TPESampler", *settings]
     done = place.fanwise("tune", "run", "train.py:train", "--name", "by-optuna", *options, *searcher)
     assert done.status == 0, done.said
-    told = load_experiment(place.home / "by-optuna").metadata["scheduler"]["searcher"]
-    assert told == {
+    settings = load_experiment(place.home / "by-optuna").metadata["scheduler"]["searcher"]
+    assert settings == {
         "name": "OptunaSearcher",
         "sampler": "TPESampler",
         "options": {"n_startup_trials": 2},
@@ -334,7 +335,7 @@ def test_a_sampler_of_optuna_is_a_searcher_with_its_options(place: Place) -> Non
     }
 
 
-def test_a_search_of_two_metrics_ends_with_its_front(place: Place) -> None:
+def test_a_search_with_two_metrics_prints_the_pareto_front(place: Place) -> None:
     (place.folder / "two.py").write_text("def two(x, epochs): return {'error': x * x, 'cost': -x}\n")
     options = ["--space", "space.yaml", "--metric", "error", "--metric", "cost", "--trials", "4", "--workers", "1"]
     done = place.fanwise("tune", "run", "two.py:two", "--name", "front", *options, "--mode", "min", "--mode", "max")
@@ -343,7 +344,7 @@ def test_a_search_of_two_metrics_ends_with_its_front(place: Place) -> None:
     assert "Pareto front: " in done.out and "best configuration" not in done.out
 
 
-def test_a_module_run_by_python_is_the_command(place: Place, searched: Finished) -> None:
+def test_python_m_fanwise_runs_the_command(place: Place, searched: Finished) -> None:
     environment = {"FANWISE_HOME": str(place.home)}
     done = run_program(
         ["-m", "fanwise", "tune", "replay", "good", "--json"], folder=place.folder, environment=environment
@@ -359,7 +360,7 @@ COMMANDS = [
 ]
 
 
-def test_the_help_of_every_command_has_an_example_of_it(typed: Typed) -> None:
+def test_the_help_of_every_command_has_an_example(typed: Typed) -> None:
     listed = {
         line.split()[0] for line in typed("tune", "--help").out.partition("Commands:")[2].splitlines()[1:-2] if line
     }
@@ -370,7 +371,7 @@ def test_the_help_of_every_command_has_an_example_of_it(typed: Typed) -> None:
         assert f"Example:\n      fanwise {' '.join(command)}" in done.out.replace("Examples:", "Example:")
 
 
-def test_the_page_of_the_command_line_lists_every_command_and_what_prints_json(typed: Typed, repository: Path) -> None:
+def test_the_guide_lists_every_command_and_those_with_json(typed: Typed, repository: Path) -> None:
     rows = re.findall(r"^\| `fanwise ([a-z ]+)` \| [^|]+ \| (yes)? *\|$", page_of_commands(repository), re.MULTILINE)
     assert sorted(tuple(command.split()) for command, _ in rows) == sorted(COMMANDS)
     for command, has_json in rows:
@@ -381,13 +382,13 @@ def page_of_commands(repository: Path) -> str:
     return (repository / "docs" / "guides" / "command-line.md").read_text()
 
 
-def test_what_a_command_does_fits_into_the_list_of_commands(typed: Typed) -> None:
+def test_summaries_fit_into_the_list_of_commands(typed: Typed) -> None:
     for listing in (typed("--help"), typed("tune", "--help")):
-        told = listing.out.partition("Commands:")[2].partition("\n\n")[0].strip().splitlines()
-        assert len(told) >= 4 and all(re.fullmatch(r" *[a-z]+ +[A-Z].*[^.]\.", line) for line in told), told
+        lines = listing.out.partition("Commands:")[2].partition("\n\n")[0].strip().splitlines()
+        assert len(lines) >= 4 and all(re.fullmatch(r" *[a-z]+ +[A-Z].*[^.]\.", line) for line in lines), lines
 
 
-def test_the_command_is_quick_to_help_and_loads_nothing_heavy(place: Place) -> None:
+def test_help_imports_no_heavy_library(place: Place) -> None:
     show = "import atexit, sys; atexit.register(lambda: print('loaded', *sys.modules)); "
     done = run_program(["-c", show + START, "--help"], folder=place.folder)
     assert done.status == 0
@@ -404,7 +405,7 @@ RUN = ("tune", "run", "train.py:train", "--space", "space.yaml", "--metric", "lo
 
 
 @pytest.mark.parametrize(
-    ("arguments", "status", "said"),
+    ("arguments", "status", "message"),
     [
         (("tune", "show", "goood"), 1, "There is no experiment 'goood': did you mean good?"),
         (
@@ -441,7 +442,7 @@ RUN = ("tune", "run", "train.py:train", "--space", "space.yaml", "--metric", "lo
         ((*RUN, "--devices-per-trial", "nan"), 2, "'--devices-per-trial': must be a number above 0, got nan"),
         ((*RUN, "--trial-timeout", "0"), 2, "'--trial-timeout': must be a number above 0, got 0"),
         ((*RUN, "--trials", "0"), 2, "Invalid value for '--trials'"),
-        ((*RUN, "--name", "../up"), 2, "--name: '../up' is not a valid experiment name."),
+        ((*RUN, "--name", "../up"), 2, "'../up' is not a valid experiment name."),
         ((*RUN, "--name", "good"), 1, "resume it with fanwise tune resume good"),
         ((*RUN, "--metrics", "x"), 2, "No such option: --metrics"),
         ((*RUN, "--zzz", "x"), 2, "No such option: --zzz"),
@@ -504,7 +505,7 @@ RUN = ("tune", "run", "train.py:train", "--space", "space.yaml", "--metric", "lo
         (("tune", "pause", "good"), 2, "Missing option '--trial'"),
         (("tune", "enqueue", "good", "x=0.5"), 1, "fanwise tune resume good"),
         (("tune", "workers", "good", "2"), 1, "fanwise tune resume good"),
-        (("tune", "workers", "good", "two"), 2, "should be a valid integer"),
+        (("tune", "workers", "good", "two"), 2, "valid integer"),
         (("tune", "enqueue", "good", "x"), 2, "a hyperparameter must be key=value"),
         (("tune", "enqueue", "good", "z=1"), 1, "'z' is not in the space"),
         (("tune", "enqueue", "good", "x=3"), 1, "x = 3 is not in uniform(-1.0, 1.0)"),
@@ -519,38 +520,37 @@ RUN = ("tune", "run", "train.py:train", "--space", "space.yaml", "--metric", "lo
         ),
         (("tune", "resume", "good", "--trials", "9", "--seconds", "0.01"), 2, "To resume it, give --seconds above "),
         (("tune", "run", "train.py", *RUN[3:]), 2, "the objective must be FILE:FUNCTION, e.g. train.py:train"),
-        (("dmeo",), 2, "No such command 'dmeo'. Did you mean 'demo'?"),
-        (("board", "--home", "none"), 1, "--home 'none' is not a folder"),
+        (("dmeo",), 2, "No such command 'dmeo'"),
         (("board", "--host", "203.0.113.9", "--port", "0"), 1, "This machine does not have that address"),
         (("secret", "--file", "no/such"), 1, "the secret cannot be written to 'no/such': No such file or directory."),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
-def test_bad_input_gets_one_paragraph_and_makes_nothing(
-    arguments: tuple[str, ...], status: int, said: str, typed: Typed
+def test_bad_input_prints_one_paragraph_and_creates_nothing(
+    arguments: tuple[str, ...], status: int, message: str, typed: Typed
 ) -> None:
     before = sorted(typed.place.folder.rglob("*"))
     done = typed(*arguments)
     assert (done.status, done.out) == (status, "")
-    assert done.err.startswith("error: ") and said in done.err
+    assert done.err.startswith("error: ") and message in done.err
     assert "Traceback" not in done.err and "\n\n" not in done.err.rstrip("\n")
     assert sorted(typed.place.folder.rglob("*")) == before
 
 
 @pytest.mark.parametrize("command", [("ls",), ("show", "good")])
-def test_a_home_that_is_no_folder_is_told(command: tuple[str, ...], typed: Typed) -> None:
+def test_a_home_that_is_not_a_folder_is_an_error(command: tuple[str, ...], typed: Typed) -> None:
     typed.monkeypatch.setenv("FANWISE_HOME", str(typed.place.folder / "train.py"))
     done = typed("tune", *command)
     assert done.status == 1 and "train.py" in done.err and done.err.count("\n") == 1
 
 
-def test_what_the_system_refuses_is_told_with_the_place_and_what_to_do(typed: Typed) -> None:
+def test_errors_of_the_system_name_the_path_and_a_solution(typed: Typed) -> None:
     def refuses(name: str) -> None:
         raise PermissionError(13, "Permission denied", "/home/other/fanwise")
 
     typed.monkeypatch.setattr("fanwise.cli.showing.load_experiment", refuses)
-    said = typed("tune", "show", "good").err
-    assert said == (
+    message = typed("tune", "show", "good").err
+    assert message == (
         "error: /home/other/fanwise: Permission denied. Set FANWISE_HOME to use another folder for experiments.\n"
     )
 
@@ -575,7 +575,7 @@ def test_debug_shows_the_traceback(arguments: tuple[str, ...], place: Place) -> 
 
 
 @pytest.mark.parametrize("arguments", [(), ("tune",)])
-def test_a_command_that_needs_another_word_shows_its_help(arguments: tuple[str, ...], typed: Typed) -> None:
+def test_a_group_without_a_command_shows_its_help(arguments: tuple[str, ...], typed: Typed) -> None:
     done = typed(*arguments)
     assert (done.status, done.err) == (0, "")
     assert done.out.startswith("Usage: ")
@@ -588,11 +588,11 @@ def test_devices_are_shown(typed: Typed) -> None:
     assert set(json.loads(typed("devices", "--json").out)) == {"cpus", "memory_bytes", "gpus", "notes"}
 
 
-def test_an_error_not_meant_for_people_says_how_to_see_more(typed: Typed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unexpected_errors_mention_debug(typed: Typed, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken() -> None:
         raise KeyError("x")
 
-    monkeypatch.setattr("fanwise.cli.devices.find_machine", broken)
+    monkeypatch.setattr("fanwise.cli.doctor.find_machine", broken)
     done = typed("devices")
     assert done.status == 1
     assert done.err == "error: 'x'\n(KeyError; `fanwise --debug ...` shows the traceback)\n"

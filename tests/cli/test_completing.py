@@ -11,7 +11,7 @@ from fanwise.cli import tune_app
 
 
 def completed(line: str, home: Path) -> list[str]:
-    """What bash is offered at the end of the line."""
+    """Return the completions of bash at the end of the line."""
     words = line.split(" ")
     done = subprocess.run(
         [sys.executable, "-c", "import sys; sys.argv = ['fanwise']; from fanwise.cli import main; main()"],
@@ -39,26 +39,26 @@ def home(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_names_of_experiments_are_offered_wherever_one_is_wanted(home: Path) -> None:
+def test_names_of_experiments_are_completed(home: Path) -> None:
     assert completed("fanwise tune show le", home) == ["lenet", "lenet-asha"]
     assert completed("fanwise tune plot other le", home) == ["lenet", "lenet-asha"]
 
 
-def test_commands_options_and_what_they_take_are_offered(home: Path) -> None:
+def test_commands_and_values_of_options_are_completed(home: Path) -> None:
     assert completed("fanwise do", home) == ["doctor"]
     assert completed("fanwise tune run a.py:f --scheduler ha", home) == ["halving"]
     assert completed("fanwise", home / "none") == []
 
 
-def test_an_empty_line_is_completed_and_no_help_is_printed(home: Path) -> None:
+def test_an_empty_line_is_completed_without_help(home: Path) -> None:
     assert "tune" in completed("fanwise ", home)
 
 
-def test_searchers_are_offered(home: Path) -> None:
+def test_searchers_are_completed(home: Path) -> None:
     assert completed("fanwise tune run a.py:f --searcher gr", home) == ["grid"]
 
 
-def test_a_folder_that_cannot_be_read_offers_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_folder_completes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     def unreadable() -> list[str]:
         raise PermissionError("not yours")
 

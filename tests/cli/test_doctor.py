@@ -1,4 +1,4 @@
-"""The doctor: each thing that can be missing is found, and comes with what to do."""
+"""The findings of the doctor, with their advice."""
 
 import json
 import resource
@@ -10,30 +10,17 @@ from typing import Any
 import pytest
 
 from fanwise.cli import doctor, main
-from fanwise.cli.devices import device_lines
-from fanwise.cli.doctor import Finding, lines_of
+from fanwise.cli.doctor import Finding, device_lines, lines_of
 from fanwise.pool.leases import Gpu, Machine
 
 # Any: JSON
 
-CPU_TORCH: dict[str, Any] = {"version": "2.13.0", "cuda": None, "gpus": 0, "why": "", "nccl": None}
+CPU_TORCH: dict[str, Any] = {"version": "2.13.0", "cuda": None, "gpus": 0, "error": "", "nccl": None}
 CUDA_TORCH: dict[str, Any] = {**CPU_TORCH, "cuda": "13.0", "gpus": 2, "nccl": "2.29"}
 
 
-@pytest.fixture(autouse=True)
-def usual_home(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("FANWISE_HOME", raising=False)
-
-
-def test_the_interpreter_is_one_that_is_tested() -> None:
-    assert doctor.python((3, 12)).state == "ok"
-    assert doctor.python((3, 14)).state == "note"
-    assert doctor.python((3, 10)) == Finding("Python", "wrong", doctor.python().text, "use CPython 3.11 to 3.13")
-    assert doctor.python((3, 12), "pypy").state == "wrong"
-
-
 @pytest.mark.parametrize(
-    ("program", "found"),
+    ("program", "info"),
     [
         ("print('loading'); print('{\"version\": \"9\"}')", {"version": "9"}),
         ("raise ImportError('libcudart.so.13: no such file')", "ImportError: libcudart.so.13: no such file"),
@@ -41,20 +28,20 @@ def test_the_interpreter_is_one_that_is_tested() -> None:
         ("import threading; threading.Event().wait()", "it was not imported within 1 s"),
     ],
 )
-def test_a_torch_that_fails_to_load_is_a_finding(program: str, found: object) -> None:
+def test_a_torch_that_fails_to_load_is_a_finding(program: str, info: object) -> None:
     within_s = 1.0 if "wait" in program else 30.0
-    assert doctor.torch_info(program, within_s) == found
+    assert doctor.torch_info(program, within_s) == info
 
 
-def test_torch_is_told_with_its_cuda_or_how_to_get_it() -> None:
+def test_torch_is_reported_with_its_cuda_version() -> None:
     assert doctor.check_torch(CPU_TORCH) == Finding("torch", "ok", "2.13.0, without CUDA")
     assert doctor.check_torch(CUDA_TORCH).text == "2.13.0, CUDA 13.0"
     assert doctor.check_torch("ImportError: x").state == "wrong"
     assert doctor.check_torch(None).advice == "pip install 'fanwise[torch]'"
 
 
-def states(found: object, names: list[str]) -> list[tuple[str, str]]:
-    return [(one.subject, one.state) for one in doctor.check_gpus(found, names)]  # type: ignore[arg-type]
+def states(info: object, names: list[str]) -> list[tuple[str, str]]:
+    return [(one.subject, one.state) for one in doctor.check_gpus(info, names)]  # type: ignore[arg-type]
 
 
 def test_gpus_that_torch_does_not_use_are_wrong() -> None:
@@ -62,13 +49,13 @@ def test_gpus_that_torch_does_not_use_are_wrong() -> None:
     assert states(CPU_TORCH, []) == [("GPUs", "ok")]
     assert states(CUDA_TORCH, two) == [("GPUs", "ok"), ("NCCL", "ok")]
     assert states(CPU_TORCH, two) == [("GPUs", "wrong"), ("NCCL", "wrong")]
-    assert states({**CUDA_TORCH, "gpus": 0, "why": "driver too old"}, two) == [("GPUs", "wrong"), ("NCCL", "ok")]
+    assert states({**CUDA_TORCH, "gpus": 0, "error": "driver too old"}, two) == [("GPUs", "wrong"), ("NCCL", "ok")]
     assert states(None, two) == [("GPUs", "ok")]
-    (found, _) = doctor.check_gpus({**CUDA_TORCH, "gpus": 1, "why": "driver too old"}, two)
-    assert "torch sees 1 (driver too old)" in found.text
+    (finding, _) = doctor.check_gpus({**CUDA_TORCH, "gpus": 1, "error": "driver too old"}, two)
+    assert "torch sees 1 (driver too old)" in finding.text
 
 
-def test_whether_gpus_can_be_shared_under_mps_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mps_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gpu, old = (Gpu(0, "GPU-1", name, 1 << 30, "GPU-1", number) for name, number in (("H100", (9, 0)), ("K80", (3, 7))))
     program = tmp_path / "nvidia-cuda-mps-control"
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -78,7 +65,7 @@ def test_whether_gpus_can_be_shared_under_mps_is_told(tmp_path: Path, monkeypatc
     program.touch(mode=0o755)
     assert [one.state for one in doctor.check_mps([gpu])] == ["ok"]
     assert [(one.state, "compute capability 3.7" in one.text) for one in doctor.check_mps([old])] == [("note", True)]
-    monkeypatch.setattr("fanwise.cli.devices.find_machine", lambda: Machine(4, 1 << 30, (gpu,)))
+    monkeypatch.setattr("fanwise.cli.doctor.find_machine", lambda: Machine(4, 1 << 30, (gpu,)))
     assert device_lines()[-1] == "MPS     can be used"
     program.unlink()
     assert device_lines()[-1].startswith("MPS     cannot be used: nvidia-cuda-mps-control is not on PATH")
@@ -94,51 +81,54 @@ def test_small_limits_are_noted() -> None:
     assert doctor.open_files(resource.RLIM_INFINITY, resource.RLIM_INFINITY).text == "no limit"
 
 
-def test_a_home_is_tried_out_and_left_as_it_was(tmp_path: Path) -> None:
-    assert doctor.home(tmp_path).state == "ok" and list(tmp_path.iterdir()) == []
-    later = doctor.home(tmp_path / "later" / "home")
+def home_at(folder: object, monkeypatch: pytest.MonkeyPatch) -> Finding:
+    monkeypatch.setenv("FANWISE_HOME", str(folder))
+    return doctor.home()
+
+
+def test_a_home_is_tested_and_left_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert home_at(tmp_path, monkeypatch).state == "ok" and list(tmp_path.iterdir()) == []
+    later = home_at(tmp_path / "later" / "home", monkeypatch)
     assert later.state == "ok" and "which the first search creates" in later.text and list(tmp_path.iterdir()) == []
     (tmp_path / "file").touch()
-    assert doctor.home(tmp_path / "file").state == "wrong"
-    assert doctor.home(tmp_path / "file" / "home").state == "wrong"
-    assert doctor.home(Path("/proc/none")).text.startswith("/proc/none cannot be created in /proc: ")
+    assert home_at(tmp_path / "file", monkeypatch).state == "wrong"
+    assert home_at(tmp_path / "file" / "home", monkeypatch).state == "wrong"
+    assert "/proc/none ($FANWISE_HOME) cannot be created in /proc: " in home_at("/proc/none", monkeypatch).text
 
 
-def test_a_home_that_is_a_url_is_one_finding_and_not_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FANWISE_HOME", "s3://bucket/home")
-    found = doctor.check_home()
-    assert found.state == "wrong" and found.text.startswith("FANWISE_HOME='s3://bucket/home'")
+def test_a_url_as_home_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    finding = home_at("s3://bucket/home", monkeypatch)
+    assert finding.state == "wrong" and finding.text.startswith("FANWISE_HOME='s3://bucket/home'")
 
 
-def test_a_home_that_is_small_or_without_locks_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def noted(name: str, value: Callable[[Any], object]) -> Finding:
+def test_a_small_home_and_one_without_locks_are_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def finding_with(name: str, value: Callable[[Any], object]) -> Finding:
         with monkeypatch.context() as patch:
             patch.setattr(doctor, name, value)
-            return doctor.home(tmp_path)
+            return home_at(tmp_path, patch)
 
-    assert noted("_free", lambda place: 1 << 20).advice == "free some space, or set FANWISE_HOME to a larger disk"
-    assert noted("hold", lambda folder: None).text == f"{tmp_path} has no locks"
+    advice = finding_with("_free", lambda place: 1 << 20).advice
+    assert advice == "free some space, or set FANWISE_HOME to a larger disk"
+    assert finding_with("hold", lambda folder: None).text == f"{tmp_path} ($FANWISE_HOME) has no locks"
 
 
-def test_a_secret_and_a_runtime_folder_that_do_not_serve_are_wrong(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_invalid_secret_and_runtime_folder_are_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert doctor.secret({}).state == "ok"
     assert doctor.secret({"FANWISE_SECRET": "short"}).state == "wrong"
     monkeypatch.setattr(doctor, "runtime_folder", lambda: (_ for _ in ()).throw(OSError("read-only")))
     assert doctor.sockets().state == "wrong"
 
 
-def test_what_is_not_installed_is_told_with_its_extra() -> None:
+def test_missing_libraries_are_reported_with_their_extra() -> None:
     assert doctor.extras(lambda name: "1").state == "ok"
-    found = doctor.extras(lambda name: None if name in ("uvicorn", "optuna") else "1")
-    assert found.advice == "pip install 'fanwise[board,optuna]'" and "board (fanwise board" in found.text
+    finding = doctor.extras(lambda name: None if name in ("uvicorn", "optuna") else "1")
+    assert finding.advice == "pip install 'fanwise[board,optuna]'" and "board (fanwise board" in finding.text
     assert doctor.extras(lambda name: None if name == "scikit-learn" else "1").advice == "pip install 'fanwise[forest]'"
     assert (doctor.ray(None, {})).text.startswith("not installed")
     assert "fanwise demo --ray 10.0.0.1:6379" in (doctor.ray("2.60", {"RAY_ADDRESS": "10.0.0.1:6379"})).text
 
 
-def test_a_finding_is_a_line_and_what_to_do_another() -> None:
+def test_a_finding_is_printed_with_its_advice() -> None:
     assert list(lines_of(Finding("home", "wrong", "no\nfolder", "make it"))) == [
         "wrong  home           no\\nfolder",
         "                      -> make it",
@@ -146,7 +136,7 @@ def test_a_finding_is_a_line_and_what_to_do_another() -> None:
 
 
 @pytest.mark.parametrize("json_wanted", [False, True])
-def test_the_command_looks_at_this_machine(
+def test_the_command_checks_this_machine(
     json_wanted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     home = tmp_path / "home"
@@ -159,9 +149,10 @@ def test_the_command_looks_at_this_machine(
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)  # typer sets its own
     with pytest.raises(SystemExit) as ended:
         main()
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     if json_wanted:
-        found = {one["subject"]: one["state"] for one in json.loads(said)}
-        assert found["home"] == found["workers"] == found["sockets"] == "ok"
+        states = {one["subject"]: one["state"] for one in json.loads(output)}
+        assert states["home"] == states["workers"] == states["sockets"] == "ok"
     else:
-        assert ended.value.code == 1 and f"wrong  home           {home} ($FANWISE_HOME): {home} is not a folder" in said
+        assert ended.value.code == 1
+        assert f"wrong  home           {home} ($FANWISE_HOME): {home} is not a folder" in output

@@ -1,4 +1,4 @@
-"""`fanwise explain`: what a message names is there, and reads well without the files beside it."""
+"""`fanwise explain`: topics named in messages exist, and pages are readable without the files beside them."""
 
 import re
 import sys
@@ -30,15 +30,16 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 
 
 def classes(base: type[FanwiseError]) -> set[type[FanwiseError]]:
-    return {base}.union(*(classes(each) for each in base.__subclasses__() if each.__module__.startswith("fanwise.")))
+    subclasses = [cls for cls in base.__subclasses__() if cls.__module__.startswith("fanwise.")]
+    return {base}.union(*map(classes, subclasses))
 
 
-def test_every_error_names_a_topic_that_is_there() -> None:
-    named = {re.findall("fanwise explain (.*)", str(each("it broke")))[0] for each in classes(FanwiseError)}
+def test_every_error_names_an_existing_topic() -> None:
+    named = {re.findall("fanwise explain (.*)", str(cls("it broke")))[0] for cls in classes(FanwiseError)}
     assert "worker-lost" in named and named - set(topics()) == set()
 
 
-def test_every_topic_that_the_library_names_is_there(library: dict[str, str]) -> None:
+def test_every_topic_named_in_the_library_exists(library: dict[str, str]) -> None:
     named = {topic for text in library.values() for topic in re.findall(r"fanwise explain ([a-z][\w-]*)", text)}
     assert {"searchers", "quickstart"} <= named and named - set(topics()) == set()
 
@@ -55,7 +56,7 @@ def test_an_error_and_a_guide_of_one_name_are_both_shown(run: Run) -> None:
     assert done.out.startswith("## Cluster\n") and "\n# More than one machine" in done.out
 
 
-def test_without_a_topic_all_are_listed_with_what_they_are_about(run: Run) -> None:
+def test_without_a_topic_all_are_listed_with_summaries(run: Run) -> None:
     lines = run().out.splitlines()
     assert [line.split()[0] for line in lines[2:]] == list(topics())
     assert [line for line in lines if len(line) > 102] == []
@@ -63,13 +64,13 @@ def test_without_a_topic_all_are_listed_with_what_they_are_about(run: Run) -> No
     assert any(re.fullmatch(r"searchers +Which searcher", line) for line in lines)
 
 
-def test_no_page_links_to_files_that_are_not_there(run: Run) -> None:
+def test_pages_have_no_links_to_other_files(run: Run) -> None:
     for topic in topics():
         assert re.findall(r"\]\((?!\w+:)[^)\s]+\)", re.sub("(?ms)^```.*?^```", "", run(topic).out)) == [], topic
     assert "[all errors](" not in run("failures").out and "See also all errors" in run("failures").out
 
 
-def test_a_topic_that_is_not_there_is_wrong_usage_and_names_the_nearest(run: Run) -> None:
+def test_an_unknown_topic_is_wrong_usage_and_suggests_the_nearest(run: Run) -> None:
     done = run("worker-lots")
     assert (done.status, done.out) == (2, "")
     assert done.err == (

@@ -1,4 +1,4 @@
-"""FILE:FUNCTION and MODULE:FUNCTION: what is loaded, and what is said when it is not there or fails."""
+"""FILE:FUNCTION and MODULE:FUNCTION: loading, and the errors of missing and failing targets."""
 
 import sys
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ def complaint(target: str) -> str:
     return str(caught.value)
 
 
-def test_the_function_sees_its_module_and_its_neighbours(tmp_path: Path) -> None:
+def test_a_function_can_use_its_module_and_files_beside_it(tmp_path: Path) -> None:
     (tmp_path / "neighbour_of_train.py").write_text("THREE = 3\n")
     file = written(tmp_path, "import neighbour_of_train as n\nTWO = 2\ndef f(x):\n    return TWO * x + n.THREE\n")
     assert load_function(f"{file}:f")(5) == 13
@@ -44,16 +44,16 @@ def test_the_program_below_the_main_guard_does_not_run(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("target", ["train.py", ":f", "train.py:", ""])
 def test_a_target_without_a_function_shows_the_form(target: str) -> None:
-    said = complaint(target)
-    assert said.startswith("the objective must be FILE:FUNCTION, e.g. train.py:train, or MODULE:FUNCTION, ")
-    assert said.endswith(f"got {target!r}")
+    message = complaint(target)
+    assert message.startswith("the objective must be FILE:FUNCTION, e.g. train.py:train, or MODULE:FUNCTION, ")
+    assert message.endswith(f"got {target!r}")
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     assert complaint(f"{tmp_path}/none.py:f") == f"there is no file '{tmp_path}/none.py' (from '{tmp_path}/none.py:f')"
 
 
-def test_a_missing_function_is_told_with_the_nearest_and_all(tmp_path: Path) -> None:
+def test_a_missing_function_suggests_the_nearest_and_lists_all(tmp_path: Path) -> None:
     file = written(tmp_path, "from math import sin\nLIMIT = 3\ndef train(): ...\ndef test(): ...\n")
     all_of_it = "Its functions: 'train', 'test'."
     assert complaint(f"{file}:trian") == f"{file} has no function 'trian'; did you mean 'train'? {all_of_it}"
@@ -62,7 +62,7 @@ def test_a_missing_function_is_told_with_the_nearest_and_all(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("def f(:\n", "train.py cannot be loaded: SyntaxError: "),
         (
@@ -74,8 +74,8 @@ def test_a_missing_function_is_told_with_the_nearest_and_all(tmp_path: Path) -> 
         ("raise SystemExit(3)\n", "ended with exit code 3 while it was loaded. Put the code of the program below"),
     ],
 )
-def test_a_file_that_fails_is_told_with_the_place(text: str, said: str, tmp_path: Path) -> None:
-    assert said in complaint(f"{written(tmp_path, text)}:f")
+def test_an_error_in_a_file_is_reported_with_its_line(text: str, message: str, tmp_path: Path) -> None:
+    assert message in complaint(f"{written(tmp_path, text)}:f")
 
 
 # -- packages ----------------------------------------------------------------------------------------------------------
@@ -107,7 +107,7 @@ def test_a_function_of_a_package_is_loaded_with_its_relative_imports(package: Pa
     assert (function.__module__, function.__name__) == ("vision_project.inner.train", "train")
 
 
-def test_a_file_of_a_package_may_import_its_neighbours_by_their_bare_names_too(package: Path) -> None:
+def test_a_file_of_a_package_can_import_files_beside_it(package: Path) -> None:
     assert load_function("vision_project/inner/by_bare_name.py:f")() == 2
 
 
@@ -115,14 +115,14 @@ def test_a_package_itself_is_a_module(package: Path) -> None:
     assert load_function("vision_project.inner:of_the_package")() == "package"
 
 
-def test_a_module_without_a_package_is_loaded_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_without_a_package_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "lonely_train.py").write_text("def f(): return 5\n")
     monkeypatch.chdir(tmp_path)
     assert load_function("lonely_train:f")() == 5
 
 
 @pytest.mark.parametrize(
-    ("target", "said"),
+    ("target", "message"),
     [
         ("vision_project.inner.train:trian", "train has no function 'trian'; did you mean 'train'? Its functions: 'tr"),
         ("vision_project.inner.trian:train", "there is no file and no module 'vision_project.inner.trian'; did you me"),
@@ -138,8 +138,8 @@ def test_a_module_without_a_package_is_loaded_too(tmp_path: Path, monkeypatch: p
         ("..train:f", "cannot be loaded"),
     ],
 )
-def test_what_is_wrong_with_a_module_is_told(target: str, said: str, package: Path) -> None:
-    assert said in complaint(target)
+def test_errors_of_modules_are_reported(target: str, message: str, package: Path) -> None:
+    assert message in complaint(target)
 
 
 def test_relative_imports_in_a_file_are_explained(package: Path) -> None:

@@ -30,7 +30,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     return run
 
 
-def test_the_secret_is_one_line_that_can_be_used_as_it_is(run: Run) -> None:
+def test_the_secret_is_one_valid_line(run: Run) -> None:
     first, second = run(), run()
     assert (first.status, first.err) == (0, "") and first.out.count("\n") == 1
     assert check_secret(first.out) != check_secret(second.out)
@@ -46,7 +46,7 @@ def test_a_file_is_private_and_its_secret_is_not_shown(run: Run, tmp_path: Path)
     assert secret is not None and secret not in done.said
 
 
-def test_a_file_that_is_there_is_left_as_it_is(run: Run, tmp_path: Path) -> None:
+def test_an_existing_file_is_not_changed(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "secret"
     path.write_text("in use")
     done = run("--file", "secret")
@@ -55,6 +55,6 @@ def test_a_file_that_is_there_is_left_as_it_is(run: Run, tmp_path: Path) -> None
     assert path.read_text() == "in use"
 
 
-def test_a_folder_that_is_not_there_is_one_readable_line(run: Run) -> None:
+def test_a_missing_folder_is_an_error_without_traceback(run: Run) -> None:
     done = run("--file", "no/such/secret")
     assert done.status == 1 and "No such file or directory" in done.err and "Traceback" not in done.err

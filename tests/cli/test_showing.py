@@ -1,4 +1,4 @@
-"""What `fanwise tune ls | show | rm` say of recorded searches, to people and to programs."""
+"""The output of `fanwise tune ls | show | rm` for recorded searches, as text and JSON."""
 
 import json
 import math
@@ -78,7 +78,7 @@ def trials_shown(text: str) -> list[int]:
     return [int(line.split()[0]) for line in table.splitlines()[:-1] if line[0] not in "(w"]
 
 
-def test_of_many_trials_the_best_is_shown_and_how_to_see_all(place: Place) -> None:
+def test_a_long_table_is_shortened_unless_all_is_given(place: Place) -> None:
     with place.searching("many") as search:
         write_trials(search, 120, best=7)
         search.finish(121.0, "done")
@@ -90,33 +90,36 @@ def test_of_many_trials_the_best_is_shown_and_how_to_see_all(place: Place) -> No
     assert "not shown" not in whole and "best 0.001 for trial-id 7" in whole
 
 
-def test_it_is_said_who_chose_and_where_the_searcher_was_too_slow_to(place: Place) -> None:
+def test_the_searcher_and_its_random_fallbacks_are_shown(place: Place) -> None:
     scheduler = {"name": "ASHA", "searcher": {"name": "\x1b[31mTPESearcher"}}
     space = {"x": {"domain": "uniform", "lower": 0.0, "upper": 1.0}}
     with place.searching("e", scheduler=scheduler, space=space) as search:
         search.start(0.0, 0, {"x": 0.5})
         search.start(0.0, 1, {"x": 0.6}, slot=1, fallback=True)
-    told = place.typed("show", "e").out.splitlines()
-    assert told[1] == "searcher \\x1b[31mTPESearcher, scheduler ASHA"
-    assert "drawn at random, because the searcher took too long: 1 trial" in told
+    lines = place.typed("show", "e").out.splitlines()
+    assert lines[1] == "searcher \\x1b[31mTPESearcher, scheduler ASHA"
+    assert "drawn at random, because the searcher took too long: 1 trial" in lines
     too_late = "drawn at random, because the searcher took too long"
     assert too_late in place.typed("show", "e", "--trial", "1").out.splitlines()
     assert too_late not in place.typed("show", "e", "--trial", "0").out
 
 
-def test_of_several_objectives_the_pareto_front_is_shown(place: Place) -> None:
+def test_the_pareto_front_is_shown(place: Place) -> None:
     space = {"x": {"domain": "uniform", "lower": 0.0, "upper": 1.0}}
     with place.searching("e", space=space, objectives=[["loss", "min"], ["size", "min"]]) as search:
         for trial_id, (loss, size) in enumerate([(0.5, 9.0), (0.5, 10.0), (0.25, 20.0)]):
             search.start(0.0, trial_id, {"x": 0.5}, slot=trial_id)
             search.report(1.0, trial_id, 1, {"loss": loss, "size": size})
-    told = place.typed("show", "e").out.splitlines()
-    at = told.index("Pareto front: 2 reports")
-    assert told[at + 1 : at + 3] == ["  trial 2, report 1: loss=0.25, size=20", "  trial 0, report 1: loss=0.5, size=9"]
-    assert not told[at + 3].startswith("  ")
+    lines = place.typed("show", "e").out.splitlines()
+    at = lines.index("Pareto front: 2 reports")
+    assert lines[at + 1 : at + 3] == [
+        "  trial 2, report 1: loss=0.25, size=20",
+        "  trial 0, report 1: loss=0.5, size=9",
+    ]
+    assert not lines[at + 3].startswith("  ")
 
 
-def test_an_experiment_for_programs_has_every_trial_and_no_nan(place: Place) -> None:
+def test_json_of_an_experiment_has_every_trial_and_no_nan(place: Place) -> None:
     with place.searching("e") as search:
         write_trials(search, 60, best=3)
         search.start(60.0, 60, {"x": 6.0})
@@ -129,7 +132,7 @@ def test_an_experiment_for_programs_has_every_trial_and_no_nan(place: Place) -> 
     assert body["trials"][60]["last"] == {"loss": None}
 
 
-def test_a_trial_is_shown_with_its_attempts_reports_threads_and_places(place: Place) -> None:
+def test_a_trial_is_shown_with_attempts_reports_threads_and_paths(place: Place) -> None:
     with place.searching("e") as search:
         search.start(0.0, 0, {"x": 0.5})
         search.ready(0.25, 0)
@@ -144,34 +147,34 @@ def test_a_trial_is_shown_with_its_attempts_reports_threads_and_places(place: Pl
         judged = {"action": "judged", "trial": 0, "attempt": 1, "status": "Stopped"}
         search.add(5.0, "ended", 0, {"attempt": 1, "outcome": outcome, "objective_s": 1.5, "actions": [judged]})
         search.finish(6.0, "done")
-    kept = place.home / "e" / "checkpoints" / "0-0-1"
-    for folder in (kept, place.home / "e" / "trials" / "0", place.home / "e" / "output"):
+    checkpoint = place.home / "e" / "checkpoints" / "0-0-1"
+    for folder in (checkpoint, place.home / "e" / "trials" / "0", place.home / "e" / "output"):
         folder.mkdir(parents=True)
     (place.home / "e" / "output" / "0-1.out").write_text("hello\n")
-    told = place.typed("show", "e", "--trial", "0").out.splitlines()
-    assert told[:2] == ["trial 0 of e: Stopped", "  x = 0.5"]
-    assert "loss: best 0.25 at report 2 of 2; the best of all trials" in told
-    first, again = (line for line in told if line.startswith("attempt "))
+    lines = place.typed("show", "e", "--trial", "0").out.splitlines()
+    assert lines[:2] == ["trial 0 of e: Stopped", "  x = 0.5"]
+    assert "loss: best 0.25 at report 2 of 2; the best of all trials" in lines
+    first, second = (line for line in lines if line.startswith("attempt "))
     assert first.startswith(
         "attempt 0: from scratch, on worker 0, started at 0.00 s, objective started at 0.25 s and took"
     )
     assert first.endswith("failed; reports after 1 do not count")
-    assert again.startswith("attempt 1: from the checkpoint of report 1, on worker 0, started at 3.00 s")
-    assert "  left a thread running: 'saver' in save, train.py:7" in told
-    assert [line for line in told if line.startswith("  report")] == [
+    assert second.startswith("attempt 1: from the checkpoint of report 1, on worker 0, started at 3.00 s")
+    assert "  left a thread running: 'saver' in save, train.py:7" in lines
+    assert [line for line in lines if line.startswith("  report")] == [
         "  report 1 at 1.00 s: loss=0.5",
         "  report 2 at 4.00 s: loss=0.25  STOP",
     ]
-    assert f"checkpoint: {kept}" in told and f"folder: {place.home}/e/trials/0" in told
-    assert f"log: {place.home}/e/output/0-1.out" in told and told[-1] == "hello"
+    assert f"checkpoint: {checkpoint}" in lines and f"folder: {place.home}/e/trials/0" in lines
+    assert f"log: {place.home}/e/output/0-1.out" in lines and lines[-1] == "hello"
     body = json.loads(place.typed("show", "e", "--trial", "0", "--json").out)
     assert [report["counts"] for report in body["reports"]] == [True, False, True]
     assert [attempt["from_iter"] for attempt in body["attempts"]] == [0, 1]
-    (kept).rmdir()
-    assert f"checkpoint: {kept}, deleted as no longer needed" in place.typed("show", "e", "--trial", "0").out
+    checkpoint.rmdir()
+    assert f"checkpoint: {checkpoint}, deleted as no longer needed" in place.typed("show", "e", "--trial", "0").out
 
 
-def test_trials_of_a_killed_tuner_are_lost_wherever_they_are_shown(place: Place) -> None:
+def test_trials_of_a_killed_tuner_are_shown_as_lost(place: Place) -> None:
     with place.searching("dead") as search:
         write_trials(search, 2, best=1)
         search.start(2.0, 2, {"x": 0.2})
@@ -187,7 +190,7 @@ def test_trials_of_a_killed_tuner_are_lost_wherever_they_are_shown(place: Place)
     assert [trial["status"] for trial in json.loads(place.typed("show", "dead", "--json").out)["trials"]][2] == "Lost"
 
 
-def test_a_list_reads_the_summary_and_opens_no_rows(place: Place) -> None:
+def test_ls_reads_only_the_summary(place: Place) -> None:
     summary = {
         "num_trials": 1234,
         "num_running": 0,
@@ -201,13 +204,13 @@ def test_a_list_reads_the_summary_and_opens_no_rows(place: Place) -> None:
     with place.searching("good", summary=summary):
         pass
     (place.home / "good" / "events.jsonl").write_bytes(b"not read\n")
-    assert "good  finished      1234  loss=0.125 (trial 77)\n" in place.typed("ls").out
+    assert "good  finished    1234  loss=0.125 (trial 77)\n" in place.typed("ls").out
     (listed,) = json.loads(place.typed("ls", "--json").out)
     assert (listed["num_completed"], listed["num_stopped"], listed["num_failed"]) == (1200, 30, 3)
     assert listed["best"] == {"value": 0.125, "trial_id": 77, "feasible": True}
 
 
-def test_a_summary_of_a_tuner_that_was_killed_later_is_not_trusted(place: Place) -> None:
+def test_ls_ignores_the_summary_of_a_killed_tuner(place: Place) -> None:
     with place.searching("dead", summary={"finished": False}) as search:
         write_trials(search, 3, best=1)
         search.start(3.0, 3, {"x": 0.2})
@@ -217,7 +220,7 @@ def test_a_summary_of_a_tuner_that_was_killed_later_is_not_trusted(place: Place)
     assert (listed["num_running"], listed["num_lost"]) == (0, 1)
 
 
-def test_one_that_cannot_be_read_is_listed_with_its_error(place: Place) -> None:
+def test_an_unreadable_experiment_is_listed_with_its_error(place: Place) -> None:
     (place.home / "junk").mkdir()
     (place.home / "junk" / "events.jsonl").write_bytes(b"no record" * 1000)
     (listed,) = json.loads(place.typed("ls", "--json").out)
@@ -228,7 +231,7 @@ def test_one_that_cannot_be_read_is_listed_with_its_error(place: Place) -> None:
 # -- deleting ----------------------------------------------------------------------------------------------------------
 
 
-def test_an_experiment_is_deleted_with_its_checkpoints_elsewhere(place: Place, tmp_path: Path) -> None:
+def test_rm_deletes_checkpoints_outside_the_experiment(place: Place, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     for name in ("a", "b"):
         with place.searching(name, id=name, settings={"checkpoints": str(elsewhere)}):
@@ -240,7 +243,7 @@ def test_an_experiment_is_deleted_with_its_checkpoints_elsewhere(place: Place, t
     assert sorted(path.name for path in place.home.iterdir()) == ["b", "elsewhere"]
 
 
-def test_what_an_experiment_does_not_own_stays_and_so_does_the_experiment(place: Place, tmp_path: Path) -> None:
+def test_rm_keeps_an_experiment_with_files_of_others(place: Place, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     (elsewhere / "a" / "0-0-1").mkdir(parents=True)
     with place.searching("a", id="a", settings={"checkpoints": str(elsewhere)}):
@@ -260,19 +263,19 @@ def test_what_an_experiment_does_not_own_stays_and_so_does_the_experiment(place:
     assert [path.name for path in elsewhere.iterdir()] == ["a"]
 
 
-@pytest.mark.parametrize(("answer", "kept"), [("y\n", False), ("n\n", True), ("\n", True)])
-def test_it_asks_before_it_deletes(answer: str, kept: bool, place: Place) -> None:
+@pytest.mark.parametrize(("answer", "is_kept"), [("y\n", False), ("n\n", True), ("\n", True)])
+def test_rm_asks_before_deleting(answer: str, is_kept: bool, place: Place) -> None:
     with place.searching("e") as search:
         write_trials(search, 3, best=1)
     place.monkeypatch.setattr("sys.stdin", _typed(answer))
     done = place.typed("rm", "e")
     assert done.status == 0
     assert f"delete {place.home}/e (3 trials) permanently? [y/N]: " in done.out
-    assert (place.home / "e").exists() is kept
-    assert done.out.endswith(f"{'kept' if kept else 'deleted'} {place.home}/e\n")
+    assert (place.home / "e").exists() is is_kept
+    assert done.out.endswith(f"{'kept' if is_kept else 'deleted'} {place.home}/e\n")
 
 
-def test_ctrl_c_at_the_question_ends_the_command_with_its_status(place: Place) -> None:
+def test_ctrl_c_at_the_question_exits_with_130(place: Place) -> None:
     with place.searching("e"):
         pass
 
@@ -285,7 +288,7 @@ def test_ctrl_c_at_the_question_ends_the_command_with_its_status(place: Place) -
     assert (place.home / "e").exists()
 
 
-def test_where_nobody_answers_nothing_is_deleted(place: Place) -> None:
+def test_rm_without_an_answer_deletes_nothing(place: Place) -> None:
     with place.searching("e"):
         pass
     place.monkeypatch.setattr("sys.stdin", _typed(""))
@@ -294,7 +297,7 @@ def test_where_nobody_answers_nothing_is_deleted(place: Place) -> None:
     assert (place.home / "e").exists()
 
 
-def test_one_that_is_written_to_is_not_deleted_and_one_that_cannot_be_read_is(place: Place) -> None:
+def test_rm_refuses_running_and_accepts_unreadable_experiments(place: Place) -> None:
     with place.searching("runs"):
         done = place.typed("rm", "runs", "--yes")
     assert done.status == 1

@@ -1,4 +1,4 @@
-"""Spaces as YAML: what is read, and what is said of a file that is wrong."""
+"""Spaces as YAML, and the errors of invalid files."""
 
 from pathlib import Path
 
@@ -111,13 +111,13 @@ def test_conditions_and_priors_are_read(tmp_path: Path) -> None:
     )
 
 
-def test_powers_of_ten_are_numbers_without_a_point_too(tmp_path: Path) -> None:
+def test_powers_of_ten_without_a_point_are_numbers(tmp_path: Path) -> None:
     space = read_space(written(tmp_path, "a: 1e-4\nb: -2E3\nc: 1.5e3\nd: e3\n"))
     assert dict(space.constants) == {"a": 1e-4, "b": -2000.0, "c": 1500.0, "d": "e3"}
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("x: {uniform: [2, 1]}", "/space.yaml: x: uniform: lower 2.0 is above upper 1.0; write uniform(1.0, 2.0)"),
         (
@@ -150,23 +150,23 @@ def test_powers_of_ten_are_numbers_without_a_point_too(tmp_path: Path) -> None:
         ("3: {uniform: [1, 2]}", "/space.yaml must map names of hyperparameters to domains"),
     ],
 )
-def test_a_wrong_file_is_named_with_its_entry(text: str, said: str, tmp_path: Path) -> None:
-    assert said in complaint(tmp_path, text)
+def test_errors_name_the_file_and_the_entry(text: str, message: str, tmp_path: Path) -> None:
+    assert message in complaint(tmp_path, text)
 
 
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+def test_an_unreadable_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"the space file '.*/none.yaml' cannot be read: No such file"):
         read_space(tmp_path / "none.yaml")
     with pytest.raises(ValueError, match="cannot be read: Is a directory"):
         read_space(tmp_path)
 
 
-def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
+def test_a_binary_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "space.yaml"
     path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ValueError, match=r"space\.yaml is not a text file"):
         read_space(path)
 
 
-def test_yaml_cannot_make_objects(tmp_path: Path) -> None:
+def test_yaml_cannot_create_objects(tmp_path: Path) -> None:
     assert "is not YAML" in complaint(tmp_path, "x: !!python/object/apply:os.getpid []")

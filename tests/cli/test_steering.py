@@ -101,8 +101,8 @@ class Place:
 
 @pytest.fixture(scope="module", autouse=True)
 def forked_commands() -> Iterator[None]:
-    """The commands that are started here have what they load at once: each would load it for a second."""
-    with LoadedInterpreter("typer.main", "typer._adapters", "yaml", "cloudpickle", "pandas") as loaded:
+    """Fork the commands from an interpreter with their libraries, which takes a second to import."""
+    with LoadedInterpreter("typer.main", "pydantic.type_adapter", "yaml", "cloudpickle", "pandas") as loaded:
         with loaded.forks_here():
             yield
 
@@ -119,14 +119,14 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     return Place(tmp_path, monkeypatch, capsys)
 
 
-def test_a_running_search_is_steered_from_a_second_terminal(place: Place) -> None:
+def test_a_running_search_is_controlled_from_another_terminal(place: Place) -> None:
     with place.running(*RUN, "--seconds", "600", "--name", "lenet", name="lenet") as search:
         assert place.typed("tune", "pause", "lenet", "--trial", "0").out.startswith("trial 0 pauses at its next report")
         within(30.0, lambda: place.status("lenet", 0) == "Paused", "trial 0 is paused")
         done = place.typed("tune", "enqueue", "lenet", "x=0.5", "act=1")
         assert (done.status, done.out) == (0, "the next new trial uses x=0.5, act=1, epochs=1000000\n")
         place.typed("tune", "stop", "lenet", "--trial", "1")
-        within(30.0, lambda: place.status("lenet", 3) == "InProgress", "its worker goes on")
+        within(30.0, lambda: place.status("lenet", 3) == "InProgress", "its worker continues")
         configs = [trial.config for trial in read_search(folder_of("lenet")).search.trials.values()]
         assert {"x": 0.5, "act": "1", "epochs": 1000000} in configs, "a text that looks like a number is a text here"
         assert "1 paused, " in place.typed("tune", "show", "lenet").out
@@ -141,12 +141,12 @@ def test_a_running_search_is_steered_from_a_second_terminal(place: Place) -> Non
         done = place.typed("tune", "stop", "lenet")
         assert (done.status, done.err) == (0, "")
         assert search.wait(30.0) == 0
-    told = (place.folder / "lenet.log").read_text()
-    assert "the search ended: stopped by hand" in told and "trial 0 paused" in told
+    log = (place.folder / "lenet.log").read_text()
+    assert "the search ended: stopped by hand" in log and "trial 0 paused" in log
     assert not (place.home / "lenet" / SOCKET_NAME).exists() and not (place.home / "lenet" / KEY_NAME).exists()
 
 
-def test_a_killed_search_says_what_became_of_its_trials_and_goes_on_when_it_is_resumed(place: Place) -> None:
+def test_a_killed_search_shows_its_lost_trials_and_can_be_resumed(place: Place) -> None:
     with place.running(*RUN, "--trials", "2", "--name", "killed", name="killed") as search:
         search.kill()
         search.wait(30.0)
@@ -162,47 +162,49 @@ def test_a_killed_search_says_what_became_of_its_trials_and_goes_on_when_it_is_r
         assert "its tuner was killed or has crashed. Resume it with: fanwise tune resume killed" in refused.err
     before = len(read_search(folder_of("killed")).search.reports)
     with place.running("tune", "resume", "killed", "--workers", "1", "--trials", "3", name="killed") as search:
-        within(60.0, lambda: place.is_further("killed", before), "trial 0 goes on")
+        within(60.0, lambda: place.is_further("killed", before), "trial 0 continues")
         assert place.typed("tune", "stop", "killed").status == 0
         assert search.wait(30.0) == 0
-    told = (place.folder / "killed.log").read_text()
-    assert "experiment killed, resumed: asynchronous search with 1 worker" in told
-    assert "trial 0 scheduled again, attempt 1, from its checkpoint of report" in told
+    log = (place.folder / "killed.log").read_text()
+    assert "experiment killed, resumed: asynchronous search with 1 worker" in log
+    assert "trial 0 scheduled again, attempt 1, from its checkpoint of report" in log
     assert not (place.home / "killed" / SOCKET_NAME).exists() and not (place.home / "killed" / KEY_NAME).exists()
 
 
-def test_ctrl_c_ends_the_watching_and_not_the_search_which_another_sees_until_it_ends(place: Place) -> None:
+def test_ctrl_c_ends_watch_but_not_the_search(place: Place) -> None:
     with place.running(*RUN, "--seconds", "600", "--name", "w", name="w") as search:
-        said = place.folder / "left.log"
-        with said.open("w") as log:
+        log_file = place.folder / "left.log"
+        with log_file.open("w") as log:
             watch = subprocess.Popen([sys.executable, "-c", START, "tune", "watch", "w"], stdout=log, text=True)
-            within(60.0, lambda: "watching w" in said.read_text(), "it is watched")
+            within(60.0, lambda: "watching w" in log_file.read_text(), "it is watched")
             watch.send_signal(signal.SIGINT)
             assert watch.wait(30.0) == 130
-        assert said.read_text().endswith("the search continues; watch it again: fanwise tune watch w\n")
+        assert log_file.read_text().endswith("the search continues; watch it again: fanwise tune watch w\n")
         assert search.poll() is None
         before = place.num_reports("w")
-        within(30.0, lambda: place.num_reports("w") > before, "the search goes on")
-        said = place.folder / "watch.log"
-        with said.open("w") as log:
+        within(30.0, lambda: place.num_reports("w") > before, "the search continues")
+        log_file = place.folder / "watch.log"
+        with log_file.open("w") as log:
             watch = subprocess.Popen([sys.executable, "-c", START, "tune", "watch", "w"], stdout=log, text=True)
-            within(60.0, lambda: "watching w: 2 trials running" in said.read_text(), "it is watched")
+            within(60.0, lambda: "watching w: 2 trials running" in log_file.read_text(), "it is watched")
             place.typed("tune", "stop", "w", "--trial", "0")
-            within(30.0, lambda: "trial 0 stopped" in said.read_text(), "the news come")
+            within(30.0, lambda: "trial 0 stopped" in log_file.read_text(), "the news come")
             place.typed("tune", "stop", "w")
             assert watch.wait(30.0) == 0
-    assert "Resource summary" in said.read_text() and said.read_text().endswith("the search ended: stopped by hand\n")
+    assert "Resource summary" in log_file.read_text() and log_file.read_text().endswith(
+        "the search ended: stopped by hand\n"
+    )
 
 
-def test_a_watched_search_whose_tuner_is_killed_is_told_so(place: Place) -> None:
+def test_watch_reports_a_killed_tuner(place: Place) -> None:
     with place.running(*RUN, "--seconds", "600", "--name", "w", name="w") as search:
-        said = place.folder / "watch.log"
+        log_file = place.folder / "watch.log"
         # The second suggestion may be the first that its searcher thinks about, with libraries to load.
         within(60.0, lambda: len(load_experiment("w").trials) == 2, "both workers have a trial")
-        with said.open("w") as log:
+        with log_file.open("w") as log:
             watch = subprocess.Popen([sys.executable, "-c", START, "tune", "watch", "w"], stdout=log, text=True)
-            within(60.0, lambda: "watching w" in said.read_text(), "it is watched")
+            within(60.0, lambda: "watching w" in log_file.read_text(), "it is watched")
             search.kill()
             assert watch.wait(30.0) == 0
-    assert "2 trials lost when the tuner was killed" in said.read_text()
-    assert said.read_text().endswith("its tuner was killed or has crashed. Resume it: fanwise tune resume w\n")
+    assert "2 trials lost when the tuner was killed" in log_file.read_text()
+    assert log_file.read_text().endswith("its tuner was killed or has crashed. Resume it: fanwise tune resume w\n")

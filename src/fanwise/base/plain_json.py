@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Mapping
+from typing import Any
 
 
 def json_text(value: object) -> str:
@@ -13,6 +14,11 @@ def json_text(value: object) -> str:
 def json_bytes(value: object) -> bytes:
     """Return compact JSON."""
     return json.dumps(_finite(value), separators=(",", ":"), allow_nan=False).encode()
+
+
+def attributes(value: object, *names: str) -> dict[str, Any]:
+    """Return the named attributes of an object, as the fields of a JSON object."""
+    return {name: getattr(value, name) for name in names}
 
 
 def _finite(value: object) -> object:

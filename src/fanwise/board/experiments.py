@@ -11,15 +11,16 @@ so no path in a record is opened, and symbolic links out of the folder are not f
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar, final
 
 from ..base.errors import NotInstalled, RecordError
-from ..base.plain_json import json_bytes
+from ..base.plain_json import attributes, json_bytes
 from ..base.text import printable, printable_line
 from ..base.tracebacks import of_the_user
+from ..links.status_files import Status
 from ..pool.output import tail
 from ..tune.experiment import Experiment
 from ..tune.plot_data import search_data
@@ -68,7 +69,7 @@ class Home:
         return sorted(lines, key=lambda line: (line["state"] != "running", -line["changed_s"], line["name"]))
 
     def _line(self, name: str) -> Json:
-        """Return the line of an experiment. Unless it is running, the line is reused until its files change."""
+        """Return the line of an experiment. Unless the search is running, it is reused until the files change."""
         stats = _file_stats(self.folder / name)
         cached = self._lines.get(name)
         if cached is not None and cached[0] == stats and cached[1]["state"] != "running":
@@ -240,9 +241,8 @@ class CachedExperiment:
             row for row in rows if (not status or row["status"] == status) and (not text or text in _row_text(row))
         ]
         matches.sort(key=lambda row: row["trial"])
-        present = [row for row in matches if _cell(row, sort) is not None]
-        missing = [row for row in matches if _cell(row, sort) is None]
-        present.sort(key=lambda row: _sort_key(_cell(row, sort)), reverse=descending)
+        matches.sort(key=lambda row: _sort_key(_cell(row, sort)), reverse=descending)
+        matches.sort(key=lambda row: _cell(row, sort) is None)
         return {
             "total": len(rows),
             "found": len(matches),
@@ -250,7 +250,7 @@ class CachedExperiment:
             "limit": _MAX_ROWS,
             "metrics": metrics,
             "config": config,
-            "rows": [*present, *missing][offset : offset + _MAX_ROWS],
+            "rows": matches[offset : offset + _MAX_ROWS],
         }
 
     def trial(self, trial_id: int) -> Json:
@@ -258,7 +258,7 @@ class CachedExperiment:
         with self._lock, _as_record_errors(self.folder):
             state = self.state()
             if trial_id not in state.history.trials:
-                raise NotFound(f"there is no trial {trial_id} in {state.name!r}")
+                raise NotFound(f"there is no trial {trial_id} in {state.history.name!r}")
             detail = trial_detail(state, trial_id)
             attempt = state.history.trials[trial_id].last.number
         output, errors = (self._tail(path) for path in output_files(self.folder, trial_id, attempt))
@@ -288,11 +288,7 @@ def _as_record_errors(folder: Path) -> Iterator[None]:
 def _overview_json(overview: Overview) -> Json:
     best = overview.best
     return {
-        "name": overview.name,
-        "state": overview.state,
-        "reason": overview.reason,
-        "metric": overview.metric,
-        "mode": overview.mode,
+        **attributes(overview, "name", "state", "reason", "metric", "mode", "elapsed_s"),
         "trials": {
             "total": overview.num_trials,
             "InProgress": overview.num_running,
@@ -300,8 +296,7 @@ def _overview_json(overview: Overview) -> Json:
             "Lost": overview.num_lost,
             **overview.num_ended,
         },
-        "best": None if best is None else {"value": best[0], "trial": best[1], "violated": overview.violated},
-        "elapsed_s": overview.elapsed_s,
+        "best": best and {"value": best[0], "trial": best[1], "violated": overview.violated},
     }
 
 
@@ -338,3 +333,27 @@ def _sort_key(value: object) -> tuple[int, float, str]:
     if isinstance(value, int | float):
         return (0, float(value), "") if value == value else (1, 0.0, "")
     return 2, 0.0, str(value)
+
+
+def training_runs(statuses: Iterable[Status]) -> list[dict[str, Any]]:
+    """Return the training runs of this user, newest first, without those that cannot be read."""
+    runs = []
+    for status in statuses:
+        if status.kind == "run":
+            with suppress(KeyError, TypeError, ValueError, AttributeError):
+                runs.append(_run(status))
+    return sorted(runs, key=lambda run: run["elapsed_s"] - run["written_s"])
+
+
+def _run(status: Status) -> dict[str, Any]:
+    body = status.body
+    return {
+        "name": str(body["name"]) or "run",
+        "program": str(body["program"]),
+        "host": status.host.partition("/")[0],  # the rest makes it unique
+        "pid": status.pid,
+        "written_s": status.written_s,
+        "elapsed_s": float(body["elapsed_s"]),
+        **{name: body[name] for name in ("epoch", "epochs", "samples_per_s", "loss", "left_s")},
+        "world_size": sum(rank["state"] != "lost" for rank in body["ranks"]),
+    }

@@ -29,7 +29,6 @@ SECURITY_HEADERS: Final[Mapping[str, str]] = {
     "X-Frame-Options": "DENY",
 }
 
-_SAFE_METHODS = frozenset({"GET", "HEAD"})
 _HOST = re.compile(r"(?P<name>\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?", re.ASCII)
 _IPV4 = re.compile(r"[0-9]{1,3}(?:\.[0-9]{1,3}){3}", re.ASCII)
 
@@ -73,13 +72,14 @@ class Guard:
     def refusal(self, request: RequestInfo) -> Refusal | None:
         """Return None if the request may be answered."""
         name = host_name(request.host)
-        if name is None or not (name in LOOPBACK or name in self.names or _is_address(name)):
+        is_address = name is not None and (":" in name or _IPV4.fullmatch(name))  # safe from DNS rebinding
+        if not (is_address or name in LOOPBACK or name in self.names):
             return Refusal(
                 421, "The board does not answer to this name. Open it by its address, or start it with --host NAME."
             )
         if not (self.has_token(request) or _matches(request.cookie, self.session)):
             return Refusal(401, "The board needs its token: open the address that was printed when it started.")
-        if request.method in _SAFE_METHODS:
+        if request.method in ("GET", "HEAD"):
             return None
         if request.method != "POST":
             return Refusal(405, "The board answers GET, and POST for commands.")
@@ -105,11 +105,6 @@ def host_name(host: str | None) -> str | None:
 def is_loopback(host: str) -> bool:
     """Return True if only this machine can connect to the host."""
     return host in LOOPBACK or (_IPV4.fullmatch(host) is not None and host.startswith("127."))
-
-
-def _is_address(name: str) -> bool:
-    """Return True for IP addresses, which DNS rebinding cannot redirect."""
-    return ":" in name or _IPV4.fullmatch(name) is not None
 
 
 def _matches(text: str | None, secret: str) -> bool:

@@ -13,8 +13,6 @@ from typing import final
 
 from .guard import Guard, host_name, is_loopback
 
-DEFAULT_PORT = 8321
-
 
 @final
 @dataclass(frozen=True, slots=True)
@@ -35,7 +33,7 @@ class OpenBoard:
             Server(Home(self.home), self.guard).serve(self.listener)
 
 
-def open_board(home: Path, *, host: str = "127.0.0.1", port: int = DEFAULT_PORT) -> OpenBoard:
+def open_board(home: Path, *, host: str = "127.0.0.1", port: int = 8321) -> OpenBoard:
     """Open the socket of a board. Requests are answered by `OpenBoard.serve`.
 
     Args:

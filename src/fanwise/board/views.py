@@ -6,14 +6,16 @@ are not escaped here; the pages insert them as text and never as markup.
 
 import math
 import pprint
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from ..base.plain_json import attributes
 from ..plot.data import (
     SearchData,
-    ValueScale,
+    WorkerInterval,
     best_of_trials,
     bin_reports,
     curves_by_trial,
@@ -33,22 +35,16 @@ from ..tune.record.overview import State
 from ..tune.record.state import SearchState
 from ..tune.record.trials import Trial
 from ..tune.stopping import StoppingCriterion
-from .thinning import merge_intervals, select_trials
 
 Json = dict[str, Any]
 
+_SCALE = ("low", "high", "log")
 _MAX_CURVES, _MAX_CURVE_POINTS, _MAX_POINTS_PER_CURVE = 160, 16_000, 800
 _MAX_STEPS = 500  # of the best value so far
 _MAX_LINES = 300  # of parallel coordinates
 _MAX_DOTS_PER_RUNG, _MAX_RUNGS = 200, 40
 _MAX_FRONT_DOTS = 2_000
 _MAX_INTERVALS, _MIN_PER_WORKER, _MAX_PER_WORKER = 2_400, 60, 400
-_LIMIT_NAMES = {
-    "max_wallclock_time": "seconds",
-    "max_num_trials_started": "trials started",
-    "max_num_trials_completed": "trials completed",
-    "max_num_evaluations": "reports",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +53,7 @@ class ExperimentState:
 
     Attributes:
         seq: number of the last event.
-        search: the reports and times of `history`.
         now_s: seconds since the search began. They advance between events while the search is running.
-        stop: the current stopping criterion.
     """
 
     path: Path
@@ -69,10 +63,6 @@ class ExperimentState:
     state: State
     now_s: float
     stop: StoppingCriterion
-
-    @property
-    def name(self) -> str:
-        return self.history.name
 
     @property
     def is_tuner_killed(self) -> bool:
@@ -89,18 +79,15 @@ def summary(state: ExperimentState) -> Json:
     best = history.best()
     config = {} if best is None else dict(best.config)
     return {
-        "name": state.name,
+        "name": history.name,
         "path": str(state.path),
         "state": state.state,
         "reason": history.stop_reason,
-        "metric": history.metric,
-        "mode": history.mode,
+        **attributes(history, "metric", "mode", "n_workers"),
+        **attributes(snapshot, "elapsed_s", "utilization"),
         "objectives": meta.get("objectives", []),
         "method": method_line(meta.get("scheduler", {})),
         "objective": meta.get("objective"),
-        "n_workers": history.n_workers,
-        "elapsed_s": snapshot.elapsed_s,
-        "utilization": snapshot.utilization,
         "trials": {
             "total": snapshot.total,
             "InProgress": snapshot.running,
@@ -127,22 +114,19 @@ def summary(state: ExperimentState) -> Json:
 def _budget(state: ExperimentState) -> list[Json]:
     """Return each limit of the stopping criterion, and the used amount or None if the limit is not a number."""
     history = state.history
-    used = {
-        "max_wallclock_time": state.now_s,
-        "max_num_trials_started": history.num_trials,
-        "max_num_trials_completed": history.num_ended["Completed"],
-        "max_num_evaluations": len(history.reports),
+    amounts: dict[str, tuple[str, float]] = {
+        "max_wallclock_time": ("seconds", state.now_s),
+        "max_num_trials_started": ("trials started", history.num_trials),
+        "max_num_trials_completed": ("trials completed", history.num_ended["Completed"]),
+        "max_num_evaluations": ("reports", len(history.reports)),
     }
     limits = {field.name: getattr(state.stop, field.name) for field in fields(state.stop)}
-    return [
-        {
-            "name": _LIMIT_NAMES.get(name, name.replace("_", " ")),
-            "limit": dict(limit) if isinstance(limit, Mapping) else limit,
-            "used": used.get(name),
-        }
-        for name, limit in limits.items()
-        if limit is not None
-    ]
+    rows = []
+    for name, limit in limits.items():
+        if limit is not None:
+            label, used = amounts.get(name, (name.replace("_", " "), None))
+            rows.append({"name": label, "limit": dict(limit) if isinstance(limit, Mapping) else limit, "used": used})
+    return rows
 
 
 def _python_dict(config: Mapping[str, object]) -> str:
@@ -169,7 +153,7 @@ def curves(state: ExperimentState) -> Json:
         "mode": history.mode,
         "last_s": max(search.last_s, state.now_s - (search.startup_s or 0.0)),
         "num_trials": len(losses),
-        "scale": _scale(value_scale(values, history.mode, later_values)),
+        "scale": attributes(value_scale(values, history.mode, later_values), *_SCALE),
         "incumbents": [
             [round(steps[i].t_s, 3), steps[i].value, steps[i].trial_id]
             for i in thin_curve([step.value for step in steps], _MAX_STEPS)
@@ -184,17 +168,13 @@ def curves(state: ExperimentState) -> Json:
             }
             for trial_id, curve in drawn.items()
         ],
-        "bins": bins and {"times_s": bins.times_s, "median": bins.middle, "low": bins.low, "high": bins.high},
+        "bins": bins and attributes(bins, "times_s", "middle", "low", "high"),
     }
 
 
 def _losses(search: SearchData) -> dict[int, float]:
     """Return the smallest loss of each trial with a finite feasible report."""
     return {trial_id: search.sign * point.value for trial_id, point in best_of_trials(search).items()}
-
-
-def _scale(scale: ValueScale) -> Json:
-    return {"low": scale.low, "high": scale.high, "log": scale.log}
 
 
 def workers(state: ExperimentState) -> Json:
@@ -218,7 +198,7 @@ def rungs(state: ExperimentState) -> Json:
     return {
         "resource": search.resource_name,
         "metric": search.metric,
-        "scale": _scale(value_scale(values, search.mode)),
+        "scale": attributes(value_scale(values, search.mode), *_SCALE),
         "rungs": [
             {
                 "level": rung.level,
@@ -247,7 +227,7 @@ def hyperparameters(state: ExperimentState) -> Json:
         "mode": search.mode,
         "num_trials": len(losses),
         "axes": [{"name": axis.name, "ticks": [list(tick) for tick in axis.ticks]} for axis in axes],
-        "scale": _scale(value_scale((search.sign * losses[trial_id] for trial_id in ranked), search.mode)),
+        "scale": attributes(value_scale((search.sign * losses[i] for i in ranked), search.mode), *_SCALE),
         "lines": [
             {
                 "trial": trial_id,
@@ -264,12 +244,9 @@ def importance(experiment: Experiment) -> Json:
     """Return the importance of each hyperparameter. Takes seconds. Raises ValueError if there are too few results."""
     result = experiment.importances()
     return {
-        "metric": result.metric,
-        "correlation": result.correlation,
+        **attributes(result, "metric", "correlation", "num_stopped", "num_results"),
         "num_trials": len(result.trials),
-        "num_stopped": result.num_stopped,
-        "num_results": result.num_results,
-        "bars": [{"name": bar.name, "mean": bar.mean, "deviation": bar.deviation} for bar in result.hyperparameters],
+        "bars": [attributes(bar, "name", "mean", "deviation") for bar in result.hyperparameters],
     }
 
 
@@ -327,12 +304,10 @@ def trial_detail(state: ExperimentState, trial_id: int) -> Json:
         "trial": trial_id,
         "status": state.status_of(trial),
         "metric": history.metric,
-        "config": dict(trial.config),
+        **attributes(trial, "config", "source", "checkpoint"),
         "python": _python_dict(trial.config),
-        "source": trial.source,
         "reports": trial.last_iter,
         "seconds": trial.worker_time_s or 0.0,
-        "checkpoint": trial.checkpoint,
         "violated": format_violations(violated_constraints(history.constraints, last)) if last else "",
         "values": {
             name: _series(history, name, rows)
@@ -375,3 +350,60 @@ def _json_value(value: object) -> object:
 
 def _sample(items: Sequence[Any], max_items: int) -> list[Any]:
     return [items[i] for i in thin(len(items), max_items)]
+
+
+def select_trials(losses: Mapping[int, float], running: Collection[int], max_trials: int) -> list[int]:
+    """Return at most `max_trials` of the trials with a loss, in ascending order.
+
+    A quarter are the best trials, at most half are the latest running trials, and the rest is an even sample of the
+    others.
+    """
+    if len(losses) <= max_trials:
+        return sorted(losses)
+    ranked = sorted(losses, key=lambda trial_id: (losses[trial_id], trial_id))
+    selected = set(ranked[: max(1, max_trials // 4)])
+    latest = sorted((trial_id for trial_id in running if trial_id in losses and trial_id not in selected), reverse=True)
+    selected.update(latest[: min(max_trials // 2, max_trials - len(selected))])
+    rest, n_free = [trial_id for trial_id in sorted(losses) if trial_id not in selected], max_trials - len(selected)
+    selected.update(rest[i * len(rest) // n_free] for i in range(min(n_free, len(rest))))
+    return sorted(selected)
+
+
+def merge_intervals(intervals: Iterable[WorkerInterval], min_length_s: float) -> list[dict[str, Any]]:
+    """Return the intervals of all workers by worker and time, as JSON values.
+
+    Adjacent short ones are merged up to `min_length_s`. `trial` and `status` are None if there is no trial or more than
+    one. `busy` and `startup` are the seconds in objectives and in starting trials.
+    """
+    merged: list[dict[str, Any]] = []
+    ordered = sorted(intervals, key=lambda interval: (interval.slot, interval.begin_s, interval.end_s))
+    for _, of_worker in groupby(ordered, key=lambda interval: interval.slot):
+        short: list[WorkerInterval] = []
+        for interval in of_worker:
+            if interval.length_s >= min_length_s:
+                merged += [_merge(short)] if short else []
+                merged.append(_merge([interval]))
+                short = []
+                continue
+            short.append(interval)
+            if interval.end_s - short[0].begin_s >= min_length_s:
+                merged.append(_merge(short))
+                short = []
+        merged += [_merge(short)] if short else []
+    return merged
+
+
+def _merge(intervals: Sequence[WorkerInterval]) -> dict[str, Any]:
+    trial_ids = {interval.trial_id for interval in intervals if interval.trial_id is not None}
+    statuses = [interval.status for interval in intervals if interval.status is not None]
+    is_one_trial = len(trial_ids) == 1
+    return {
+        "slot": intervals[0].slot,
+        "begin": round(intervals[0].begin_s, 4),
+        "end": round(max(interval.end_s for interval in intervals), 4),
+        "busy": round(sum(interval.length_s for interval in intervals if interval.kind == "busy"), 4),
+        "startup": round(sum(interval.length_s for interval in intervals if interval.kind == "start-up"), 4),
+        "trials": len(trial_ids),
+        "trial": trial_ids.pop() if is_one_trial else None,
+        "status": statuses[-1] if is_one_trial and statuses else None,
+    }

@@ -12,6 +12,7 @@ text. Records are read, and commands are sent, in threads.
 """
 
 import asyncio
+import importlib.util
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from functools import partial
@@ -23,10 +24,8 @@ from ..base.errors import FanwiseError, NotInstalled, RecordError
 from ..base.plain_json import json_bytes
 from ..links.status_files import statuses
 from ..tune.runtime.control import send_command
-from .experiments import Home, NotFound
+from .experiments import Home, NotFound, training_runs
 from .guard import SECURITY_HEADERS, Guard, RequestInfo
-from .training_runs import list_runs
-from .with_plotly import plotly_file
 
 try:
     from anyio.to_thread import run_sync
@@ -34,7 +33,7 @@ try:
     from starlette.datastructures import Headers, MutableHeaders, QueryParams
     from starlette.middleware.gzip import GZipMiddleware
     from starlette.requests import Request, cookie_parser
-    from starlette.responses import FileResponse, HTMLResponse, PlainTextResponse, Response, StreamingResponse
+    from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
     from starlette.routing import Mount, Route
     from starlette.staticfiles import StaticFiles
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -43,7 +42,6 @@ except ImportError as error:
 
 _EVENT_INTERVAL_S = 1.0
 _KEEP_ALIVE_S = 15.0  # proxies may close connections that are silent for longer
-_MAX_COMMAND_BYTES, _COMMAND_TIMEOUT_S = 1 << 18, 10.0
 _COMMANDS = frozenset({"stop", "stop_trial", "pause", "unpause", "enqueue", "workers"})
 _PAGES = Path(__file__).with_name("page")
 
@@ -58,11 +56,11 @@ def application(home: Home, guard: Guard) -> ASGIApp:
     """
     handlers = _Handlers(home)
     routes = [
-        Route("/", _page("index.html")),
-        Route("/experiments/{name}", _page("experiment.html")),
-        Route("/experiments/{name}/trials/{trial:int}", _page("trial.html")),
+        Route("/", _page("index")),
+        Route("/experiments/{name}", _page("experiment")),
+        Route("/experiments/{name}/trials/{trial:int}", _page("trial")),
         Mount("/static", StaticFiles(directory=_PAGES)),
-        Mount("/plotly", StaticFiles(directory=plotly_file().parent)),
+        Mount("/plotly", StaticFiles(directory=plotly_folder())),
         Route("/api/experiments", handlers.listing),
         Route("/api/live", handlers.live_listing),
         Route("/api/experiments/{name}", handlers.overview),
@@ -81,6 +79,15 @@ def application(home: Home, guard: Guard) -> ASGIApp:
         },
     )
     return _GuardedApp(GZipMiddleware(app, minimum_size=4_000, compresslevel=4), guard)
+
+
+def plotly_folder() -> Path:
+    """Return the folder of plotly.js in the package `plotly`, which is not imported. Raises NotInstalled."""
+    spec = importlib.util.find_spec("plotly")
+    for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
+        if (data := Path(folder) / "package_data").is_dir():
+            return data
+    raise NotInstalled("the board needs plotly. Install it: pip install 'fanwise[board]'.")
 
 
 @final
@@ -134,8 +141,11 @@ def _request_info(scope: Scope, cookie: str) -> RequestInfo:
 
 
 def _page(name: str) -> Callable[[Request], Awaitable[Response]]:
+    frame, body = (_PAGES.joinpath(file).read_text(encoding="utf-8") for file in ("frame.html", f"{name}.html"))
+    page = frame.replace("NAME", name).replace("BODY", body)
+
     async def answer(request: Request) -> Response:
-        return FileResponse(_PAGES / name)
+        return HTMLResponse(page)
 
     return answer
 
@@ -152,7 +162,7 @@ class _Handlers:
         return _json(await _in_thread(self._listing))
 
     def _listing(self) -> dict[str, Any]:
-        return {"home": str(self._home.folder), "experiments": self._home.listing(), "runs": list_runs(statuses())}
+        return {"home": str(self._home.folder), "experiments": self._home.listing(), "runs": training_runs(statuses())}
 
     async def live_listing(self, request: Request) -> Response:
         return self._events(self._listing)
@@ -174,19 +184,14 @@ class _Handlers:
     async def trials(self, request: Request) -> Response:
         name, query = request.path_params["name"], request.query_params
         offset = query.get("offset", "0")
-
-        def rows() -> bytes:
-            return json_bytes(
-                self._home.experiment(name).trials(
-                    sort=query.get("sort", "trial"),
-                    descending=query.get("descending") == "true",
-                    status=query.get("status", ""),
-                    text=query.get("text", ""),
-                    offset=int(offset) if offset.isascii() and offset.isdigit() and len(offset) < 10 else 0,
-                )
-            )
-
-        return _json_body(await _in_thread(rows))
+        arguments: dict[str, Any] = {
+            "sort": query.get("sort", "trial"),
+            "descending": query.get("descending") == "true",
+            "status": query.get("status", ""),
+            "text": query.get("text", ""),
+            "offset": int(offset) if offset.isascii() and offset.isdigit() and len(offset) < 10 else 0,
+        }
+        return _json(await _in_thread(lambda: self._home.experiment(name).trials(**arguments)))
 
     async def trial(self, request: Request) -> Response:
         name, trial_id = request.path_params["name"], request.path_params["trial"]
@@ -194,7 +199,7 @@ class _Handlers:
 
     async def command(self, request: Request) -> Response:
         folder = await _in_thread(self._home.folder_of, request.path_params["name"])
-        word, args = _parse_command(await _read_body(request))
+        word, args = _parse_command(await request.body())
         answer = await _in_thread(send_command, folder, word, *args)
         await _in_thread(lambda: self._home.experiment(folder.name).refresh_soon())
         self._command_sent.set()
@@ -235,19 +240,6 @@ class _Handlers:
 async def _in_thread(function: Callable[..., _T], *args: object) -> _T:
     """Call the function in a thread. When the board ends, it does not wait for the function."""
     return await run_sync(partial(function, *args), abandon_on_cancel=True)
-
-
-async def _read_body(request: Request) -> bytes:
-    body = b""
-    try:
-        async with asyncio.timeout(_COMMAND_TIMEOUT_S):
-            async for part in request.stream():
-                body += part
-                if len(body) > _MAX_COMMAND_BYTES:
-                    raise ValueError(f"a command has at most {_MAX_COMMAND_BYTES} bytes")
-    except TimeoutError:
-        raise ValueError(f"the body of a command did not arrive within {_COMMAND_TIMEOUT_S:g} s") from None
-    return body
 
 
 def _parse_command(body: bytes) -> tuple[str, list[Any]]:

@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from ..base.home import experiments_folder
 from ..base.text import printable, printable_line
 from .console import UsageError, at_work, print_lines
 from .tune_app import STATUS, AsJson, Ray, tune
@@ -86,10 +87,6 @@ def board(
             "know the token in the printed address.",
         ),
     ] = "127.0.0.1",
-    home: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", help="Folder of the experiments. Default: $FANWISE_HOME, or ~/fanwise."),
-    ] = None,
 ) -> None:
     """Show and control all searches on live web pages.
 
@@ -98,12 +95,23 @@ def board(
     \b
     Examples:
         fanwise board
-        fanwise board --port 0 --home ~/fanwise
         fanwise board --host 0.0.0.0      (for your phone)
     """
-    from .board import serve_board
+    from ..board.guard import is_loopback
+    from ..board.serving import open_board
+    from ..tune.runtime.board_process import check_board_is_installed
 
-    serve_board(host=host, port=port, home=home)
+    folder = experiments_folder()
+    if folder.is_dir() and not os.access(folder, os.R_OK | os.X_OK):
+        raise PermissionError(f"{folder} cannot be read by this user. Set FANWISE_HOME to another folder.")
+    check_board_is_installed()
+    server = open_board(folder, host=host, port=port)
+    typer.echo(f"board of {printable_line(str(folder))}: {server.address}")
+    typer.echo("anyone with this address can read and control the searches")
+    if not is_loopback(host):
+        typer.echo("the connection is not encrypted")
+    typer.echo("Ctrl-C ends the board, not the searches")
+    server.serve()
 
 
 @app.command(epilog=STATUS)
@@ -114,7 +122,7 @@ def devices(json: AsJson = False) -> None:
     Example:
         fanwise devices
     """
-    from .devices import device_lines, devices_json
+    from .doctor import device_lines, devices_json
 
     print_lines([devices_json()] if json else device_lines())
 
@@ -131,10 +139,9 @@ def doctor(json: AsJson = False) -> None:
     Example:
         fanwise doctor
     """
-    from .doctor import as_json, findings, lines_of
+    from .doctor import findings, findings_json, lines_of
 
-    results = []
-    remaining = findings()
+    results, remaining = [], findings()
     while True:
         with at_work("checking"):
             finding = next(remaining, None)
@@ -142,10 +149,9 @@ def doctor(json: AsJson = False) -> None:
             break
         results.append(finding)
         if not json:
-            for line in lines_of(finding):
-                typer.echo(line)
+            print_lines(lines_of(finding))
     if json:
-        typer.echo(as_json(results))
+        typer.echo(findings_json(results))
     if any(finding.state == "wrong" for finding in results):
         raise typer.Exit(1)
 

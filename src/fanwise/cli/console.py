@@ -1,10 +1,12 @@
 """Output and errors of the commands. Imports little, for `--help` and shell completion."""
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import typer
+
+from ..base.text import printable_line
 
 
 class UsageError(ValueError):
@@ -14,6 +16,18 @@ class UsageError(ValueError):
 def print_lines(lines: Iterable[str]) -> None:
     for line in lines:
         typer.echo(line)
+
+
+def table_lines(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> Iterator[str]:
+    """Yield rows as printable lines with aligned columns. `right`: indices of right-aligned columns."""
+    cells = [[printable_line(text) for text in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    for row in cells:
+        aligned = (
+            text.rjust(width) if index in right else text.ljust(width)
+            for index, (text, width) in enumerate(zip(row, widths, strict=True))
+        )
+        yield "  ".join(aligned).rstrip()
 
 
 @contextmanager

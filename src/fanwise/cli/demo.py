@@ -11,8 +11,8 @@ import typer
 
 from ..base.extras import check_installed
 from ..base.text import counted, printable_line
-from ..pool import Pool
 from ..tune import FIFO, Experiment, StoppingCriterion, Tuner, loguniform, randint
+from .console import print_lines, table_lines
 from .drawing import draw
 from .experiments import folder_for_output, pool_on, run_tuner, shown_config, utilization_of
 
@@ -21,8 +21,13 @@ from .experiments import folder_for_output, pool_on, run_tuner, shown_config, ut
 MAX_EPOCHS = {"digits": 25, "fashion-mnist": 2}
 
 # Most trials learn with these values: of 20 trials on the digits, all reached an error below 0.5 and 17 below 0.2.
-# Learning rates from 0.01 to 1 and batches of 32 to 256 images gave 6 and 5 of 14. The examples use the book's space.
 LEARNING_RATES, BATCH_SIZES = (0.05, 0.4), (32, 128)
+
+_NEXT = """
+next: show the results again        fanwise tune show {name}
+      run more trials               fanwise tune resume {name} --seconds 120
+      search your own function      fanwise tune run train.py:train --space space.yaml --metric loss --seconds 60
+      the same in Python            fanwise explain quickstart"""
 
 
 def run_demo(*, seconds: float, workers: int, data: str, out: Path, ray: str | None = None) -> None:
@@ -40,48 +45,30 @@ def run_demo(*, seconds: float, workers: int, data: str, out: Path, ray: str | N
         from ..zoo import fashion_mnist
 
         fashion_mnist()  # downloads the images once, with a progress bar
+    space = {
+        "learning_rate": loguniform(*LEARNING_RATES),
+        "batch_size": randint(*BATCH_SIZES),
+        "max_epochs": MAX_EPOCHS[data],
+        "data": data,
+    }
+    first_config = {"learning_rate": 0.1, "batch_size": 128}
     with pool_on(ray) as pool:
-        experiment, status = _run_search(seconds=seconds, workers=workers, data=data, pool=pool)
-    pictures = draw([experiment.path], out)
-    typer.echo()
-    for line in _summary(experiment, workers):
-        typer.echo(line)
-    for path in pictures:
-        typer.echo(f"figure               {printable_line(str(path))}")
-    typer.echo(f"results              {experiment.path}")
-    typer.echo(f"total time           {time.monotonic() - began_s:.1f} s")
-    typer.echo(_NEXT.format(name=printable_line(experiment.name)))
+        tuner = Tuner(
+            _objective(),
+            space,
+            FIFO(metric="validation_error", mode="min", points_to_evaluate=[first_config]),
+            StoppingCriterion(max_wallclock_time=seconds),
+            n_workers=workers,
+            print_update_interval=min(30.0, seconds / 3),
+            pool=pool,
+        )
+        experiment, status = run_tuner(tuner)
+    rows = list(_summary(experiment, workers))
+    rows += [("figure", str(path)) for path in draw([experiment.path], out)]
+    rows += [("results", str(experiment.path)), ("total time", f"{time.monotonic() - began_s:.1f} s")]
+    print_lines(["", *table_lines(rows), _NEXT.format(name=printable_line(experiment.name))])
     if status:
         raise typer.Exit(status)
-
-
-def _run_search(*, seconds: float, workers: int, data: str, pool: Pool | None) -> tuple[Experiment, int]:
-    tuner = Tuner(
-        _objective(),
-        {
-            "learning_rate": loguniform(*LEARNING_RATES),
-            "batch_size": randint(*BATCH_SIZES),
-            "max_epochs": MAX_EPOCHS[data],
-            "data": data,
-        },
-        FIFO(
-            metric="validation_error",
-            mode="min",
-            points_to_evaluate=[{"learning_rate": 0.1, "batch_size": 128}],
-        ),
-        StoppingCriterion(max_wallclock_time=seconds),
-        n_workers=workers,
-        print_update_interval=min(30.0, seconds / 3),
-        pool=pool,
-    )
-    return run_tuner(tuner)
-
-
-_NEXT = """
-next: show the results again        fanwise tune show {name}
-      run more trials               fanwise tune resume {name} --seconds 120
-      search your own function      fanwise tune run train.py:train --space space.yaml --metric loss --seconds 60
-      the same in Python            fanwise explain quickstart"""
 
 
 def _objective() -> Callable[[float, int, int, str], None]:
@@ -107,12 +94,12 @@ def _objective() -> Callable[[float, int, int, str], None]:
     return train_lenet
 
 
-def _summary(experiment: Experiment, workers: int) -> Iterator[str]:
+def _summary(experiment: Experiment, workers: int) -> Iterator[tuple[str, str]]:
     best, first_s = experiment.best, experiment.search_data().startup_s
     if best is not None:
-        yield f"best configuration   {shown_config(best.config)}"
-        yield f"validation error     {best.value:.4f} (trial {best.trial_id}, epoch {best.iter})"
+        yield "best configuration", shown_config(best.config)
+        yield "validation error", f"{best.value:.4f} (trial {best.trial_id}, epoch {best.iter})"
     utilization = utilization_of(experiment)
     if utilization is not None and first_s is not None:
-        yield f"worker utilization   {utilization} of {counted(workers, 'worker')}, since the first was ready"
-        yield f"start-up             {first_s:.1f} s until the first worker was ready"
+        yield "worker utilization", f"{utilization} of {counted(workers, 'worker')}, since the first was ready"
+        yield "start-up", f"{first_s:.1f} s until the first worker was ready"

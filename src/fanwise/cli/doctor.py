@@ -1,4 +1,4 @@
-"""The command `fanwise doctor`: checks of this machine, with advice.
+"""The commands `fanwise devices` and `fanwise doctor`: the resources of this machine, and checks with advice.
 
 Each check yields findings with a state: "ok", "note" (works with limitations) or "wrong" (will fail). torch is imported
 in another process, so that a crash or hang of the import is a finding, too. Nothing on the machine is changed.
@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 from ..base.errors import FanwiseError
 from ..base.home import experiments_folder
-from ..base.plain_json import json_text
+from ..base.plain_json import attributes, json_text
 from ..base.text import printable, printable_line
 from ..base.version import VERSION
 from ..links.runtime_folder import runtime_folder
@@ -30,11 +30,11 @@ from ..pool.devices import find_machine
 from ..pool.leases import Gpu
 from ..pool.mps import has_users_daemon, mps_problem
 from ..tune.record.lock import hold, release
+from .console import table_lines
 
 State = Literal["ok", "note", "wrong"]
 
 _GIB = 1 << 30
-_OLDEST, _NEWEST = (3, 11), (3, 13)
 _MIN_SHM_BYTES, _MIN_FREE_BYTES, _MIN_FILES = _GIB, _GIB, 4096
 _TORCH_TIMEOUT_S = 120.0
 
@@ -42,16 +42,16 @@ _TORCH_TIMEOUT_S = 120.0
 _TORCH_PROGRAM = """
 import json, torch
 import torch.distributed as dist
-found = {"version": torch.__version__, "cuda": torch.version.cuda, "gpus": 0, "why": "", "nccl": None}
+facts = {"version": torch.__version__, "cuda": torch.version.cuda, "gpus": 0, "error": "", "nccl": None}
 if torch.version.cuda:
     try:
         torch.cuda.init()
-        found["gpus"] = torch.cuda.device_count()
+        facts["gpus"] = torch.cuda.device_count()
     except Exception as error:
-        found["why"] = str(error)
+        facts["error"] = str(error)
     if dist.is_available() and dist.is_nccl_available():
-        found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
-print(json.dumps(found))
+        facts["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+print(json.dumps(facts))
 """
 
 # {extra: (purpose, distributions)}
@@ -77,7 +77,7 @@ class Finding:
 
 def findings() -> Iterator[Finding]:
     """Yield all findings. Takes a few seconds, mostly for the import of torch."""
-    yield python()
+    yield Finding("Python", "ok", f"{platform.python_version()}, {sys.executable}")
     yield Finding("fanwise", "ok", f"{VERSION}, in {Path(__file__).resolve().parents[1]}")
     yield from machine()
     info = torch_info()
@@ -87,7 +87,7 @@ def findings() -> Iterator[Finding]:
     yield from check_mps(gpus)
     yield shared_memory(_free("/dev/shm"))
     yield open_files(*resource.getrlimit(resource.RLIMIT_NOFILE))
-    yield check_home()
+    yield home()
     yield sockets()
     yield secret(os.environ)
     yield ray(_version("ray"), os.environ)
@@ -95,23 +95,13 @@ def findings() -> Iterator[Finding]:
     yield workers()
 
 
-def python(version: tuple[int, int] = sys.version_info[:2], implementation: str = sys.implementation.name) -> Finding:
-    shown = f"{platform.python_version()}, {sys.executable}"
-    if version < _OLDEST or implementation != "cpython":
-        return Finding("Python", "wrong", shown, "use CPython {}.{} to {}.{}".format(*_OLDEST, *_NEWEST))
-    if version > _NEWEST:
-        return Finding("Python", "note", shown, "fanwise is tested with {}.{} to {}.{}".format(*_OLDEST, *_NEWEST))
-    return Finding("Python", "ok", shown)
-
-
 def machine() -> Iterator[Finding]:
-    """Report the CPUs and memory that this process may use."""
     try:
         resources = find_machine()
     except ValueError as error:
         yield Finding("machine", "wrong", str(error), "unset FANWISE_CPUS, or set it to a number of at least 1")
         return
-    yield Finding("machine", "ok", f"{resources.cpus} CPUs, {resources.memory_bytes / _GIB:.1f} GiB")
+    yield Finding("machine", "ok", f"{resources.cpus} CPUs, {_gib(resources.memory_bytes)}")
     for note in resources.notes:
         yield Finding("machine", "note", note)
 
@@ -153,7 +143,7 @@ def check_gpus(info: Mapping[str, Any] | str | None, names: list[str]) -> Iterat
     if not info["cuda"]:
         yield Finding("GPUs", "wrong", f"{shown}; torch was built without CUDA and cannot use them", install)
     elif info["gpus"] < len(names):
-        shown += f"; torch sees {info['gpus']}" + (f" ({info['why']})" if info["why"] else "")
+        shown += f"; torch sees {info['gpus']}" + (f" ({info['error']})" if info["error"] else "")
         advice = "the driver may be too old for the CUDA version of torch: compare with nvidia-smi"
         yield Finding("GPUs", "wrong", shown, advice)
     else:
@@ -181,7 +171,7 @@ def shared_memory(free_bytes: int | None) -> Finding:
     except OSError as error:
         problem = f"cannot be created: {error.strerror}"
         return Finding("shared memory", "wrong", problem, "allow memfd_create in the sandbox")
-    size = "there is no /dev/shm" if free_bytes is None else f"/dev/shm has {free_bytes / _GIB:.1f} GiB free"
+    size = "there is no /dev/shm" if free_bytes is None else f"/dev/shm has {_gib(free_bytes)} free"
     if free_bytes is None or free_bytes < _MIN_SHM_BYTES:
         size += "; workers of torch's DataLoader need it"
         return Finding("shared memory", "note", size, "in a container: docker run --shm-size=8g")
@@ -198,16 +188,13 @@ def open_files(soft: int, hard: int) -> Finding:
     )
 
 
-def check_home() -> Finding:
+def home() -> Finding:
+    """Check whether the folder can be written to, supports locks, and has free space."""
     try:
-        return home(experiments_folder())
+        folder = experiments_folder()
     except ValueError as error:  # a URL
         message, _, advice = str(error).partition("\n")
         return Finding("home", "wrong", message, advice)
-
-
-def home(folder: Path) -> Finding:
-    """Check whether the folder can be written to, supports locks, and has free space."""
     shown = f"{folder} ($FANWISE_HOME)" if os.environ.get("FANWISE_HOME") else str(folder)
     advice = "set FANWISE_HOME to a folder that you can write to"
     existing = folder
@@ -227,7 +214,7 @@ def home(folder: Path) -> Finding:
     if lock_fd is None:
         return Finding("home", "note", f"{shown} has no locks", "two tuners of one experiment are not detected")
     free_bytes = _free(existing) or 0
-    shown += f"; {free_bytes / _GIB:.1f} GiB free"
+    shown += f"; {_gib(free_bytes)} free"
     if free_bytes < _MIN_FREE_BYTES:
         return Finding("home", "note", shown, "free some space, or set FANWISE_HOME to a larger disk")
     return Finding("home", "ok", shown)
@@ -255,13 +242,10 @@ def secret(environ: Mapping[str, str]) -> Finding:
 def ray(version: str | None, environ: Mapping[str, str]) -> Finding:
     if version is None:
         return Finding("Ray", "ok", "not installed; only clusters need it (pip install 'fanwise[ray]')")
-    address = environ.get("RAY_ADDRESS")
-    shown = f"{version}, RAY_ADDRESS is {address}" if address else version
-    return Finding("Ray", "ok", f"{shown}; to try it: fanwise demo --ray {address or 'auto'}")
+    return Finding("Ray", "ok", f"{version}; to try it: fanwise demo --ray {environ.get('RAY_ADDRESS') or 'auto'}")
 
 
 def extras(version_of: Callable[[str], str | None]) -> Finding:
-    """Report which extras are installed."""
     missing = {
         extra: purpose
         for extra, (purpose, distributions) in _EXTRAS.items()
@@ -295,9 +279,32 @@ def lines_of(finding: Finding) -> Iterator[str]:
         yield f"{'':<5}  {'':<13}  -> {printable_line(finding.advice)}"
 
 
-def as_json(results: list[Finding]) -> str:
-    """Return findings as JSON."""
+def findings_json(results: Sequence[Finding]) -> str:
     return json_text([asdict(finding) for finding in results])
+
+
+def device_lines() -> list[str]:
+    """Return the CPUs, memory and GPUs of this machine, one per line, and notes."""
+    machine = find_machine()
+    rows = [("CPUs", str(machine.cpus)), ("memory", _gib(machine.memory_bytes))]
+    rows += [(f"GPU {gpu.index}", f"{gpu.name}, {_gib(gpu.memory_bytes)}, {gpu.uuid}") for gpu in machine.gpus]
+    if machine.gpus:
+        problem = mps_problem(machine.gpus)
+        rows.append(("MPS", f"cannot be used: {problem}" if problem else "can be used"))
+    else:
+        rows.append(("GPUs", "none"))
+    return [*table_lines(rows), *(f"note: {note}" for note in machine.notes)]
+
+
+def devices_json() -> str:
+    """Return `device_lines` as JSON."""
+    machine = find_machine()
+    gpus = [attributes(gpu, "index", "name", "memory_bytes", "uuid") for gpu in machine.gpus]
+    return json_text({**attributes(machine, "cpus", "memory_bytes", "notes"), "gpus": gpus})
+
+
+def _gib(size_bytes: int) -> str:
+    return f"{size_bytes / (1 << 30):.1f} GiB"
 
 
 def _version(distribution: str) -> str | None:

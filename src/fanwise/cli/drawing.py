@@ -13,15 +13,9 @@ from .experiments import folder_for_output
 
 
 def draw(names: Sequence[str | Path], out: Path, kind: str = "png") -> list[Path]:
-    """Draw one experiment, or compare several, and return the paths of the files.
+    """Draw all figures of one experiment, or those that compare several. Return the paths of the files.
 
-    Args:
-        names: one experiment for all figures, or several for the figures that compare.
-        out: folder for the files. It is created if it does not exist.
-        kind: png, svg or pdf.
-
-    Raises:
-        ValueError: `out` cannot be created or written to.
+    Raises ValueError if the folder `out` cannot be created or written to.
     """
     histories = [read_search(load_experiment(name).path).search for name in names]
     if len(histories) == 1:

@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from ..base.errors import SearchFailedError, SearchInterrupted
+from ..base.errors import ClusterError, NotInstalled, SearchFailedError, SearchInterrupted
 from ..base.text import counted, printable_line
 from ..plot.data import worker_timeline
 from ..pool import Pool
@@ -12,12 +12,6 @@ from ..tune import Experiment, Tuner, load_experiment
 from ..tune.constraints import format_violations
 from ..tune.experiment import Best
 from .console import UsageError
-
-# Exit status after Ctrl-C, as in shells.
-INTERRUPTED_STATUS = 130
-
-# Value of `--ray` for no cluster.
-THIS_MACHINE = "none"
 
 _MAX_POINTS = 10
 
@@ -36,15 +30,16 @@ def run_tuner(tuner: Tuner) -> tuple[Experiment, int]:
     try:
         return tuner.run(), 0
     except SearchInterrupted:
-        return Experiment(tuner.path), INTERRUPTED_STATUS
+        return Experiment(tuner.path), 130  # as in shells
     except SearchFailedError as error:
-        message = f"{error.reason}\nAll reports are saved: fanwise tune show {tuner.name}"
-        raise SearchFailedError(message, reason=error.reason, kind=error.kind) from error
+        reason = error.reason.replace("set max_equal_failures=None", "search again with --max-equal-failures 0")
+        message = f"{reason}\nAll reports are saved: fanwise tune show {tuner.name}"
+        raise SearchFailedError(message, reason=reason, kind=error.kind) from error
 
 
 @contextlib.contextmanager
 def pool_on(ray: str | None) -> Iterator[Pool | None]:
-    """Yield the pool of `--ray`, or None for the default pool of the tuner. Closes the pool afterwards.
+    """Yield the pool of `--ray`, or None for the default pool of the tuner. Close the pool afterwards.
 
     Raises:
         UsageError: `ray` is not an address.
@@ -54,9 +49,12 @@ def pool_on(ray: str | None) -> Iterator[Pool | None]:
         yield None
         return
     try:
-        pool = Pool() if ray == THIS_MACHINE else Pool(ray=ray)
+        pool = Pool() if ray == "none" else Pool(ray=ray)
     except ValueError as error:
         raise UsageError(f"--ray: {error}") from error
+    except (ClusterError, NotInstalled) as error:
+        message = error.message.replace("Pool(ray=...)", "--ray").replace("Pool(ray='10.0.0.1:6379')", "--ray ADDRESS")
+        raise type(error)(message) from error
     with pool:
         yield pool
 
@@ -88,7 +86,7 @@ def best_line(best: Best) -> str:
     return f"no trial meets all constraints; the closest is {shown_config(best.config)}, which violates {violated}"
 
 
-def folder_for_output(out: Path) -> Path:
+def folder_for_output(out: Path) -> None:
     """Create the folder of `--out` if it does not exist.
 
     Raises:
@@ -101,16 +99,10 @@ def folder_for_output(out: Path) -> Path:
         probe.unlink()
     except OSError as error:
         raise ValueError(f"--out {str(out)!r} is not a folder that can be written to: {error.strerror}") from error
-    return out
 
 
 def export(name: str, out: Path) -> Path:
-    """Write all reports of an experiment to a CSV, JSON, Parquet or SQLite file, by its suffix.
-
-    Raises:
-        UsageError: the suffix is unknown.
-        ValueError: the file cannot be written. No file is left.
-    """
+    """Write all reports of an experiment to a file. Raises UsageError for an unknown suffix, and ValueError."""
     return _write(load_experiment(name).export, out)
 
 

@@ -10,7 +10,7 @@ import textwrap
 from pathlib import Path
 
 from ..base.nearest import nearest
-from .console import UsageError
+from .console import UsageError, table_lines
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _DOCS_FOLDERS = (_PACKAGE / "docs", _PACKAGE.parents[1] / "docs")  # of a wheel, of a checkout
@@ -36,13 +36,9 @@ def topics() -> dict[str, str]:
 def topic_lines() -> list[str]:
     """Return lines with all topics and their summaries."""
     pages = topics()
-    width = max(map(len, pages))
-    about = {name: textwrap.shorten(_summary(text), 100 - width, placeholder=" ...") for name, text in pages.items()}
-    return [
-        "fanwise explain TOPIC, where TOPIC is one of:",
-        "",
-        *(f"{name:{width}}  {line}" for name, line in about.items()),
-    ]
+    max_chars = 100 - max(map(len, pages))
+    rows = [(name, textwrap.shorten(_summary(text), max_chars, placeholder=" ...")) for name, text in pages.items()]
+    return ["fanwise explain TOPIC, where TOPIC is one of:", "", *table_lines(rows)]
 
 
 def explained(topic: str) -> str:

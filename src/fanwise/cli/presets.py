@@ -1,7 +1,4 @@
-"""Searchers and schedulers by name, with options as key=value.
-
---searcher sobol --scheduler asha --option max_t=81 --option brackets=2
-"""
+"""Searchers and schedulers by name, with options: `--searcher sobol --scheduler asha --option max_t=81`."""
 
 import inspect
 from collections.abc import Callable, Mapping

@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import typer
 
-from ..base.errors import ExperimentExistsError, FanwiseError
+from ..base.errors import ExperimentExistsError
 from ..base.text import printable_line
 from ..tune import StoppingCriterion, Tuner
-from ..tune.record.names import check_name
 from .console import UsageError, at_work, print_lines
 from .experiments import best_line, front_lines, pool_on, run_tuner
 from .objectives import load_function, split_target
@@ -30,17 +30,18 @@ def run_search(
     seconds: float | None,
     trials: int | None,
     workers: int | None,
-    devices_per_trial: float | None,
     trial_timeout: float | None,
-    retries: int,
+    max_equal_failures: int,
     seed: int | None,
-    name: str | None,
     synchronous: bool,
-    reuse: bool,
     ray: str | None,
     json: bool,
+    **tuner_options: Any,
 ) -> None:
     """Validate the options, run the search, and print its results.
+
+    Args:
+        tuner_options: options with the names that they have in `Tuner`.
 
     Raises:
         UsageError: an option, the file or the space is invalid. Nothing was started.
@@ -56,8 +57,6 @@ def run_search(
         raise UsageError(f"--mode must be given once, or once for each --metric, got {len(modes)} for {len(metric)}")
     if seconds is None and trials is None:
         raise UsageError("--seconds or --trials is required")
-    if name is not None:
-        _check_name(name)
     settings = scheduling(
         searcher,
         scheduler,
@@ -77,32 +76,21 @@ def run_search(
                 stop=StoppingCriterion(max_wallclock_time=seconds, max_num_trials_started=trials),
                 **settings,
                 n_workers=workers,
-                devices_per_trial=devices_per_trial,
                 trial_timeout_s=trial_timeout,
-                retries=retries,
-                name=name,
+                max_equal_failures=max_equal_failures or None,
                 asynchronous=not synchronous,
-                reuse=reuse,
                 pool=pool,
                 quiet=json,
+                **tuner_options,
             )
         except ExperimentExistsError as error:
             raise FileExistsError(
                 f"the experiment {error.name!r} exists ({error.path}). Choose another --name, resume it with "
                 f"fanwise tune resume {error.name}, or delete it with fanwise tune rm {error.name}"
             ) from error
-        except FanwiseError:  # for example a missing library
-            raise
         except (TypeError, ValueError) as error:
             raise UsageError(str(error)) from error
         run_and_print(tuner, json=json)
-
-
-def _check_name(name: str) -> None:
-    try:
-        check_name(name)
-    except ValueError as error:
-        raise UsageError(f"--name: {error}") from None
 
 
 def run_and_print(tuner: Tuner, *, json: bool) -> None:

@@ -6,11 +6,10 @@ A record may come from someone else, so all its texts are made printable by `bas
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
 
 from ..base.errors import RecordError
 from ..base.home import experiments_folder, list_experiments
-from ..base.plain_json import json_text
+from ..base.plain_json import attributes, json_text
 from ..base.text import counted, printable, printable_line
 from ..base.tracebacks import of_the_user
 from ..base.urls import is_url
@@ -22,6 +21,7 @@ from ..tune.record.overview import Overview, SearchReader, State, overview_of, r
 from ..tune.record.state import SearchState
 from ..tune.record.trials import MAX_ROWS, Attempt, Trial, TrialRow
 from ..tune.runtime.checkpoint_store import checkpoint_root
+from .console import table_lines
 from .experiments import best_line, front_lines, shown_config, utilization_of
 
 _STATES: Mapping[State, str] = {
@@ -40,10 +40,8 @@ def list_lines() -> Iterator[str]:
     if not overviews:
         yield f"no experiments in {printable_line(str(experiments_folder()))}; start one with fanwise tune run"
         return
-    width = max(len(printable_line(name)) for name, _ in overviews)
-    yield f"{'name':<{width}}  state       trials  best"
-    for name, overview in overviews:
-        yield f"{printable_line(name):<{width}}  {_columns_of(overview)}"
+    rows = [(name, *_cells_of(overview)) for name, overview in overviews]
+    yield from table_lines([("name", "state", "trials", "best"), *rows], right=[2])
 
 
 def list_json() -> str:
@@ -60,14 +58,8 @@ def _overview_json(name: str, overview: Overview | RecordError) -> dict[str, obj
     return {
         "name": name,
         "path": str(overview.path),
-        "state": overview.state,
-        "reason": overview.reason,
-        "metric": overview.metric,
-        "mode": overview.mode,
-        "num_trials": overview.num_trials,
-        "num_running": overview.num_running,
-        "num_paused": overview.num_paused,
-        "num_lost": overview.num_lost,
+        **attributes(overview, "state", "reason", "metric", "mode"),
+        **attributes(overview, "num_trials", "num_running", "num_paused", "num_lost"),
         **{f"num_{status.lower()}": number for status, number in overview.num_ended.items()},
         "best": best,
         "elapsed_s": overview.elapsed_s,
@@ -85,14 +77,15 @@ def _overviews() -> Iterator[tuple[str, Overview | RecordError]]:
             yield name, error
 
 
-def _columns_of(overview: Overview | RecordError) -> str:
+def _cells_of(overview: Overview | RecordError) -> tuple[str, str, str]:
+    """Return the state, the number of trials and the best value."""
     if isinstance(overview, RecordError):
-        return f"unreadable: {printable_line(overview.message.partition(chr(10))[0])}"
+        return "unreadable", "-", overview.message.partition("\n")[0]
     best = "-"
     if overview.best is not None:
-        best = f"{printable_line(overview.metric)}={overview.best[0]:.5g} (trial {overview.best[1]})"
+        best = f"{overview.metric}={overview.best[0]:.5g} (trial {overview.best[1]})"
         best = f"none feasible; closest {best}" if overview.violated else best
-    return f"{overview.state:<10}  {overview.num_trials:>6}  {best}"
+    return overview.state, str(overview.num_trials), best
 
 
 def show_lines(name: str, *, all_trials: bool) -> Iterator[str]:
@@ -106,12 +99,10 @@ def show_lines(name: str, *, all_trials: bool) -> Iterator[str]:
     if method := method_line(experiment.metadata.get("scheduler", {})):
         yield printable_line(method)
     if all_trials:
-        rows = list(_rows(reader))
-        yield text_of(summary_view(replace(snapshot, rows=rows), max_rows=len(rows)))
-    else:
-        yield text_of(summary_view(snapshot))
-        if len(trials) > MAX_ROWS:
-            yield f"all trials: fanwise tune show {shown} --all"
+        snapshot = replace(snapshot, rows=list(_rows(reader)))
+    yield text_of(summary_view(snapshot, max_rows=len(trials) if all_trials else MAX_ROWS))
+    if len(trials) > MAX_ROWS and not all_trials:
+        yield f"all trials: fanwise tune show {shown} --all"
     if experiment.best is not None:
         yield best_line(experiment.best)
     yield from front_lines(experiment)
@@ -124,7 +115,7 @@ def show_lines(name: str, *, all_trials: bool) -> Iterator[str]:
     failed = {i: trial.last.failure for i, trial in trials.items() if trial.last.failure}
     for trial_id, failure in list(failed.items())[:_MAX_FAILURES]:
         first_line = failure.text.partition("\n")[0]
-        yield f"trial {trial_id} failed ({printable_line(failure.kind)}): {printable_line(first_line)}"
+        yield printable_line(f"trial {trial_id} failed ({failure.kind}): {first_line}")
     if len(failed) > _MAX_FAILURES:
         yield f"(and {len(failed) - _MAX_FAILURES} more failed trials)"
     if failed:
@@ -137,26 +128,12 @@ def show_lines(name: str, *, all_trials: bool) -> Iterator[str]:
 def show_json(name: str) -> str:
     """Return an experiment with all its trials as JSON."""
     experiment = load_experiment(name)
-    best = experiment.best
     body = _overview_json(experiment.name, overview_of(experiment.path))
-    if best is not None:
-        body["best"] = {
-            "value": best.value,
-            "trial_id": best.trial_id,
-            "iter": best.iter,
-            "config": dict(best.config),
-            "violations": dict(best.violations),
-        }
+    if experiment.best is not None:
+        body["best"] = attributes(experiment.best, "value", "trial_id", "iter", "config", "violations")
     body["utilization"] = experiment.utilization
     body["trials"] = [
-        {
-            "trial_id": row.trial_id,
-            "status": row.status,
-            "iter": row.iter,
-            "config": dict(row.config),
-            "last": dict(row.values),
-            "worker_time_s": row.worker_time_s,
-        }
+        {**attributes(row, "trial_id", "status", "iter", "config", "worker_time_s"), "last": row.values}
         for row in _rows(read_search(experiment.path))
     ]
     return json_text(body)
@@ -186,7 +163,10 @@ def trial_lines(name: str, trial_id: int) -> Iterator[str]:
     yield from _path_lines(experiment, trial)
     if failure is not None:
         yield printable(f"{failure.kind}: {failure.text}")
-    output, errors = (_tail(path) for path in output_files(experiment.path, trial_id, trial.last.number))
+    output, errors = (
+        tail(path, max_bytes=_MAX_OUTPUT_BYTES, max_lines=_MAX_OUTPUT_LINES)
+        for path in output_files(experiment.path, trial_id, trial.last.number)
+    )
     errors = of_the_user(errors)
     parts = [("standard output", output), ("standard error", errors)]
     traceback = printable((failure and failure.traceback) or "").strip()
@@ -204,45 +184,40 @@ def trial_json(name: str, trial_id: int) -> str:
     reader = read_search(experiment.path)
     history = reader.search
     trial, reports, counts = history.trials[trial_id], history.reports, history.counted_mask()
-    best = trial.best
+    attempts = [
+        {
+            "attempt": attempt.number,
+            "worker": attempt.slot,
+            **attributes(
+                attempt, "status", "from_iter", "checkpoint", "started_s", "ready_s", "ended_s", "objective_s"
+            ),
+            "output": [str(path) for path in output_files(experiment.path, trial_id, attempt.number)],
+        }
+        for attempt in trial.attempts
+    ]
+    rows = [
+        {
+            "iter": reports.iters[row],
+            "attempt": reports.attempts[row],
+            "t_s": reports.t_s[row],
+            "values": _values_of(history, row),
+            "decision": reports.decisions[row],
+            "counts": counts[row],
+        }
+        for row in _rows_of(history, trial_id)
+    ]
     body = {
         "trial_id": trial_id,
         "experiment": experiment.name,
         "status": _status(reader, trial),
-        "config": dict(trial.config),
-        "source": trial.source,
+        **attributes(trial, "config", "source", "checkpoint"),
         "metric": history.metric,
-        "best": None if best is None else {"value": best.value, "iter": best.iter},
+        "best": trial.best and attributes(trial.best, "value", "iter"),
         "worker_time_s": trial.worker_time_s or 0.0,
-        "attempts": [
-            {
-                "attempt": attempt.number,
-                "worker": attempt.slot,
-                "status": attempt.status,
-                "from_iter": attempt.from_iter,
-                "checkpoint": attempt.checkpoint,
-                "started_s": attempt.started_s,
-                "ready_s": attempt.ready_s,
-                "ended_s": attempt.ended_s,
-                "objective_s": attempt.objective_s,
-                "output": [str(path) for path in output_files(experiment.path, trial_id, attempt.number)],
-            }
-            for attempt in trial.attempts
-        ],
-        "reports": [
-            {
-                "iter": reports.iters[row],
-                "attempt": reports.attempts[row],
-                "t_s": reports.t_s[row],
-                "values": {name: column[row] for name, column in reports.values.items() if column[row] is not None},
-                "decision": reports.decisions[row],
-                "counts": counts[row],
-            }
-            for row in _rows_of(history, trial_id)
-        ],
-        "checkpoint": trial.checkpoint,
+        "attempts": attempts,
+        "reports": rows,
         "folder": str(experiment.path / "trials" / str(trial_id)),
-        "failure": None if failure is None else {"kind": failure.kind, "text": failure.text},
+        "failure": failure and attributes(failure, "kind", "text"),
     }
     return json_text(body)
 
@@ -263,6 +238,10 @@ def _status(reader: SearchReader, trial: Trial) -> str:
 
 def _rows_of(history: SearchState, trial_id: int) -> list[int]:
     return [row for row, report_trial_id in enumerate(history.reports.trial_ids) if report_trial_id == trial_id]
+
+
+def _values_of(history: SearchState, row: int) -> dict[str, object]:
+    return {name: column[row] for name, column in history.reports.values.items() if column[row] is not None}
 
 
 def _metric_lines(history: SearchState, trial: Trial) -> Iterator[str]:
@@ -300,14 +279,12 @@ def _report_lines(history: SearchState, trial: Trial) -> Iterator[str]:
         shown = f"fanwise tune show {printable_line(history.name)} --trial {trial.trial_id} --json"
         yield f"({len(rows) - _MAX_REPORTS} earlier reports: {shown})"
     for row in rows[-_MAX_REPORTS:]:
-        values = {name: column[row] for name, column in reports.values.items() if column[row] is not None}
+        values = {
+            name: float(f"{value:.6g}") if isinstance(value, float) else value
+            for name, value in _values_of(history, row).items()
+        }
         decision = "" if reports.decisions[row] == "CONTINUE" else f"  {printable_line(reports.decisions[row])}"
-        yield f"  report {reports.iters[row]} at {reports.t_s[row]:.2f} s: {_shown_values(values)}{decision}"
-
-
-def _shown_values(values: Mapping[str, object]) -> str:
-    rounded = {name: float(f"{value:.6g}") if isinstance(value, float) else value for name, value in values.items()}
-    return shown_config(rounded)
+        yield f"  report {reports.iters[row]} at {reports.t_s[row]:.2f} s: {shown_config(values)}{decision}"
 
 
 def _path_lines(experiment: Experiment, trial: Trial) -> Iterator[str]:
@@ -325,34 +302,24 @@ def _path_lines(experiment: Experiment, trial: Trial) -> Iterator[str]:
         yield f"log: {printable_line(' '.join(map(str, logs)))}"
 
 
-def _tail(path: Path) -> str:
-    return tail(path, max_bytes=_MAX_OUTPUT_BYTES, max_lines=_MAX_OUTPUT_LINES)
-
-
 def importance_lines(name: str, metric: str | None) -> Iterator[str]:
     """Yield a line per hyperparameter, the most important first.
 
     Raises ValueError if there are too few results, or no such objective.
     """
     importances = load_experiment(name).importances(metric)
-    width = max(len(printable_line(one.name)) for one in importances.hyperparameters)
-    for one in importances.hyperparameters:
-        yield f"{printable_line(one.name):<{width}}  {one.mean:6.3f} +- {one.deviation:.3f}"
+    yield from table_lines(
+        [(bar.name, f"{bar.mean:.3f} +- {bar.deviation:.3f}") for bar in importances.hyperparameters], right=[1]
+    )
     yield f"for {printable_line(importances.metric)}, of {importances.in_words()}"
 
 
 def importance_json(name: str, metric: str | None) -> str:
     """Return the importances as JSON. Raises ValueError like `importance_lines`."""
     importances = load_experiment(name).importances(metric)
-    return json_text(
-        {
-            "metric": importances.metric,
-            "importances": [
-                {"name": o.name, "mean": o.mean, "deviation": o.deviation} for o in importances.hyperparameters
-            ],
-            "correlation": importances.correlation,
-            "num_trials": len(importances.trials),
-            "num_stopped": importances.num_stopped,
-            "num_results": importances.num_results,
-        }
-    )
+    body = {
+        **attributes(importances, "metric", "correlation", "num_stopped", "num_results"),
+        "num_trials": len(importances.trials),
+        "importances": [attributes(bar, "name", "mean", "deviation") for bar in importances.hyperparameters],
+    }
+    return json_text(body)

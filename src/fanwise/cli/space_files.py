@@ -18,7 +18,7 @@ import yaml
 from ..base.nearest import did_you_mean
 from ..tune import Space, constant, parameter
 from ..tune.space import check_partial_config
-from ..tune.space.domains import DOMAIN_TYPES, Domain
+from ..tune.space.domains import DOMAIN_TYPES
 from .console import UsageError
 
 _PARAMETER_KEYS = ("when", "prior", "confidence")
@@ -100,20 +100,15 @@ def _inner(name: str, kind: object, arguments: object) -> object:
         raise ValueError(
             f"{name}: no domain {kind!r}{did_you_mean(kind, DOMAIN_TYPES)} (a mapping as constant: {{constant: ...}})"
         )
+    domain = DOMAIN_TYPES[str(kind)]
+    if not isinstance(arguments, list | dict):
+        raise ValueError(f"{name}: {kind} needs its bounds, e.g. {{{kind}: [1, 10]}}, got {arguments!r}")
     try:
-        return _domain(str(kind), arguments)
+        if isinstance(arguments, dict):
+            return domain(**arguments)
+        return domain(arguments) if kind in _LISTS else domain(*arguments)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{name}: {error}") from error
-
-
-def _domain(kind: str, arguments: object) -> Domain:
-    if kind in _LISTS and isinstance(arguments, list):
-        return DOMAIN_TYPES[kind](arguments)
-    if isinstance(arguments, dict):
-        return DOMAIN_TYPES[kind](**arguments)
-    if isinstance(arguments, list):
-        return DOMAIN_TYPES[kind](*arguments)
-    raise ValueError(f"{kind} needs its bounds, e.g. {{{kind}: [1, 10]}}, got {arguments!r}")
 
 
 def read_settings(settings: Sequence[str], option: str) -> dict[str, object]:

@@ -29,12 +29,7 @@ _PRINT_S = 30.0
 
 
 def watch_search(name: str) -> None:
-    """Show a running search until it ends. Ctrl-C ends the display, not the search.
-
-    Raises:
-        ClosedError: the search is not running.
-        typer.Exit: status 130 after Ctrl-C.
-    """
+    """Show a running search until it ends or Ctrl-C is pressed. Raises ClosedError if it is not running."""
     folder = folder_of(name)
     overview = check_is_running(folder)
     reader = SearchReader(folder)
@@ -84,8 +79,6 @@ def resume_search(
     Raises:
         RecordError: the search does not exist, is running, or its program cannot be loaded.
         UsageError: the search would end at once, because a limit is reached.
-        NotInstalled, ClusterError: the cluster cannot be used.
-        typer.Exit: status 130 after Ctrl-C.
     """
     folder = folder_of(name)
     meta = read_meta(folder)
@@ -120,7 +113,7 @@ def remove(names: Sequence[str], *, sure: bool) -> None:
     folders = [folder_of(name) for name in names]  # all must exist before one is deleted
     for folder in folders:
         shown = printable_line(str(folder))
-        if not sure and not _is_confirmed(f"delete {shown} ({_num_trials_text(folder)}) permanently?"):
+        if not sure and not _is_confirmed(f"delete {shown} ({_size_of(folder)}) permanently?"):
             typer.echo(f"kept {shown}")
             continue
         with at_work(f"deleting {shown}"):
@@ -150,7 +143,7 @@ def _is_confirmed(question: str) -> bool:
         raise UsageError("there was no answer, so nothing was deleted; --yes deletes without asking") from None
 
 
-def _num_trials_text(folder: Path) -> str:
+def _size_of(folder: Path) -> str:
     try:
         return counted(overview_of(folder).num_trials, "trial")
     except RecordError:

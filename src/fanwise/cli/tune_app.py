@@ -49,16 +49,35 @@ Name = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 TrialId = Annotated[int, typer.Option("--trial", metavar="ID", help="The trial.")]
+Names = Annotated[
+    list[str],
+    typer.Argument(metavar="NAME...", help="Names or folders of experiments.", autocompletion=_complete_experiment),
+]
+MaxSeconds = Annotated[
+    float | None,
+    typer.Option(
+        "--seconds", metavar="SECONDS", help="Maximum duration, including earlier runs.", callback=_above_zero
+    ),
+]
+MaxTrials = Annotated[
+    int | None,
+    typer.Option("--trials", metavar="N", help="Maximum number of trials, including earlier runs.", min=1),
+]
 Workers = Annotated[
     int | None,
     typer.Option(
-        metavar="N", help="Number of concurrent trials. Default: one per GPU, or per CPU without GPUs.", min=1
+        metavar="N",
+        help="Number of concurrent trials. Default: as in the last run, or one per GPU, or per CPU without GPUs.",
+        min=1,
     ),
 ]
-
 Ray = Annotated[
     str | None,
-    typer.Option(metavar="ADDRESS", help="Run the trials on a Ray cluster: auto, or an address like 10.0.0.1:6379."),
+    typer.Option(
+        metavar="ADDRESS",
+        help="Run the trials on a Ray cluster: auto, or an address like 10.0.0.1:6379. none: on this machine. "
+        "Default: as in the last run, or none.",
+    ),
 ]
 
 
@@ -103,11 +122,8 @@ def tune_run(
         list[str] | None,
         typer.Option(metavar="KEY=VALUE", help="Setting of the searcher or scheduler. Can be repeated."),
     ] = None,
-    seconds: Annotated[
-        float | None,
-        typer.Option(metavar="SECONDS", help="Maximum duration. This or --trials is required.", callback=_above_zero),
-    ] = None,
-    trials: Annotated[int | None, typer.Option(metavar="N", help="Maximum number of trials to start.", min=1)] = None,
+    seconds: MaxSeconds = None,
+    trials: MaxTrials = None,
     workers: Workers = None,
     devices_per_trial: Annotated[
         float | None,
@@ -122,6 +138,9 @@ def tune_run(
         typer.Option(metavar="SECONDS", help="Maximum duration of a trial. Default: no limit.", callback=_above_zero),
     ] = None,
     retries: Annotated[int, typer.Option(metavar="N", help="Maximum number of retries of a crashed trial.", min=0)] = 0,
+    max_equal_failures: Annotated[
+        int, typer.Option(metavar="N", help="End the search if the first N trials all fail alike. 0: never.", min=0)
+    ] = 3,
     seed: Annotated[
         int | None,
         typer.Option(metavar="SEED", help="Random seed of the search. Default: random, and printed."),
@@ -147,8 +166,9 @@ def tune_run(
         optimizer: {choice: [sgd, adam]}
         max_epochs: 10
 
-    Without --searcher and --scheduler, all trials run to their end, and the chosen searcher is printed. Schedulers that
-    stop trials early compare their reports. Use --option to set the name of a reported resource and its maximum.
+    --seconds or --trials is required. Without --searcher and --scheduler, all trials run to their end, and the chosen
+    searcher is printed. Schedulers that stop trials early compare their reports. Use --option to set the name of a
+    reported resource and its maximum.
 
     \b
     Examples:
@@ -172,22 +192,10 @@ def tune_resume(
         str | None,
         typer.Option(metavar="FILE:FUNCTION", help="The objective, if it cannot be loaded as before."),
     ] = None,
-    workers: Annotated[
-        int | None, typer.Option(metavar="N", help="Number of concurrent trials. Default: as before.", min=1)
-    ] = None,
-    seconds: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="New maximum duration, including the time before.")
-    ] = None,
-    trials: Annotated[
-        int | None, typer.Option(metavar="N", help="New maximum number of trials, including earlier ones.", min=1)
-    ] = None,
-    ray: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ADDRESS",
-            help="Run the trials on a Ray cluster: auto, or an address. none: on this machine. Default: as before.",
-        ),
-    ] = None,
+    workers: Workers = None,
+    seconds: MaxSeconds = None,
+    trials: MaxTrials = None,
+    ray: Ray = None,
     json: AsJson = False,
 ) -> None:
     """Resume a search that has ended or was killed.
@@ -359,10 +367,7 @@ def tune_workers(
 
 @tune.command("rm", epilog=STATUS)
 def tune_rm(
-    names: Annotated[
-        list[str],
-        typer.Argument(metavar="NAME", help="Names or folders of experiments.", autocompletion=_complete_experiment),
-    ],
+    names: Names,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
 ) -> None:
     """Delete experiments that are not running, after confirmation.
@@ -380,15 +385,8 @@ def tune_rm(
 
 @tune.command("plot", epilog=STATUS)
 def tune_plot(
-    names: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="NAME", help="An experiment, or several to compare.", autocompletion=_complete_experiment
-        ),
-    ],
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder for the figures. Created if missing.")] = Path(
-        "."
-    ),
+    names: Names,
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder for the figures.")] = Path("."),
     kind: Annotated[Literal["png", "svg", "pdf"], typer.Option("--format", help="Format of the figures.")] = "png",
 ) -> None:
     """Draw an experiment, or compare several.
@@ -486,10 +484,10 @@ def tune_replay(name: Name, json: AsJson = False) -> None:
     Example:
         fanwise tune replay lenet
     """
-    from .replaying import replay_json, replay_lines
+    from .replaying import replay
 
     with at_work("replaying"):
-        lines, is_same = replay_json(name) if json else replay_lines(name)
+        lines, is_same = replay(name, json=json)
     print_lines(lines)
     if not is_same:
         raise typer.Exit(1)

@@ -9,11 +9,12 @@ import math
 import os
 import sqlite3
 from collections.abc import Container, Iterable, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..base.atomic_file import atomic_file
 from ..base.extras import check_installed
 from ..base.plain_json import json_bytes
 from ..base.text import printable
@@ -124,9 +125,7 @@ def write_results(results: "pd.DataFrame", trials: "pd.DataFrame", path: str | o
     suffix = target.suffix.lower()
     if suffix not in SUFFIXES:
         raise ValueError(f"the file must end in {', '.join(SUFFIXES)}, got {target.name!r}")
-    partial_path = target.with_name(f".{target.name}.{os.getpid()}.partial")
-    try:
-        partial_path.touch()  # raises an OSError with an errno, unlike pandas and SQLite
+    with atomic_file(target) as partial_path:
         if suffix == ".csv":
             results.to_csv(partial_path, index=False, na_rep="nan")
         elif suffix == ".json":  # with all digits, unlike the JSON writer of pandas
@@ -139,12 +138,6 @@ def write_results(results: "pd.DataFrame", trials: "pd.DataFrame", path: str | o
                     _check_sqlite_columns(name, frame, connection.getlimit(sqlite3.SQLITE_LIMIT_COLUMN))
                     frame.map(_sqlite_value).to_sql(name, connection, index=False)
                 connection.commit()
-        os.replace(partial_path, target)
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(target)) from error
-    finally:
-        with suppress(OSError):
-            partial_path.unlink(missing_ok=True)
 
 
 def _parquet(frame: "pd.DataFrame") -> bytes:

@@ -11,11 +11,11 @@ import pprint
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..base.atomic_file import atomic_file
 from ..base.text import counted, printable, printable_line
 from ..base.tracebacks import of_the_user
 from .display.table import method_line
@@ -69,16 +69,8 @@ th { position: sticky; top: 0; color: var(--soft); background: var(--card); font
 def write_report(reader: SearchReader, path: str | os.PathLike[str]) -> None:
     """Write `Experiment.report`. An existing file is replaced atomically. Raises OSError."""
     text = "\n".join(_page(reader))
-    target = Path(path)
-    partial_path = target.with_name(f".{target.name}.{os.getpid()}.partial")
-    try:
+    with atomic_file(Path(path)) as partial_path:
         partial_path.write_text(text, encoding="utf-8")
-        os.replace(partial_path, target)
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(target)) from error
-    finally:
-        with suppress(OSError):
-            partial_path.unlink(missing_ok=True)
 
 
 def _page(reader: SearchReader) -> Iterator[str]:

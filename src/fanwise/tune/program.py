@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from ..base.atomic_file import atomic_file
 from ..base.errors import RecordError
 from ..links.codec import dumps_in_band, loads
 from .schedulers.scheduler import Scheduler
@@ -78,13 +79,8 @@ def load_cluster(folder: Path) -> dict[str, Any]:
 
 
 def _write(file: Path, content: bytes) -> None:
-    partial_file = file.with_name(f".{file.name}.partial")
-    descriptor = os.open(partial_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as stream:
-        stream.write(content)
-        stream.flush()
-        os.fsync(stream.fileno())
-    os.replace(partial_file, file)
+    with atomic_file(file, sync=True, mode=0o600) as partial_file:
+        partial_file.write_bytes(content)
 
 
 def _read(file: Path) -> bytes | None:

@@ -98,21 +98,16 @@ export function say(text, isBad = false) {
   messageTimer = setTimeout(() => { node.textContent = ""; }, isBad ? 12000 : 6000);
 }
 
-/** Asks the user. Resolves to true if the answer is yes. */
-export function confirmed(title, text, yes) {
+/** Asks the user, and sends the command if the answer is yes. */
+export function confirmCommand(title, text, yes, ...words) {
   const dialog = $("ask");
   write($("ask-title"), title);
   write($("ask-text"), text);
   write($("ask-yes"), yes);
-  return new Promise((resolve) => {
-    const answer = (isYes) => { dialog.close(); resolve(isYes); };
-    $("ask-yes").onclick = () => answer(true);
-    $("ask-no").onclick = () => answer(false);
-    // The Escape key. `close` is fired later, and could answer the next question.
-    dialog.oncancel = () => resolve(false);
-    dialog.showModal();
-    $("ask-no").focus();
-  });
+  $("ask-yes").onclick = () => { dialog.close(); command(...words); };
+  $("ask-no").onclick = () => dialog.close();
+  dialog.showModal();
+  $("ask-no").focus();
 }
 
 /** Follows server-sent events while the page is visible. */

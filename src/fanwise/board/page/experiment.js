@@ -1,5 +1,5 @@
 // One experiment: its live summary, and the view of the selected tab.
-import { $, api, ask, command, confirmed, copy, el, fill, follow, number, paced, page, painted, percent, pill, renew, say, seconds, shown, write }
+import { $, api, ask, command, confirmCommand, copy, el, fill, follow, number, paced, page, painted, percent, pill, renew, say, seconds, shown, write }
   from "/static/dom.js";
 import { NUM_COLORS, color, draw, loaded, plain, range } from "/static/charts.js";
 
@@ -18,8 +18,8 @@ function summary(data) {
   write($("name"), data.name);
   fill($("state"), pill(data.state));
   const isRunning = data.state === "running";
-  $("end").disabled = $("enqueue").disabled = !isRunning;
-  $("n-workers").disabled = $("set-workers").disabled = !(isRunning && data.n_workers > 0);
+  $("controls").hidden = !isRunning;
+  $("workers-control").hidden = !(data.n_workers > 0);
   if (before?.n_workers !== data.n_workers) $("n-workers").value = data.n_workers ?? "";
   const details = [data.method, data.objective && `objective ${data.objective}`, data.path, data.reason && `${isRunning ? "ending" : "ended"}: ${data.reason}`];
   write($("details"), details.filter(Boolean).join(" - "));
@@ -39,12 +39,12 @@ function best(data) {
   const note = report.violated ? `no trial meets all constraints; this one violates ${report.violated}` : null;
   fill($("best"),
     el("div", { class: "big" }, number(report.value)),
-    el("div", { class: "small" }, `${data.metric}, ${data.mode === "min" ? "smaller" : "larger"} is better - `,
+    el("div", { class: "small" }, `${data.metric}, ${data.mode === "min" ? "smaller" : "larger"} is better`,
+      data.objectives?.length > 1 ? `, the first of ${data.objectives.length} objectives - ` : " - ",
       el("a", { href: page(name, report.trial) }, `trial ${report.trial}`)),
     note && el("div", { class: "small" }, note),
     report.python && el("pre", {}, report.python),
     report.python && el("button", { class: "link small", click: () => copy(report.python) }, "copy as Python"));
-  $("best").classList.remove("soft");
 }
 
 function budget(data) {
@@ -60,7 +60,6 @@ function budget(data) {
   renew($("budget"), el("div", { class: "big" }, seconds(data.elapsed_s)),
     el("dl", {}, ...limits, el("dt", {}, "workers"), el("dd", {}, number(data.n_workers)),
       el("dt", {}, "utilization"), el("dd", {}, percent(data.utilization))));
-  $("budget").classList.remove("soft");
 }
 
 function counts(data) {
@@ -70,7 +69,6 @@ function counts(data) {
       .map(([status, count]) => el("span", {}, pill(status), ` ${number(count)}`))),
     data.num_reports === undefined ? null : el("p", { class: "small soft" }, `${number(data.num_reports)} reports`
       + (data.num_not_finite ? `, ${number(data.num_not_finite)} without a finite ${data.metric}` : ""))].filter(Boolean));
-  $("counts").classList.remove("soft");
 }
 
 // -- the views --------------------------------------------------------------------------------------------------------
@@ -86,7 +84,8 @@ async function curves() {
   write($("incumbent-title"), `Best ${data.metric} so far`);
   const drawn = data.curves.length;
   write($("curves-note"), drawn === 0 ? "no report yet" : drawn < data.num_trials
-    ? `${number(drawn)} of ${number(data.num_trials)} trials: the best, the running and an even sample of the others; the band contains the middle 80 % of all reports`
+    ? `${number(drawn)} of ${number(data.num_trials)} trials: the best, the running and an even sample of the others`
+      + ($("over").value === "t" ? "; the band contains the middle 80 % of all reports" : "")
     : "");
   const steps = data.incumbents, at = steps.at(-1);
   await draw($("incumbent"), () => ({
@@ -139,7 +138,7 @@ function band(bins) {
   return [
     { x: bins.times_s, y: bins.low, ...plainLine },
     { x: bins.times_s, y: bins.high, ...plainLine, fill: "tonexty", fillcolor: color("grid") },
-    { x: bins.times_s, y: bins.median, mode: "lines", line: { color: color("soft"), width: 1.2, dash: "dot" }, hovertemplate: "median %{y:.5g}<extra></extra>" },
+    { x: bins.times_s, y: bins.middle, mode: "lines", line: { color: color("soft"), width: 1.2, dash: "dot" }, hovertemplate: "median %{y:.5g}<extra></extra>" },
   ];
 }
 
@@ -151,13 +150,13 @@ async function workers() {
   const node = $("workers");
   node.style.height = `${Math.min(1400, 100 + 26 * Math.max(4, data.n_workers))}px`;
   const kinds = [
-    ["busy", "in the objective", "c0", (one) => one.trial !== null && one.startup < (one.end - one.begin) / 2],
-    ["startup", "starting", "c1", (one) => one.trial !== null && one.startup >= (one.end - one.begin) / 2],
-    ["idle", "idle", "idle", (one) => one.trials === 0],
-    ["many", "several short trials", "c2", (one) => one.trials > 1],
+    ["in the objective", "c0", (one) => one.trial !== null && one.startup < (one.end - one.begin) / 2],
+    ["starting", "c1", (one) => one.trial !== null && one.startup >= (one.end - one.begin) / 2],
+    ["idle", "idle", (one) => one.trials === 0],
+    ["several short trials", "c2", (one) => one.trials > 1],
   ];
   await draw(node, () => ({
-    traces: kinds.map(([, label, tone, matches]) => {
+    traces: kinds.map(([label, tone, matches]) => {
       const intervals = data.intervals.filter(matches);
       return {
         type: "bar", orientation: "h", name: label, base: intervals.map((one) => one.begin), x: intervals.map((one) => one.end - one.begin),
@@ -422,12 +421,8 @@ $("trials-after").addEventListener("click", () => { table.offset += table.limit;
 
 // -- commands ---------------------------------------------------------------------------------------------------------
 
-$("end").addEventListener("click", async () => {
-  const running = last?.trials.InProgress ?? 0;
-  if (await confirmed("End the search?", `${running} running trials are stopped. All results are kept, and the search can be resumed.`, "End it")) {
-    command(name, "stop");
-  }
-});
+$("end").addEventListener("click", () => confirmCommand("End the search?",
+  `${last?.trials.InProgress ?? 0} running trials are stopped. All results are kept, and the search can be resumed.`, "End it", name, "stop"));
 $("set-workers").addEventListener("click", () => command(name, "workers", $("n-workers").valueAsNumber));
 $("enqueue").addEventListener("click", () => {
   $("new-config").value = JSON.stringify(last?.best?.config ?? {}, null, 2);

@@ -1,5 +1,5 @@
 // One trial: its configuration, curve and output.
-import { $, api, ask, command, confirmed, copy, el, fill, follow, number, paced, page, pill, renew, say, seconds, shown, write } from "/static/dom.js";
+import { $, api, ask, command, confirmCommand, copy, el, fill, follow, number, paced, page, pill, renew, say, seconds, shown, write } from "/static/dom.js";
 import { color, draw } from "/static/charts.js";
 
 const [, , experiment, , id] = location.pathname.split("/");
@@ -55,7 +55,7 @@ async function curve() {
   await draw($("curve"), () => ({
     traces: [{ x: series.n, y: series.v, text: series.t.map((at) => `${at} s`), mode: "lines+markers", marker: { size: series.n.length > 100 ? 2 : 5 },
       line: { color: color("accent"), width: 2 }, hovertemplate: "report %{x}, at %{text}<br>%{y:.6g}<extra></extra>" }],
-    layout: { xaxis: { title: { text: "reports" } }, yaxis: {}, uirevision: $("value").value },
+    layout: { xaxis: { title: { text: "reports" }, dtick: series.n.length < 15 ? 1 : null }, yaxis: {}, uirevision: $("value").value },
   }));
 }
 
@@ -67,15 +67,12 @@ $("up").href = page(name);
 write($("name"), `Trial ${trial}`);
 $("value").addEventListener("change", curve);
 $("copy").addEventListener("click", () => { if (last) copy(last.python); });
-$("pause").addEventListener("click", async () => {
-  if (await confirmed(`Pause trial ${trial}?`, "It stops at its next report and frees its worker. It continues later from its last checkpoint, or from scratch if it has none.", "Pause it")) {
-    command(name, "pause", trial);
-  }
-});
+$("pause").addEventListener("click", () => confirmCommand(`Pause trial ${trial}?`,
+  "It stops at its next report and frees its worker. It continues later from its last checkpoint, or from scratch if it has none.",
+  "Pause it", name, "pause", trial));
 $("unpause").addEventListener("click", () => command(name, "unpause", trial));
-$("stop").addEventListener("click", async () => {
-  if (await confirmed(`Stop trial ${trial}?`, "It cannot continue. Its reports are kept.", "Stop it")) command(name, "stop_trial", trial);
-});
+$("stop").addEventListener("click", () =>
+  confirmCommand(`Stop trial ${trial}?`, "It cannot continue. Its reports are kept.", "Stop it", name, "stop_trial", trial));
 refresh();
 follow(api(name, "/live"), (data) => {
   isRunning = data.state === "running";

@@ -22,6 +22,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, Self, final
 
+from ...base.atomic_file import atomic_file
 from ...base.errors import ClosedError, ExperimentExistsError, RecordError
 from ..core.actions import Action
 from ..core.events import Event, Reported, Tick
@@ -86,7 +87,8 @@ class Record:
             stack.callback(_remove_folder, folder)
             lock_fd = hold(folder)  # before the record exists, so that no reader sees an unlocked record
             stack.callback(release, lock_fd)
-            _replace(folder / META_NAME, text, sync=True)
+            with atomic_file(folder / META_NAME, sync=True) as meta_file:
+                meta_file.write_text(text)
             os.close(os.open(folder / EVENTS_NAME, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
             _sync_folder(folder)
             _sync_folder(folder.parent)
@@ -131,7 +133,8 @@ class Record:
         if self._closed_reason is not None:
             raise ClosedError(self._closed_reason)
         try:
-            _replace(self.folder / SUMMARY_NAME, json.dumps(summary))
+            with atomic_file(self.folder / SUMMARY_NAME) as summary_file:
+                summary_file.write_text(json.dumps(summary))
         except OSError as error:
             raise self._error(error) from error
 
@@ -309,17 +312,6 @@ def _remove_folder(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     with suppress(OSError):
         folder.rmdir()  # rmtree opens the folder, which fails if there are too many open files
-
-
-def _replace(file: Path, text: str, *, sync: bool = False) -> None:
-    """Replace a file atomically. `sync`: wait until the content is on the disk. The folder is not synced."""
-    partial = file.with_name(f".{file.name}.partial")
-    with open(partial, "w") as target:
-        target.write(text)
-        if sync:
-            target.flush()
-            os.fsync(target.fileno())
-    os.replace(partial, file)
 
 
 def _sync_folder(folder: Path) -> None:

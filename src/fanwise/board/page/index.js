@@ -47,8 +47,5 @@ function show(data) {
 }
 
 $("filter").addEventListener("input", draw);
-document.addEventListener("keydown", (event) => {
-  if (event.key === "/" && document.activeElement === document.body) { event.preventDefault(); $("filter").focus(); }
-});
 ask("/api/experiments").then(show, (error) => say(error.message, true));
 follow("/api/live", show, (error) => say(error, true));

@@ -1,7 +1,9 @@
 """Jobs that jobs submit: processes beside their parent, within its lease, and ended with it at the latest."""
 
+import _thread
 import os
 import signal
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -184,6 +186,31 @@ def test_a_stop_interrupts_waiting_for_a_nested_job(pool: Pool, tmp_path: Path) 
     within(30, (tmp_path / "child").exists, "the nested job runs, so the parent waits or is about to")
     handle.stop(grace_s=30)
     assert handle.result(within_s=30) == "stopped, and the link still works: CONTINUE"
+
+
+def test_a_stop_that_does_not_wake_the_main_thread_ends_its_wait_for_a_nested_job(pool: Pool, gate: Gate) -> None:
+    """The signal arrives just before the main thread sleeps, while another thread reads the link."""
+
+    def parent() -> str:
+        main_thread_id = threading.get_ident()
+        first, second = Pool().submit(gate.wait), Pool().submit(int)
+        assert isinstance(first, NestedHandle)
+        reader = threading.Thread(target=first.result, daemon=True)
+        reader.start()
+        within(10, first._link._reader.lock.locked, "the thread reads the link")
+
+        def interrupt() -> None:
+            within(10, lambda: sys._current_frames()[main_thread_id].f_code.co_name == "wait_unless", "it sleeps")
+            _thread.interrupt_main(signal.SIGTERM)  # runs the handler, but does not interrupt the sleep
+
+        threading.Thread(target=interrupt, daemon=True).start()
+        try:
+            second.result()
+        except TrialStopped:
+            return "stopped"
+        return "not stopped"
+
+    assert pool.submit(parent).result(within_s=30) == "stopped"
 
 
 def test_threads_of_a_job_may_wait_for_nested_jobs_at_once(pool: Pool) -> None:

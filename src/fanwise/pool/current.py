@@ -10,6 +10,7 @@ forks from the job, SIGTERM has its usual meaning.
 """
 
 import contextlib
+import math
 import os
 import signal
 import threading
@@ -27,6 +28,8 @@ from .outcomes import value_of
 from .runtime_environment import capture_environment
 from .settings import grace_of, limit_of
 from .specs import JobSpec, NestedJob, Packed
+
+_WAIT_SLICE_S = 1.0
 
 
 class CurrentJob:
@@ -139,7 +142,12 @@ class NestedHandle:
             TrialStopped: it was stopped, or this job must stop.
             Exception: the error of its function, in its original type.
         """
-        self._reply.wait(limit_of(within_s))
+        limit_s = limit_of(within_s)
+        until_s = math.inf if limit_s is None else time.monotonic() + limit_s
+        # In slices, because a signal that arrives just before the main thread sleeps does not wake it.
+        while not self._reply.wait(max(0.0, min(_WAIT_SLICE_S, until_s - time.monotonic()))):
+            if time.monotonic() >= until_s:
+                break
         # A stop must not interrupt unpickling, which may have side effects.
         with self._stop_signal.shield():
             if not self._reply.done():

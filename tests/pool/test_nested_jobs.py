@@ -197,7 +197,7 @@ def test_a_stop_that_does_not_wake_the_main_thread_ends_its_wait_for_a_nested_jo
         assert isinstance(first, NestedHandle)
         reader = threading.Thread(target=first.result, daemon=True)
         reader.start()
-        within(10, first._link._reader.lock.locked, "the thread reads the link")
+        within(10, first._job._link._reader.lock.locked, "the thread reads the link")
 
         def interrupt() -> None:
             within(10, lambda: sys._current_frames()[main_thread_id].f_code.co_name == "wait_unless", "it sleeps")
@@ -230,40 +230,6 @@ def test_threads_of_a_job_may_wait_for_nested_jobs_at_once(pool: Pool) -> None:
     for number in range(0, 80, 4):
         results = pool.needs(cpus=2).submit(parent, number).result(within_s=30)
         assert results == [number, number + 1, number + 2, number + 3]
-
-
-def test_the_outcomes_of_nested_jobs_are_not_kept_once_they_are_told(pool: Pool) -> None:
-    def parent() -> str:
-        for number in range(10):
-            assert Pool().submit(abs, number).result(20) == number
-        return current().report("told").decision
-
-    def decide(values: object) -> str:
-        (job,) = local_engine(pool)._jobs.values()
-        sizes.append(len(job.nested))
-        return "CONTINUE"
-
-    sizes: list[int] = []
-    assert pool.needs(on_report=decide).submit(parent).result(within_s=30) == "CONTINUE"
-    assert sizes == [0]
-
-
-def test_a_job_cannot_have_the_outcome_of_somebody_elses_job(pool: Pool, gate: Gate) -> None:
-    def parent(other: int) -> str:
-        own = Pool().submit(int)
-        assert isinstance(own, NestedHandle)
-        assert own.result(20) == 0
-        stranger = NestedHandle(own._link, own._stop_signal, other, "other")
-        try:
-            stranger.result(20)
-        except LookupError as error:
-            return str(error)
-        return "told"
-
-    other = pool.submit(gate.wait)
-    assert pool.submit(parent, other.id).result(within_s=30) == f"job {other.id} was not submitted by this job"
-    gate.open()
-    other.result(within_s=30)
 
 
 def test_a_job_sees_the_loss_of_its_pool_while_it_waits(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from gates import Gate
 from job_functions import submitted
 
 from fanwise.pool import Pool, current, worker
+from fanwise.pool.leases import Lease
 from fanwise.pool.specs import JobSpec
 from fanwise.testing import within
 
@@ -91,7 +92,7 @@ def test_threads_follow_the_lease(pool: Pool) -> None:
 def test_a_memory_limit_keeps_the_hard_limit_of_the_user(pool: Pool, hard_bytes: int) -> None:
     def limits() -> tuple[int, int]:
         resource.setrlimit(resource.RLIMIT_DATA, (hard_bytes, hard_bytes))
-        job = SimpleNamespace(cpus=1, gpus=(), gpu_fraction=1.0, memory_bytes=1 << 40)
+        job = SimpleNamespace(lease=Lease(cpus=1, gpus=(), memory_bytes=1 << 40))
         worker._limit(cast(JobSpec, job), "fork")
         return resource.getrlimit(resource.RLIMIT_DATA)
 

@@ -94,9 +94,11 @@ class LocalEngine:
         self.worker_set.warm_up(packed)
 
     def submit(self, request: JobRequest, events: JobEvents) -> Job:
-        return self._submit(request, events, None)
+        return self._submit(request, events)
 
-    def _submit(self, request: JobRequest, events: JobEvents, parent: Job | None) -> Job:
+    def _submit(
+        self, request: JobRequest, events: JobEvents, parent: Job | None = None, nested_id: int | None = None
+    ) -> Job:
         if self._closed:
             raise ClosedError("this pool is closed. Make a new one.")
         self._ledger_of(parent).check(request.resources)
@@ -114,6 +116,7 @@ class LocalEngine:
             request.output or str(self._folder / f"job-{job_id}"),
             request.runtime_environment or self.runtime_environment(),
             parent,
+            nested_id,
         )
         self._last_id = job_id
         self._jobs[job_id] = job
@@ -267,12 +270,6 @@ class LocalEngine:
                     job.events.on_report(report)
                 else:
                     report.answer(Reply("STOP"))  # to a thread that the function left running
-            case "result":
-                self._result(request)
-            case "stop":
-                if job is not None and job.parent is not None:
-                    self._terminate(job, request.args[1])
-                request.answer(None)
             case "next" if job is None:
                 request.answer(None)
             case method if job is None:
@@ -294,6 +291,10 @@ class LocalEngine:
                 request.answer(job.request.packed.function)
             case "submit":
                 self._submit_nested(job, request)
+            case "stop":
+                for child in job.children:
+                    if child.nested_id == request.args[1]:
+                        self._terminate(child, request.args[2])
             case method:
                 request.fail(LookupError(f"unknown message of a worker: {method!r}"))
 
@@ -448,29 +449,17 @@ class LocalEngine:
 
     def _submit_nested(self, parent: Job, request: Request) -> None:
         nested: NestedJob = request.args[1]
-        events = NestedEvents()
+        job_request = JobRequest(
+            nested.packed,
+            nested.resources,
+            number=nested.number,
+            seed=parent.seed,
+            runtime_environment=nested.runtime_environment,
+        )
         try:
-            job_request = JobRequest(
-                nested.packed,
-                nested.resources,
-                number=nested.number,
-                seed=parent.seed,
-                runtime_environment=nested.runtime_environment,
-            )
-            job = self._submit(job_request, events, parent)
+            self._submit(job_request, NestedEvents(request), parent, nested.nested_id)
         except (LeaseError, TypeError, ValueError) as error:
             request.fail(error)
-            return
-        parent.nested[job.id] = events
-        request.answer(job.id)
-
-    def _result(self, request: Request) -> None:
-        job_id = request.args[0]
-        worker = self._workers.of_link(request.link)
-        if worker is not None and worker.job is not None and job_id in worker.job.nested:
-            worker.job.nested.pop(job_id).set_request(request)
-            return
-        request.fail(LookupError(f"job {job_id} was not submitted by this job"))
 
     @property
     def engine(self) -> "LocalEngine":

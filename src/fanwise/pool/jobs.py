@@ -51,16 +51,11 @@ class Report:
 
 
 class NestedEvents:
-    """Events of a job that another job submitted, whose process asks for the outcome once."""
+    """Events of a job that another job submitted. The answer to its `submit` is the outcome."""
 
-    def __init__(self) -> None:
-        self._outcome: Outcome | None = None
-        self._is_free = False
-        self._request: Request | None = None
-
-    def set_request(self, request: Request) -> None:
+    def __init__(self, request: Request) -> None:
         self._request = request
-        self._answer()
+        self._outcome: Outcome | None = None
 
     def on_ready(self, job: AnyJob, ready: Ready) -> None:
         pass
@@ -72,12 +67,8 @@ class NestedEvents:
         self._outcome = outcome
 
     def on_free(self, job: AnyJob) -> None:
-        self._is_free = True
-        self._answer()
-
-    def _answer(self) -> None:
-        if self._request is not None and self._outcome is not None and self._is_free:
-            self._request.answer(to_send(self._outcome))
+        assert self._outcome is not None, "on_ended comes first"
+        self._request.answer(to_send(self._outcome))
 
 
 def to_send(outcome: Outcome) -> Outcome:
@@ -131,6 +122,7 @@ class Job:
         output: path of its output files without the extension.
         parent: the job that submitted it; None: the user did.
         children: its unfinished nested jobs.
+        nested_id: the parent's number for a nested job.
         worker: its process; None while the job is queued.
         begun: the worker has announced that it is about to call the function.
         is_ending: it is being ended because its parent has ended.
@@ -141,7 +133,6 @@ class Job:
         repeat_s, kill_s: times of the loop's clock at which SIGTERM is repeated and the process is killed.
         ooms_before: the kernel's count of OOM kills when the job began.
         exited: exit status of its process, and the reason if another process caused the exit.
-        nested: event handlers of its nested jobs, by job id, until it asks for the outcome.
     """
 
     id: int
@@ -153,6 +144,7 @@ class Job:
     output: str
     runtime_environment: RuntimeEnvironment
     parent: "Job | None" = None
+    nested_id: int | None = None
     children: "list[Job]" = field(default_factory=list)
     worker: Worker | None = None
     begun: bool = False
@@ -167,7 +159,6 @@ class Job:
     outcome: Outcome | None = None
     exited: tuple[int, str] | None = None
     timer: Timer | None = None
-    nested: dict[int, NestedEvents] = field(default_factory=dict)
 
     @property
     def state(self) -> JobState:
@@ -205,8 +196,7 @@ class Job:
 
     @property
     def shares_gpu(self) -> bool:
-        shares = () if self.worker is None else self.worker.lease.gpus
-        return bool(shares) and shares[0].fraction < 1
+        return self.worker is not None and self.worker.lease.shares_gpu
 
     def set_timer(self, timer: Timer | None) -> None:
         if self.timer is not None:
@@ -244,7 +234,6 @@ class Job:
 
     def spec(self) -> JobSpec:
         assert self.worker is not None, "a job that starts has a lease"
-        lease = self.worker.lease
         return JobSpec(
             job_id=self.id,
             number=self.number,
@@ -253,10 +242,7 @@ class Job:
             seed=self.seed,
             function_id=self.request.packed.function_id,
             arguments=self.arguments,
-            cpus=lease.cpus,
-            gpus=tuple(share.visible for share in lease.gpus),
-            gpu_fraction=lease.gpus[0].fraction if lease.gpus else 1.0,
-            memory_bytes=lease.memory_bytes,
+            lease=self.worker.lease,
             output=self.output,
             reuse=self.request.reuse,
             runtime_environment=self.runtime_environment,

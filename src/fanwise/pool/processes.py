@@ -4,8 +4,7 @@ Every process of a pool has its lineage as a tag in its environment, such as `47
 it, so orphans can be attributed even after they have left their session. /proc shows the environment at the time of
 exec, so forks of the pool's first process show only the tag of that process.
 
-Facts about other processes may be missing, because a process can end at any time. On other systems than Linux, the
-functions that need prctl do nothing.
+Facts about other processes may be missing, because a process can end at any time.
 """
 
 import contextlib
@@ -13,7 +12,6 @@ import ctypes
 import math
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -27,7 +25,7 @@ TAG = "FANWISE_LINE"
 _PREFIX = f"{TAG}=".encode()
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-_prctl = ctypes.CDLL(None, use_errno=True).prctl if sys.platform == "linux" else None
+_prctl = ctypes.CDLL(None, use_errno=True).prctl
 
 # Killed processes with much memory need a while to exit. A process that hangs in the kernel is not waited for.
 _DYING_S = 5.0
@@ -40,16 +38,14 @@ _PARENTS_OF_KERNEL_THREADS = (0, 2)
 
 def die_with_parent(parent_pid: int) -> None:
     """Let the kernel kill this process when its parent ends. Exit at once if the parent has ended already."""
-    if _prctl is not None:
-        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent_pid:
         os._exit(1)
 
 
 def adopt_orphans() -> None:
     """Become a subreaper: the new parent of all descendants whose parent ends."""
-    if _prctl is not None:
-        _prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def boot_s() -> float:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from .leases import Resources
+from .leases import Lease, Resources
 
 How = Literal["fork", "spare", "reuse", "simulated"]
 EndKind = Literal["returned", "exception", "stopped"]
@@ -64,10 +64,7 @@ class JobSpec:
     seed: int
     function_id: str
     arguments: bytes
-    cpus: int
-    gpus: tuple[str, ...]
-    gpu_fraction: float
-    memory_bytes: int
+    lease: Lease
     output: str
     reuse: bool
     runtime_environment: RuntimeEnvironment
@@ -105,8 +102,9 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class NestedJob:
-    """A job that another job submits."""
+    """A job that another job submits. `nested_id`: the submitter's number for it."""
 
+    nested_id: int
     packed: Packed
     resources: Resources
     number: int | None

@@ -217,9 +217,8 @@ class _Warm:
         """
         self._import_all(_IMPORTED_LATER, None, lambda: None)
         self._is_settled = True
-        if sys.platform == "linux":
-            for start, size in list(_heap_regions()):
-                collapse(start, size)
+        for start, size in list(_heap_regions()):
+            collapse(start, size)
 
     def _collect(self) -> None:
         """Free the memory of forgotten functions, which are in reference cycles with their global variables."""

@@ -158,8 +158,8 @@ class WorkerSet:
             self._with_mps(start.spec, lambda variables: self._request_start(start, interpreter, variables))
 
     def _with_mps(self, spec: JobSpec, callback: Callable[[Variables], None]) -> None:
-        if spec.gpus and spec.gpu_fraction < 1:
-            self.mps.use(spec.gpus[0], spec.gpu_fraction, callback)
+        if spec.lease.shares_gpu:
+            self.mps.use(spec.lease.gpus[0], callback)
         else:
             callback(())
 

@@ -256,7 +256,8 @@ class _Events:
 
 
 def submit_job(life: Lifetime, request: JobRequest, options: Options) -> JobHandle:
-    """Submit a job. Blocks until the engine has accepted it. Raises like `Engine.submit`."""
+    """Submit a job. Blocks until the engine has accepted it. Raises like `Engine.submit` and `Lifetime.start`."""
+    life.start()
     handle = JobHandle(life, request, options)
     errors: list[BaseException] = []
     accepted = threading.Event()

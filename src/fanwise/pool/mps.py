@@ -92,7 +92,7 @@ class MpsDaemon:
         self._pipe: Path | None = None  # of the daemon that is starting or ready
         self._is_ready = False
         self._is_quitting = False
-        self._waiting: list[tuple[Callable[[], None], Callable[[], None]]] = []  # called when it is ready, or lost
+        self._waiting: list[tuple[GpuShare, Callable[[Variables], None]]] = []
 
     def attach(self, gpus: Sequence[Gpu], *, enabled: bool) -> None:
         """Serve another pool, which has these GPUs. Called while there is no daemon. `enabled`: it may use MPS."""
@@ -126,7 +126,7 @@ class MpsDaemon:
         elif self._is_users or self._is_ready:
             callback(self._variables(share))
         else:
-            self._waiting.append((lambda: self.use(share, callback), lambda: callback(())))
+            self._waiting.append((share, callback))
             self._start()
 
     @property
@@ -184,8 +184,8 @@ class MpsDaemon:
 
     def _run_waiting(self) -> None:
         waiting, self._waiting = self._waiting, []
-        for on_ready, _ in waiting:
-            on_ready()
+        for share, callback in waiting:
+            self.use(share, callback)
 
     def supervisor_linked(self, link: Link) -> None:
         self._supervisor = link
@@ -196,8 +196,8 @@ class MpsDaemon:
         self._supervisor = None
         self._reset()
         waiting, self._waiting = self._waiting, []
-        for _, on_lost in waiting:
-            on_lost()  # the start of the job fails, because its interpreter is gone, and is repeated
+        for _, callback in waiting:
+            callback(())  # the start of the job fails, because its interpreter is gone, and is repeated
 
     def exited(self, pid: int, status: int) -> None:
         """Handle the exit of a child of the supervisor, which may be the daemon."""

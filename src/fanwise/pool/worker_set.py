@@ -91,10 +91,6 @@ class WorkerSet:
         self.interpreters.forget_functions()
         return True
 
-    def preload(self, modules: Sequence[str]) -> None:
-        if self._unsafe.isdisjoint(modules):
-            self.interpreters.preload(self._warm_process(), modules, capture_environment(self.interpreters.environment))
-
     def warm_up(self, packed: Packed) -> None:
         if not self._is_unsafe(packed):
             environment = capture_environment(self.interpreters.environment)

@@ -8,12 +8,12 @@ from fanwise.pool.specs import RuntimeEnvironment
 
 
 def job(job_id: int, parent: Job | None = None) -> Job:
-    made = Job(
+    nested_job = Job(
         job_id, cast(JobRequest, None), cast(JobEvents, None), 0, 0, b"", "", RuntimeEnvironment("", ()), parent=parent
     )
     if parent is not None:
-        parent.children.append(made)
-    return made
+        parent.children.append(nested_job)
+    return nested_job
 
 
 def end(job: Job, *, reaped: bool = True, outcome: bool = True) -> list[int]:

@@ -46,9 +46,7 @@ def on_hub(hub: Hub, gpus: GpuReservation) -> threading.Event:
     return free
 
 
-def test_the_hub_answers_while_nvml_does_not_and_then_returns_gpus_of_an_unlisted_process(
-    hub: Hub, nvml: threading.Event
-) -> None:
+def test_the_hub_does_not_wait_for_nvml_before_the_lease_is_returned(hub: Hub, nvml: threading.Event) -> None:
     free, turn = on_hub(hub, reservation_of(18)), threading.Event()
     hub.call_soon(turn.set)
     assert turn.wait(10) and not free.is_set()

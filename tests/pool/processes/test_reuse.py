@@ -1,4 +1,4 @@
-"""Reused processes: kept as long as they are fit, replaced when they are not, and never in the way."""
+"""Reused processes: when they are reused_pid, replaced and dismissed."""
 
 import os
 import random
@@ -20,48 +20,48 @@ MiB = 1 << 20
 
 
 @pytest.fixture
-def own(pool: Pool) -> Iterator[Pool]:
+def idle_pool(pool: Pool) -> Iterator[Pool]:
     """The pool, without idle processes of other tests."""
     assert local_engine(pool).ledger.leases == {}
     yield pool
-    pool.needs(cpus=2).submit(int).result(within_s=30)  # idle processes give way to it
-    within(10, lambda: local_engine(pool).ledger.leases == {}, "no process is kept")
+    pool.needs(cpus=2).submit(int).result(within_s=30)  # dismisses idle processes
+    within(10, lambda: local_engine(pool).ledger.leases == {}, "no process is reused_pid")
 
 
-def pid_of(needs: Submitter, function: Callable[..., object] = os.getpid, *args: object) -> int:
+def pid_of_job(needs: Submitter, function: Callable[..., object] = os.getpid, *args: object) -> int:
     handle = submitted(needs.submit(function, *args))
     handle.outcome(within_s=60)
     assert handle.pid is not None
     return handle.pid
 
 
-def gone(pid: int) -> bool:
+def has_ended(pid: int) -> bool:
     return not os.path.exists(f"/proc/{pid}")
 
 
-def test_the_same_process_runs_job_after_job(own: Pool) -> None:
-    reuse = own.needs(reuse=True)
+def test_the_same_process_runs_job_after_job(idle_pool: Pool) -> None:
+    reuse = idle_pool.needs(reuse=True)
     handles = [submitted(reuse.submit(abs, -number)) for number in range(10)]
     assert [handle.result(within_s=60) for handle in handles] == [*range(10)]
     assert len({handle.pid for handle in handles}) <= 2  # two CPUs
     assert [handle.how for handle in handles].count("reuse") >= 8
 
 
-def test_each_job_has_its_own_seed_output_and_surroundings(
-    own: Pool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_each_job_has_its_own_seed_output_and_environment(
+    idle_pool: Pool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def look() -> tuple[int, str | None, str, bool]:
+    def environment_of_job() -> tuple[int, str | None, str, bool]:
         print("hello from", current().number)
-        there, left = os.getcwd(), "FANWISE_TEST_LEFT" in os.environ
+        folder, left = os.getcwd(), "FANWISE_TEST_LEFT" in os.environ
         os.chdir("/")
         os.environ["FANWISE_TEST_LEFT"] = "behind"
-        return random.getrandbits(60), os.environ.get("FANWISE_TEST_COLOUR"), there, left
+        return random.getrandbits(60), os.environ.get("FANWISE_TEST_COLOUR"), folder, left
 
-    first = own.needs(reuse=True, number=1).submit(look)
+    first = idle_pool.needs(reuse=True, number=1).submit(environment_of_job)
     one = first.result(within_s=60)
     monkeypatch.setenv("FANWISE_TEST_COLOUR", "blue")
     monkeypatch.chdir(tmp_path)
-    second = own.needs(reuse=True, number=2).submit(look)
+    second = idle_pool.needs(reuse=True, number=2).submit(environment_of_job)
     two = second.result(within_s=60)
     assert isinstance(first, JobHandle) and isinstance(second, JobHandle)
     assert first.pid == second.pid
@@ -69,90 +69,87 @@ def test_each_job_has_its_own_seed_output_and_surroundings(
     assert one[0] != two[0]
     assert (one[1], two[1], two[2]) == (None, "blue", str(tmp_path))
     assert (one[3], two[3]) == (False, False)
-    three = own.needs(reuse=True, number=2).submit(look).result(within_s=60)
-    assert three == two  # what the job before has changed in its process is undone
+    three = idle_pool.needs(reuse=True, number=2).submit(environment_of_job).result(within_s=60)
+    assert three == two  # changes by the previous job are undone
     monkeypatch.delenv("FANWISE_TEST_COLOUR")
-    assert own.needs(reuse=True, number=1).submit(look).result(within_s=60)[:2] == (one[0], None)
+    assert idle_pool.needs(reuse=True, number=1).submit(environment_of_job).result(within_s=60)[:2] == (one[0], None)
 
 
 def fail() -> None:
     raise ValueError("no")
 
 
-def test_a_process_is_replaced_after_an_exception(own: Pool) -> None:
-    reuse = own.needs(reuse=True)
-    kept = pid_of(reuse)
-    assert pid_of(reuse, fail) == kept
-    assert pid_of(reuse) != kept
-    within(30, lambda: gone(kept), "the old process is gone")
+def test_a_process_is_replaced_after_an_exception(idle_pool: Pool) -> None:
+    reuse = idle_pool.needs(reuse=True)
+    reused_pid = pid_of_job(reuse)
+    assert pid_of_job(reuse, fail) == reused_pid
+    assert pid_of_job(reuse) != reused_pid
+    within(30, lambda: has_ended(reused_pid), "the old process is has_ended")
 
 
-def test_a_process_is_replaced_after_a_stop_at_any_place_and_kept_after_one_in_a_report(own: Pool) -> None:
+def test_a_process_is_kept_only_if_it_was_stopped_in_a_report(idle_pool: Pool) -> None:
     def obey() -> None:
         if current().report(1).ends:
-            raise TrialStopped("told so")
+            raise TrialStopped("stopped")
 
-    reuse = own.needs(reuse=True, on_report=lambda values: "STOP")
-    kept = pid_of(reuse)
-    assert pid_of(reuse, obey) == kept
+    reuse = idle_pool.needs(reuse=True, on_report=lambda values: "STOP")
+    reused_pid = pid_of_job(reuse)
+    assert pid_of_job(reuse, obey) == reused_pid
     handle = reuse.submit(signal.pause)
-    assert isinstance(handle, JobHandle) and handle.wait_began(30) and handle.pid == kept
+    assert isinstance(handle, JobHandle) and handle.wait_began(30) and handle.pid == reused_pid
     handle.stop()
     assert handle.outcome(within_s=30).kind == "stopped"
-    assert pid_of(reuse) != kept
+    assert pid_of_job(reuse) != reused_pid
 
 
-def test_process_is_replaced_when_its_memory_is_well_above_that_after_the_first_job(own: Pool) -> None:
+def test_a_process_that_has_grown_is_replaced(idle_pool: Pool) -> None:
     def grow(mib: int) -> int:
-        # A module keeps what outlives a job.
         random.__dict__.setdefault("fanwise_test_kept", []).append(bytearray(b"x" * (mib * MiB)))
         return os.getpid()
 
-    reuse = own.needs(reuse=True)
-    first = pid_of(reuse)
-    assert pid_of(reuse, grow, 10) == first
-    assert pid_of(reuse, grow, 500) == first
-    assert pid_of(reuse) != first
+    reuse = idle_pool.needs(reuse=True)
+    first = pid_of_job(reuse)
+    assert pid_of_job(reuse, grow, 10) == first
+    assert pid_of_job(reuse, grow, 500) == first
+    assert pid_of_job(reuse) != first
 
 
-def test_idle_processes_give_way_to_jobs_that_need_their_lease(own: Pool) -> None:
-    kept = {pid_of(own.needs(reuse=True)), pid_of(own.needs(reuse=True, memory=512 * MiB))}
-    assert own.needs(cpus=2).submit(abs, -3).result(within_s=30) == 3
-    assert all(gone(pid) for pid in kept)
-    assert local_engine(own).ledger.leases == {}
+def test_idle_processes_are_dismissed_for_jobs_that_need_their_lease(idle_pool: Pool) -> None:
+    reused_pid = {pid_of_job(idle_pool.needs(reuse=True)), pid_of_job(idle_pool.needs(reuse=True, memory=512 * MiB))}
+    assert idle_pool.needs(cpus=2).submit(abs, -3).result(within_s=30) == 3
+    assert all(has_ended(pid) for pid in reused_pid)
+    assert local_engine(idle_pool).ledger.leases == {}
 
 
-def test_an_idle_process_that_dies_is_replaced(own: Pool) -> None:
-    kept = pid_of(own.needs(reuse=True))
-    os.kill(kept, signal.SIGKILL)
-    within(10, lambda: local_engine(own).ledger.leases == {}, "its lease is back")
-    assert pid_of(own.needs(reuse=True)) != kept
+def test_an_idle_process_that_dies_is_replaced(idle_pool: Pool) -> None:
+    reused_pid = pid_of_job(idle_pool.needs(reuse=True))
+    os.kill(reused_pid, signal.SIGKILL)
+    within(10, lambda: local_engine(idle_pool).ledger.leases == {}, "its lease is back")
+    assert pid_of_job(idle_pool.needs(reuse=True)) != reused_pid
 
 
-def test_a_job_that_is_handed_to_a_dying_process_runs_in_another(own: Pool) -> None:
+def test_a_job_runs_in_a_new_process_if_the_reused_one_dies_before_it_begins(idle_pool: Pool) -> None:
     for _ in range(10):
-        kept = pid_of(own.needs(reuse=True))
-        os.kill(kept, signal.SIGSTOP)  # it will not read what it is given
-        handle = own.needs(reuse=True).submit(os.getpid)
-        within(10, lambda: not local_engine(own)._backlog._queues, "the job was handed over")
-        os.kill(kept, signal.SIGKILL)
-        assert handle.result(within_s=30) != kept
+        reused_pid = pid_of_job(idle_pool.needs(reuse=True))
+        os.kill(reused_pid, signal.SIGSTOP)  # so that it does not read its next job
+        handle = idle_pool.needs(reuse=True).submit(os.getpid)
+        within(10, lambda: not local_engine(idle_pool)._backlog._queues, "the job was handed over")
+        os.kill(reused_pid, signal.SIGKILL)
+        assert handle.result(within_s=30) != reused_pid
 
 
-def test_a_job_that_is_killed_while_it_is_handed_over_is_told_and_the_next_one_runs(own: Pool) -> None:
-    kept = pid_of(own.needs(reuse=True))
-    os.kill(kept, signal.SIGSTOP)
-    handle = own.needs(reuse=True).submit(os.getpid)
+def test_a_job_can_be_killed_before_the_reused_process_has_read_it(idle_pool: Pool) -> None:
+    reused_pid = pid_of_job(idle_pool.needs(reuse=True))
+    os.kill(reused_pid, signal.SIGSTOP)
+    handle = idle_pool.needs(reuse=True).submit(os.getpid)
     assert isinstance(handle, JobHandle)
-    within(10, lambda: not local_engine(own)._backlog._queues, "the job was handed over")
+    within(10, lambda: not local_engine(idle_pool)._backlog._queues, "the job was handed over")
     handle.kill()
     assert handle.outcome(within_s=30).text == f"job {handle.id} was stopped before it began"
-    assert pid_of(own.needs(reuse=True)) != kept
+    assert pid_of_job(idle_pool.needs(reuse=True)) != reused_pid
 
 
-def test_a_reused_process_with_old_code_lets_a_new_one_run_the_job(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_reused_process_with_outdated_modules_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def version() -> object:
         import fanwise_test_reused  # type: ignore[import-not-found]  # written by the test
 
@@ -171,19 +168,7 @@ def test_a_reused_process_with_old_code_lets_a_new_one_run_the_job(
         assert (handle.result(within_s=60), handle.how) == ("two", "fork")
 
 
-def test_a_reused_process_that_a_thread_keeps_alive_does_not_keep_its_lease(own: Pool) -> None:
-    def leave_a_thread() -> None:
-        import threading
-
-        threading.Thread(target=threading.Event().wait).start()
-        raise ValueError("and is unfit")
-
-    kept = pid_of(own.needs(cpus=2, reuse=True), leave_a_thread)
-    assert own.submit(abs, -1).result(within_s=30) == 1
-    assert gone(kept)
-
-
-def test_the_nested_jobs_of_a_reused_process_end_before_its_next_job(own: Pool, tmp_path: Path) -> None:
+def test_the_nested_jobs_of_a_reused_process_end_before_its_next_job(idle_pool: Pool, tmp_path: Path) -> None:
     def child() -> None:
         (tmp_path / "child").write_text(str(os.getpid()))
         signal.pause()
@@ -193,28 +178,28 @@ def test_the_nested_jobs_of_a_reused_process_end_before_its_next_job(own: Pool, 
         while not (tmp_path / "child").exists() or not (tmp_path / "child").read_text():
             current().report("until the child runs")
 
-    reuse = own.needs(reuse=True)
-    kept = pid_of(reuse, parent)
-    assert gone(int((tmp_path / "child").read_text()))
-    assert pid_of(reuse) == kept
+    reuse = idle_pool.needs(reuse=True)
+    reused_pid = pid_of_job(reuse, parent)
+    assert has_ended(int((tmp_path / "child").read_text()))
+    assert pid_of_job(reuse) == reused_pid
 
 
-def test_a_reused_process_gets_its_next_job_only_when_the_jobs_of_its_last_one_are_gone(
-    own: Pool, tmp_path: Path
+def test_a_reused_process_gets_its_next_job_after_the_nested_jobs_of_the_last_one_have_ended(
+    idle_pool: Pool, tmp_path: Path
 ) -> None:
-    def deaf() -> None:
+    def ignore_sigterm() -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        (tmp_path / "deaf").touch()
+        (tmp_path / "ignore_sigterm").touch()
         signal.pause()
 
     def parent() -> None:
-        Pool().submit(deaf)
-        while not (tmp_path / "deaf").exists():
-            current().report("until the child does not listen")
+        Pool().submit(ignore_sigterm)
+        while not (tmp_path / "ignore_sigterm").exists():
+            current().report("until the child ignores SIGTERM")
 
-    reuse = own.needs(cpus=2, reuse=True)
+    reuse = idle_pool.needs(cpus=2, reuse=True)
     first, second = reuse.submit(parent), reuse.submit(lambda: os.kill(os.getpid(), signal.SIGKILL))
     assert isinstance(first, JobHandle) and isinstance(second, JobHandle)
     assert second.outcome(within_s=30).kind == "signal"
     assert first.done() and first.pid == second.pid
-    assert own.submit(abs, -1).result(within_s=30) == 1
+    assert idle_pool.submit(abs, -1).result(within_s=30) == 1

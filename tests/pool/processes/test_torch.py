@@ -35,10 +35,10 @@ def test_a_job_that_imports_torch_itself_starts_from_the_same_state(
         return [torch.initial_seed()], random.random(), float(np.random.random())
 
     def late() -> tuple[bool, tuple[list[int], float, float]]:
-        there = "torch" in sys.modules
-        found = importlib.import_module("".join(("tor", "ch")))  # not to be seen by who looks at the code
+        is_loaded = "torch" in sys.modules
+        torch_module = importlib.import_module("".join(("tor", "ch")))  # hides the import from the search for modules
         numpy = importlib.import_module("".join(("num", "py")))
-        return there, (found.seeds, random.random(), float(numpy.random.random()))
+        return is_loaded, (torch_module.seeds, random.random(), float(numpy.random.random()))
 
     # Stands in for torch, which would be loaded once more: test_seeds has it loaded late.
     (tmp_path / "torch.py").write_text("seeds = []\nmanual_seed = seeds.append\nclass Tensor: ...\n")
@@ -56,7 +56,7 @@ def test_torchs_threads_follow_the_lease(torch_pool: Pool) -> None:
     assert torch_pool.needs(cpus=2).submit(threads).result(within_s=30) == (2, "2")
 
 
-def test_tensors_travel_as_arguments_and_through_nested_jobs(torch_pool: Pool) -> None:
+def test_tensors_are_sent_as_arguments_and_results_of_nested_jobs(torch_pool: Pool) -> None:
     def double(tensor: "torch.Tensor") -> "torch.Tensor":
         return tensor * 2
 
@@ -67,8 +67,8 @@ def test_tensors_travel_as_arguments_and_through_nested_jobs(torch_pool: Pool) -
     assert torch.equal(torch_pool.submit(parent, torch.arange(5000)).result(within_s=60), torch.arange(5000) * 2)
 
 
-class Loud(torch.utils.data.Dataset[Any]):
-    """Tries to speak to the pool from a data-loading worker."""
+class ReportingDataset(torch.utils.data.Dataset[Any]):
+    """Tries to report from a data-loading worker."""
 
     def __len__(self) -> int:
         return 4
@@ -83,16 +83,16 @@ class Loud(torch.utils.data.Dataset[Any]):
 
 def test_data_loading_workers_work_and_send_nothing(torch_pool: Pool) -> None:
     def load() -> list[tuple[int, int]]:
-        loader = torch.utils.data.DataLoader(Loud(), num_workers=2)
-        found = [(int(index), int(refused)) for index, refused in loader]
-        current().report({"from the job": len(found)})
-        return found
+        loader = torch.utils.data.DataLoader(ReportingDataset(), num_workers=2)
+        items = [(int(index), int(refused)) for index, refused in loader]
+        current().report({"from the job": len(items)})
+        return items
 
-    def hear(values: object) -> str:
-        heard.append(values)
+    def receive(values: object) -> str:
+        received.append(values)
         return "CONTINUE"
 
-    heard: list[object] = []
-    handle = torch_pool.needs(on_report=hear).submit(load)
+    received: list[object] = []
+    handle = torch_pool.needs(on_report=receive).submit(load)
     assert handle.result(within_s=60) == [(0, 1), (1, 1), (2, 1), (3, 1)]
-    assert heard == [{"from the job": 4}]
+    assert received == [{"from the job": 4}]

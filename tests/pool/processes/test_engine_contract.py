@@ -51,7 +51,7 @@ ENDING_CHECKS = (contract.a_lost_node_is_an_outcome, contract.closing_tells_ever
 
 
 @pytest.mark.parametrize(
-    "check", [item for item in CHECKS if item not in ENDING_CHECKS], ids=lambda check: check.__name__
+    "check", [check for check in CHECKS if check not in ENDING_CHECKS], ids=lambda check: check.__name__
 )
 def test_the_local_engine_keeps_the_contract(check: Check, pool: Pool) -> None:
     check(local(pool))

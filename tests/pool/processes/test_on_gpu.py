@@ -1,4 +1,4 @@
-"""Jobs and trials that share a real GPU, each case in a process of its own; on_gpu.py has what is done there."""
+"""Jobs and trials that share a real GPU: the cases of on_gpu.py, each in a separate process."""
 
 import shutil
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A job that runs out of memory on its share of a GPU is repeated once with the whole GPU, if the pool is told so."""
+"""Pool(on_oom="retry_alone"): a job that runs out of memory on its share of a GPU is repeated with the whole GPU."""
 
 import os
 from collections.abc import Callable
@@ -18,7 +18,7 @@ GPU = "GPU-00000000-stand-in"
 
 
 class OutOfMemoryError(RuntimeError):
-    """As torch's, which is not loaded here."""
+    """A substitute for torch's error."""
 
 
 def has_share() -> bool:
@@ -44,8 +44,8 @@ def exclusive(folder: Path, function: Callable[[], object]) -> object:
     mark = folder / f"job-{current().id}"
     mark.touch()
     try:
-        others = [path for path in folder.glob("job-*") if path != mark]
-        assert has_share() or not others, f"it has a whole GPU, and {others} run"
+        other_jobs = [path for path in folder.glob("job-*") if path != mark]
+        assert has_share() or not other_jobs, f"it has a whole GPU, and {other_jobs} run"
         return function()
     finally:
         mark.unlink()

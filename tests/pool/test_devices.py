@@ -198,11 +198,6 @@ def test_a_container_whose_cgroup_path_is_the_hosts_reads_its_mount(root: Path) 
     assert machine(root).cpus == 1
 
 
-def test_limits_of_other_controllers_are_ignored(root: Path) -> None:
-    write(root, {"proc/self/cgroup": "3:cpuset:/box\n", "sys/fs/cgroup/cpuset/box/cpu.max": "100000 100000\n"})
-    assert machine(root).cpus == 8
-
-
 def test_the_environment_overrides_the_cpus(root: Path) -> None:
     assert machine(root, FANWISE_CPUS="3") == Machine(3, 32 * GIB, (), ())
     assert machine(root, FANWISE_CPUS="12") == Machine(12, 32 * GIB, (), ("FANWISE_CPUS=12 is more than the 8 found.",))
@@ -367,18 +362,6 @@ def test_the_cgroups_own_count_of_kills_is_preferred(root: Path) -> None:
         },
     )
     assert ooms_so_far(root) == 2
-
-
-def test_cgroup_1_counts_kills(root: Path) -> None:
-    write(
-        root,
-        {
-            "proc/vmstat": "oom_kill 40\n",
-            "proc/self/cgroup": "4:memory:/box\n",
-            "sys/fs/cgroup/memory/box/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 7\n",
-        },
-    )
-    assert ooms_so_far(root) == 7
 
 
 def test_the_machines_count_of_kills_is_used_where_the_cgroup_has_none(root: Path) -> None:

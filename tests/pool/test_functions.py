@@ -2,7 +2,6 @@
 
 import functools
 import importlib.util
-import io
 import socket
 import subprocess
 import sys
@@ -158,13 +157,6 @@ def test_modules_of_functions_among_the_arguments_are_included() -> None:
     # The modules are part of the id, because a process may have imported those of one call only.
     assert plain.function_id == pack(apply, (4,)).function_id != read.function_id
     assert read.function_id == pack(apply, (reads, 4)).function_id
-
-
-def test_string_io_and_standard_output_can_be_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdout", sys.__stdout__)
-    stream, out = io.StringIO("text"), sys.stdout
-    packed = pack(lambda: (stream.getvalue(), out))
-    assert unpack_function(packed.function)() == ("text", sys.stdout)
 
 
 def test_tensors_in_host_memory_can_be_sent() -> None:

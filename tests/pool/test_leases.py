@@ -47,11 +47,6 @@ def test_impossible_resources_are_refused(resources: Resources, text: str) -> No
     assert ledger.leases == {}
 
 
-def test_a_machine_without_gpus_leases_no_part_of_one() -> None:
-    with pytest.raises(LeaseError, match=r"0\.5 of a GPU asked for, this machine has none\."):
-        Ledger(Machine(4, 100)).check(Resources(gpus=0.5))
-
-
 @pytest.mark.parametrize("number", [2, 3, 6, 7, 10, 49, 1000])
 def test_n_jobs_of_one_nth_fit_on_one_gpu(number: int) -> None:
     ledger = Ledger(Machine(2000, 0, gpus("a")))

@@ -92,13 +92,6 @@ def test_submodules_of_loaded_packages_are_distinguished_from_attributes() -> No
     assert modules_needed(objective) == ("os", "os.path", "xml.etree", "xml.etree.ElementTree")
 
 
-def test_relative_imports_are_ignored() -> None:
-    code = compile("def objective():\n    from . import part\n    from .part import name", "x", "exec")
-    space: dict[str, Any] = {"__name__": "__main__"}
-    exec(code, space)
-    assert modules_needed(space["objective"]) == ()
-
-
 def test_a_dotted_import_is_found_by_the_names_that_are_used() -> None:
     objective = in_main("""
         import os.path, xml.dom.minidom

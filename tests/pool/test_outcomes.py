@@ -127,13 +127,6 @@ def test_the_text_ends_with_the_last_output() -> None:
     )
 
 
-def test_long_output_is_cut_to_its_end() -> None:
-    text = explain(3, last_output="\n".join(f"line {number}" for number in range(1000))).text
-    assert text.count("\n") == 20
-    assert text.endswith("  | line 999")
-    assert len(explain(3, last_output="x" * 100_000).text) < 5_000
-
-
 def test_the_text_of_a_crash_mentions_a_stack_in_the_output() -> None:
     stack = "Fatal Python error: Segmentation fault\n\nCurrent thread 0x1 (most recent call first):\n  File ..."
     hint = "The Python line where it happened is in the last output, at the top of the stack."

@@ -20,7 +20,7 @@ import torch
 import fanwise
 from fanwise.base.errors import WorkerLostError
 from fanwise.parallel import Run
-from fanwise.pool import JobHandle, Pool
+from fanwise.pool import Pool
 from fanwise.pool.mps import PROGRAM
 from fanwise.testing import within
 from fanwise.tune import FIFO, StoppingCriterion, Tuner, report, uniform
@@ -59,11 +59,6 @@ def objective(place: str, x: float) -> None:
     folder = Path(place)
     wait_for_processes(folder, os.getpid(), 2)
     report(loss=x, fits=float(has_room(0.3)), overflows=float(has_room(0.6)))
-
-
-def begin_and_wait(folder: Path, number: int) -> None:
-    (folder / f"began {number}").touch()
-    within(LIMIT_S, (folder / "continue").exists, "it may continue")
 
 
 def context_of_process() -> tuple[int, bool]:
@@ -157,19 +152,6 @@ def two_trials_on_half_a_gpu_each_run_side_by_side(folder: Path) -> None:
     assert len(set(pids)) == 2 and gpus == (gpu, gpu) and counts == ("1", "1")
 
 
-def a_third_half_waits(folder: Path) -> None:
-    with Pool() as every:
-        gpu = every.machine.gpus[0].visible
-    with Pool(gpus=[gpu]) as pool:
-        jobs = [pool.needs(gpus=0.5).submit(begin_and_wait, folder, number) for number in range(3)]
-        within(LIMIT_S, lambda: len(list(folder.iterdir())) == 2, "two have begun")
-        assert isinstance(jobs[2], JobHandle) and jobs[2].queued() and not (folder / "began 2").exists()
-        (folder / "continue").touch()
-        for job in jobs:
-            job.result(LIMIT_S)
-    assert (folder / "began 2").exists()
-
-
 def a_reused_process_keeps_its_context(folder: Path) -> None:
     with Pool() as pool:
         contexts = [pool.needs(gpus=1, reuse=True).submit(context_of_process).result(LIMIT_S) for _ in range(2)]
@@ -231,7 +213,6 @@ CASES: dict[str, Callable[[Path], None]] = {
     case.__name__: case
     for case in (
         two_trials_on_half_a_gpu_each_run_side_by_side,
-        a_third_half_waits,
         a_reused_process_keeps_its_context,
         memory_of_a_killed_job_comes_back,
         without_a_lease_no_gpu_is_seen,

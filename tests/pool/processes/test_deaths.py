@@ -15,11 +15,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from gates import Gate
 from job_functions import local_engine, submitted
 
 from fanwise.base.errors import NotSendableError, RemoteError, WorkerLostError
-from fanwise.pool import JobHandle, Outcome, Pool
+from fanwise.pool import Outcome, Pool
 from fanwise.testing import within
 
 MiB = 1 << 20
@@ -179,18 +178,6 @@ def test_a_job_may_use_the_memory_that_it_asked_for(pool: Pool) -> None:
     assert pool.needs(memory=128 * MiB).submit(use, 115).result(within_s=30) == 115
     with pytest.raises(MemoryError):
         pool.needs(memory=128 * MiB).submit(use, 140).result(within_s=30)
-
-
-def test_the_lease_of_a_killed_job_is_returned(pool: Pool, gate: Gate) -> None:
-    def wait() -> None:
-        gate.wait()
-
-    handle = pool.needs(cpus=2).submit(wait)
-    assert isinstance(handle, JobHandle) and handle.wait_began(30) and handle.pid is not None
-    after = pool.needs(cpus=2).submit(os.getpid)
-    os.kill(handle.pid, signal.SIGKILL)
-    assert after.result(within_s=30) != handle.pid
-    assert handle.outcome(0).kind == "signal"
 
 
 def test_a_job_that_is_killed_during_its_start_has_an_outcome_and_returns_its_lease(pool: Pool) -> None:

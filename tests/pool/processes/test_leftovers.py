@@ -37,11 +37,6 @@ def leave_a_thread() -> str:
     return "done"
 
 
-def leave_a_thread_and_fail() -> None:
-    leave_a_thread()
-    raise ValueError("wrong")
-
-
 def test_a_warning_names_a_thread_that_never_ends_and_its_process_exits_by_itself(
     pool: Pool, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -50,11 +45,6 @@ def test_a_warning_names_a_thread_that_never_ends_and_its_process_exits_by_itsel
     assert [line.split(" in ")[0] for line in outcome.threads] == ["'feeder'"]
     (message,) = [record.getMessage() for record in caplog.records]
     assert "'leave_a_thread'" in message and "'feeder' in " in message and "Join the thread" in message
-
-
-def test_the_outcome_of_a_failure_lists_threads(pool: Pool) -> None:
-    outcome = submitted(pool.submit(leave_a_thread_and_fail)).outcome(within_s=30)
-    assert (outcome.kind, len(outcome.threads)) == ("exception", 1)
 
 
 def test_a_thread_that_is_about_to_end_finishes_its_work(pool: Pool, tmp_path: Path) -> None:
@@ -83,13 +73,6 @@ def test_a_busy_executor_thread_is_listed_with_the_line_of_the_user(pool: Pool) 
 
     (line,) = submitted(pool.submit(work)).outcome(within_s=30).threads
     assert line.startswith("'loader_0' in load, ") and __file__ in line
-
-
-def test_daemon_threads_are_not_listed(pool: Pool) -> None:
-    def work() -> None:
-        threading.Thread(target=threading.Event().wait, daemon=True).start()
-
-    assert submitted(pool.submit(work)).outcome(within_s=30).threads == ()
 
 
 # -- processes ---------------------------------------------------------------------------------------------------------

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from job_functions import began, local_engine, submitted
-from process_tree import MARKER, running_processes
 
 from fanwise.links.process_state import stat_of
 from fanwise.pool import Pool, mps
@@ -110,15 +109,6 @@ def test_a_share_limits_the_memory_of_the_client(monkeypatch: pytest.MonkeyPatch
         assert variables["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "20"
 
 
-def test_a_job_of_a_job_with_a_share_is_a_client_too() -> None:
-    def outer() -> tuple[int, int]:
-        return connect()[1], Pool().needs(gpus=0.25).submit(connect).result(60)[1]
-
-    with Pool(cpus=2, gpus=[GPU], seed=1) as pool:
-        server, of_inner = pool.needs(cpus=2, gpus=0.5).submit(outer).result(60)
-        assert server == of_inner != 0
-
-
 @pytest.mark.parametrize("how", ["variable", "default"])
 def test_a_daemon_of_the_user_is_used_and_not_stopped(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with tempfile.TemporaryDirectory(dir="/tmp") as place:
@@ -206,73 +196,18 @@ def test_a_daemon_that_is_killed_is_replaced_for_the_next_job(caplog: pytest.Log
         assert new_server != server and variables["CUDA_MPS_PIPE_DIRECTORY"].endswith("/mps2")
 
 
-def test_the_daemon_of_a_killed_supervisor_is_replaced_for_the_next_job() -> None:
+@pytest.mark.parametrize("victims", ["supervisor", "guard", "guard and supervisor"])
+def test_the_daemon_of_a_killed_supervisor_is_replaced_for_the_next_job(victims: str) -> None:
     with Pool(cpus=1, gpus=[GPU], seed=1) as pool:
         _, server = pool.needs(gpus=0.5).submit(connect).result(60)
-        link = local_engine(pool).worker_set.interpreters._supervisor_link
-        assert link is not None
-        os.kill(link.peer.pid, signal.SIGKILL)
-        within(30, lambda: not stat_of(server).is_running, "the server is gone")
+        interpreters = local_engine(pool).worker_set.interpreters
+        assert interpreters._supervisor_link is not None and interpreters._guard is not None
+        pids = {"supervisor": interpreters._supervisor_link.peer.pid, "guard": interpreters._guard.pid}
+        for victim in victims.split(" and "):
+            os.kill(pids[victim], signal.SIGKILL)
+        within(GONE_WITHIN_S, lambda: not stat_of(server).is_running, "the server has ended")
         _, new_server = pool.needs(gpus=0.5).submit(connect).result(60)
         assert stat_of(new_server).is_running
-
-
-OWNER = """
-import sys
-from pathlib import Path
-sys.path[:0] = {paths!r}
-from test_mps import GPU, connect
-from fanwise.pool import Pool
-import signal
-
-def job():
-    Path({folder!r}, "client").write_text(str(connect()[1]) + ".")
-    signal.pause()
-
-if __name__ == "__main__":
-    pool = Pool(cpus=1, gpus=[GPU], seed=1)
-    handle = pool.needs(gpus=0.5).submit(job)
-    interpreters = pool._engine.worker_set.interpreters
-    handle.wait_began(60)
-    print(interpreters._guard.pid, interpreters._supervisor_link.peer.pid, pool._life.folder, flush=True)
-    sys.stdin.read()
-    pool.close()
-"""
-
-
-@pytest.mark.parametrize("victims", ["owner", "owner supervisor", "guard owner", "guard supervisor"])
-def test_the_daemon_ends_when_processes_of_the_pool_are_killed(victims: str, tmp_path: Path) -> None:
-    script, folder_of_tests = tmp_path / "owner.py", Path(__file__).parent
-    script.write_text(
-        OWNER.format(paths=[str(folder_of_tests), str(folder_of_tests.parent / "support")], folder=str(tmp_path))
-    )
-    other_pids = running_processes()
-    with subprocess.Popen(
-        [sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as owner:
-        try:
-            assert owner.stdout is not None and owner.stdin is not None
-            guard, supervisor, folder = owner.stdout.readline().split()
-            client = tmp_path / "client"
-            within(60, lambda: client.exists() and client.read_text().endswith("."), "the job is a client")
-            server = int(client.read_text()[:-1])
-            daemon = stat_of(server).parent
-            pids = {"owner": owner.pid, "guard": int(guard), "supervisor": int(supervisor)}
-            for victim in victims.split():
-                os.kill(pids[victim], signal.SIGKILL)
-            within(
-                GONE_WITHIN_S,
-                lambda: not stat_of(server).is_running and not stat_of(daemon).is_running,
-                "the daemon is gone",
-            )
-            if "owner" in victims:
-                within(GONE_WITHIN_S, lambda: not Path(folder).exists(), "the folder is gone")
-            owner.stdin.close()
-            owner.wait(60)
-            marked = running_processes(os.environ.get(MARKER, "")) - other_pids
-            within(GONE_WITHIN_S, lambda: not any(stat_of(pid).is_running for pid in marked), "nothing is left")
-        finally:
-            owner.kill()
 
 
 def test_a_share_of_a_gpu_needs_no_torch_with_cuda() -> None:

@@ -18,7 +18,6 @@ needs_mps = pytest.mark.skipif(shutil.which(mps.PROGRAM) is None, reason=f"{mps.
     "case",
     [
         "two_trials_on_half_a_gpu_each_run_side_by_side",
-        "a_third_half_waits",
         "a_reused_process_keeps_its_context",
         "memory_of_a_killed_job_comes_back",
         "without_a_lease_no_gpu_is_seen",

@@ -168,22 +168,6 @@ def test_a_reused_process_with_outdated_modules_is_replaced(tmp_path: Path, monk
         assert (handle.result(within_s=60), handle.how) == ("two", "fork")
 
 
-def test_the_nested_jobs_of_a_reused_process_end_before_its_next_job(idle_pool: Pool, tmp_path: Path) -> None:
-    def child() -> None:
-        (tmp_path / "child").write_text(str(os.getpid()))
-        signal.pause()
-
-    def parent() -> None:
-        Pool().submit(child)
-        while not (tmp_path / "child").exists() or not (tmp_path / "child").read_text():
-            current().report("until the child runs")
-
-    reuse = idle_pool.needs(reuse=True)
-    reused_pid = pid_of_job(reuse, parent)
-    assert has_ended(int((tmp_path / "child").read_text()))
-    assert pid_of_job(reuse) == reused_pid
-
-
 def test_a_reused_process_gets_its_next_job_after_the_nested_jobs_of_the_last_one_have_ended(
     idle_pool: Pool, tmp_path: Path
 ) -> None:

@@ -35,6 +35,7 @@ GPUS = "gpus must be a whole number of GPUs (0, 1, 2 ...) or a part of one, a fl
         (lambda: Pool(gpus=[0]), 'gpus is a list of names, as ["0", "1"] or their UUIDs, got [0]'),  # type: ignore[list-item]
         (lambda: Pool(mps=1), "mps must be True or False, got 1 (int)"),  # type: ignore[arg-type]
         (lambda: Pool(seed=False), "seed must be an int or None, got False (bool)"),
+        (lambda: Pool(on_oom="retry"), "on_oom must be 'fail' or 'retry_alone', got 'retry'"),  # type: ignore[arg-type]
     ],
 )
 def test_an_invalid_setting_of_a_pool_is_refused(make: Callable[[], object], message: str) -> None:

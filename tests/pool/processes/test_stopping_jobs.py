@@ -172,11 +172,3 @@ def test_sigterm_ends_a_child_process_of_a_job(pool: Pool) -> None:
         return child.exitcode
 
     assert pool.submit(start).result(within_s=30) == -signal.SIGTERM
-
-
-def test_signals_of_a_terminal_have_their_usual_meaning_in_a_job(pool: Pool) -> None:
-    def dispositions() -> list[bool]:
-        numbers = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)
-        return [signal.getsignal(number) is signal.SIG_IGN for number in numbers]
-
-    assert pool.submit(dispositions).result(within_s=30) == [False, False, False]

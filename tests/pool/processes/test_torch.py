@@ -1,14 +1,9 @@
-"""Jobs that use torch: random states, threads, tensors as results, and data loaders with processes of their own."""
+"""Jobs that use torch: threads, and data loaders with worker processes."""
 
-import importlib
 import os
-import random
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -20,31 +15,8 @@ from fanwise.pool import Pool, current
 def torch_pool() -> Iterator[Pool]:
     """A pool whose warm process has imported torch."""
     with Pool(cpus=2, seed=11) as pool:
-        pool.submit(draw).result(within_s=120)
+        pool.submit(torch.initial_seed).result(within_s=120)
         yield pool
-
-
-def draw() -> tuple[float, float, float]:
-    return random.random(), float(np.random.random()), float(torch.rand(()))
-
-
-def test_a_job_that_imports_torch_itself_starts_from_the_same_state(
-    torch_pool: Pool, pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def early() -> tuple[list[int], float, float]:
-        return [torch.initial_seed()], random.random(), float(np.random.random())
-
-    def late() -> tuple[bool, tuple[list[int], float, float]]:
-        is_loaded = "torch" in sys.modules
-        torch_module = importlib.import_module("".join(("tor", "ch")))  # hides the import from the search for modules
-        numpy = importlib.import_module("".join(("num", "py")))
-        return is_loaded, (torch_module.seeds, random.random(), float(numpy.random.random()))
-
-    # Stands in for torch, which would be loaded once more: test_seeds has it loaded late.
-    (tmp_path / "torch.py").write_text("seeds = []\nmanual_seed = seeds.append\nclass Tensor: ...\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    expected = torch_pool.needs(number=5).submit(early).result(within_s=30)
-    assert pool.needs(number=5).submit(late).result(within_s=120) == (False, expected)
 
 
 def test_torchs_threads_follow_the_lease(torch_pool: Pool) -> None:
@@ -54,17 +26,6 @@ def test_torchs_threads_follow_the_lease(torch_pool: Pool) -> None:
 
     assert torch_pool.submit(threads).result(within_s=30) == (1, "1")
     assert torch_pool.needs(cpus=2).submit(threads).result(within_s=30) == (2, "2")
-
-
-def test_tensors_are_sent_as_arguments_and_results_of_nested_jobs(torch_pool: Pool) -> None:
-    def double(tensor: "torch.Tensor") -> "torch.Tensor":
-        return tensor * 2
-
-    def parent(tensor: "torch.Tensor") -> "torch.Tensor":
-        result: torch.Tensor = Pool().submit(double, tensor).result(30)
-        return result
-
-    assert torch.equal(torch_pool.submit(parent, torch.arange(5000)).result(within_s=60), torch.arange(5000) * 2)
 
 
 class ReportingDataset(torch.utils.data.Dataset[Any]):

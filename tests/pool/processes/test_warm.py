@@ -202,17 +202,6 @@ def test_a_failing_import_is_an_error_of_the_job_until_the_file_is_edited(module
             assert pool.submit(user_module.answer).result(within_s=60) == 43
 
 
-def test_an_optional_import_that_is_missing_does_not_matter(pool: Pool) -> None:
-    def optional() -> str:
-        try:
-            import fanwise_test_no_such_module  # type: ignore[import-not-found]  # noqa: F401  # on purpose
-        except ImportError:
-            return "without"
-        return "with"
-
-    assert pool.submit(optional).result(within_s=30) == "without"
-
-
 # -- the death of the warm process -------------------------------------------------------------------------------------
 
 

@@ -325,10 +325,10 @@ def _leave(running: Running, backend: Backend) -> bool:
         has_left = running.leave()
 
     until_s = time.monotonic() + _LEAVING_S
+    backend.on_hub(leave)
     while has_left is None and time.monotonic() < until_s:
+        time.sleep(_POLL_S)
         backend.on_hub(leave)
-        if has_left is None:
-            time.sleep(_POLL_S)
     return bool(has_left)
 
 

@@ -14,10 +14,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from ..base.errors import ClosedError, LeaseError
+from ..base.errors import LeaseError
 from ..links.link import Link, Request
 from ..links.peers import Ending as LinkEnding
-from .backend import Backend
+from .backend import Backend, closed_error
 from .contract import Capacity, Ending, JobEvents, JobRequest, Outcome, Output, Ready, Reply
 from .contract import Job as AnyJob
 from .devices import find_machine, ooms_so_far
@@ -36,7 +36,7 @@ from .outcomes import (
 )
 from .runtime_environment import capture_environment
 from .seeds import job_seed
-from .specs import NestedJob, Packed, RuntimeEnvironment
+from .specs import JobSpec, NestedJob, Packed, RuntimeEnvironment
 from .workers import LeasedWorkers
 
 _log = logging.getLogger(__name__)
@@ -100,24 +100,28 @@ class LocalEngine:
         self, request: JobRequest, events: JobEvents, parent: Job | None = None, nested_id: int | None = None
     ) -> Job:
         if self._closed:
-            raise ClosedError("this pool is closed. Make a new one.")
+            raise closed_error()
         self._ledger_of(parent).check(request.resources)
         job_id = self._last_id + 1
-        number = job_id - 1 if request.number is None else request.number
-        job = Job(
+        packed, number, arguments = request.packed, request.number, request.packed.arguments
+        if number is None:
+            number = job_id - 1
+        if request.keywords is not None:
+            arguments = pickle.dumps(((), dict(request.keywords)), protocol=5)
+        spec = JobSpec(
             job_id,
-            request,
-            events,
             number,
+            request.attempt,
+            packed.name,
             job_seed(self.seed if request.seed is None else request.seed, number, request.attempt),
-            request.packed.arguments
-            if request.keywords is None
-            else pickle.dumps(((), dict(request.keywords)), protocol=5),
+            packed.function_id,
+            arguments,
             request.output or str(self._folder / f"job-{job_id}"),
+            request.reuse,
             request.runtime_environment or self.runtime_environment(),
-            parent,
-            nested_id,
+            request.context,
         )
+        job = Job(request, events, spec, parent, nested_id)
         self._last_id = job_id
         self._jobs[job_id] = job
         self._backlog.append(job)
@@ -281,12 +285,10 @@ class LocalEngine:
             case "killed":
                 _log.warning(
                     "job %d %r left processes running that did not end within %g s of SIGTERM; they are killed: %s",
-                    *(job.number, job.request.packed.name, GRACE_S, "; ".join(request.args[1])),
+                    *(job.spec.number, job.spec.name, GRACE_S, "; ".join(request.args[1])),
                 )
             case "next":
                 self._next(job, request)
-            case "declined":
-                self._declined(job)
             case "function":
                 request.answer(job.request.packed.function)
             case "submit":
@@ -337,8 +339,14 @@ class LocalEngine:
             self._queue_again(job)
             self._workers.return_lease(worker, self._schedule)
             return
-        if job.outcome is None:
-            self._set_outcome(job, _death_of(job, *job.exited))
+        status, why = job.exited
+        if job.outcome is None and job.stop_request is not None and not job.begun:
+            self._set_outcome(job, never_began(job.id))
+        elif job.outcome is None:
+            lost = f"it was lost: {why}" if why else job.how_lost(status)
+            ooms = ooms_so_far() - job.ooms_before
+            death = death_of(status, stop_request=job.stop_request, ooms=ooms, stderr=job.stderr, lost=lost)
+            self._set_outcome(job, death)
         self._on_reaped(job)
 
     def _ready(self, job: Job, request: Request) -> None:
@@ -349,14 +357,6 @@ class LocalEngine:
         worker.gpus.pids.add(pid)
         job.begun = True
         self._notify(lambda: job.events.on_ready(job, Ready(pid, started_s, how)))
-
-    def _declined(self, job: Job) -> None:
-        """Queue a job again whose reused worker exits because a source file that it imported has changed."""
-        worker = job.worker
-        if worker is not None and not job.begun and job.outcome is None:
-            self._workers.kill_later(worker)
-            self._queue_again(job)
-            self._schedule()
 
     def _queue_again(self, job: Job) -> None:
         self._workers.take_back(job)
@@ -485,7 +485,7 @@ class LocalEngine:
         if self._closed:
             return
         self._closed = True
-        self._backlog.clear()
+        self._backlog = Backlog()
         self.worker_set.close()
         self._workers.close()
         jobs, self._jobs = self._jobs, {}
@@ -496,12 +496,3 @@ class LocalEngine:
                 outcome = Outcome("stopped", f"job {job.id} was ended because its pool was closed")
                 self._notify(partial(job.events.on_ended, job, outcome))
             self._notify(partial(job.events.on_free, job))
-
-
-def _death_of(job: Job, status: int, why: str) -> Outcome:
-    """Return the outcome of a job whose process exited without sending one. `why`: the cause, if it is known."""
-    if job.stop_request is not None and not job.begun:
-        return never_began(job.id)
-    lost = f"it was lost: {why}" if why else job.how_lost(status)
-    ooms = ooms_so_far() - job.ooms_before
-    return death_of(status, stop_request=job.stop_request, ooms=ooms, stderr=job.stderr, lost=lost)

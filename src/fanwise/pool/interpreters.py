@@ -55,7 +55,6 @@ class Interpreter:
     """A warm process or a spare.
 
     Attributes:
-        number: number in the pool, also of its log.
         status: exit status, once the supervisor has reported it.
         over: it has exited and its link is drained.
         retired: it gets no more jobs, and is closed when the last one has ended.
@@ -63,7 +62,6 @@ class Interpreter:
         pids: job ids by process id. A spare has only itself.
         prepared: loaded functions by id, the least recently used first.
         loading: names and callbacks of the functions that are being loaded, by id.
-        when_linked: calls to make when its link is there.
     """
 
     kind: Kind
@@ -102,13 +100,9 @@ class Interpreters:
     """All interpreters of a pool, their supervisor and its MPS daemon.
 
     Args:
-        folder: the pool's folder, for the listening socket and the logs.
         on_worker: called with the first message of a worker.
         on_child_exited: called with interpreter, pid and exit status of a child, usually a worker.
         on_over: called when an interpreter is over, and so are its children.
-
-    Attributes:
-        environment: environment variables at the start of the pool's processes.
     """
 
     def __init__(
@@ -319,9 +313,9 @@ class Interpreters:
 
         link.handler = on_exited
         link.on_ended(lambda link, ending: self._check_over(interpreter))
-        calls, interpreter.when_linked = interpreter.when_linked, []
-        for call in calls:
+        for call in interpreter.when_linked:
             call()
+        interpreter.when_linked.clear()
         interpreter.end_if_idle()
 
     def _on_exit(self, interpreter: Interpreter, status: int) -> None:

@@ -25,7 +25,7 @@ from .gpu_release import GpuReservation
 from .leases import Lease, Ledger, Resources
 from .outcomes import StopRequest
 from .output import tail
-from .specs import LINK_LOST, JobSpec, RuntimeEnvironment
+from .specs import LINK_LOST, JobSpec
 
 # Maximum size of the output that `output()` returns.
 _MAX_OUTPUT_BYTES = 1 << 16
@@ -87,7 +87,6 @@ class Worker:
         request: its open `next` request, while it is idle.
         timer: kills it if it does not exit.
         killed: the pool killed it because it did not exit in time.
-        is_reaped: the process and everything that it started are reaped.
     """
 
     id: int
@@ -118,31 +117,24 @@ class Job:
     """One job.
 
     Attributes:
-        arguments: pickled arguments of the call.
-        output: path of its output files without the extension.
+        spec: the message to its worker, without the lease.
         parent: the job that submitted it; None: the user did.
+        nested_id: the parent's number for it.
         children: its unfinished nested jobs.
-        nested_id: the parent's number for a nested job.
         worker: its process; None while the job is queued.
         begun: the worker has announced that it is about to call the function.
         is_ending: it is being ended because its parent has ended.
         is_reaped: its process and everything that it started are gone.
         over: the job is in no table any more.
         inner: ledger of its nested jobs, inside its own lease.
-        stop_request: the stop request that was sent.
         repeat_s, kill_s: times of the loop's clock at which SIGTERM is repeated and the process is killed.
         ooms_before: the kernel's count of OOM kills when the job began.
         exited: exit status of its process, and the reason if another process caused the exit.
     """
 
-    id: int
     request: JobRequest
     events: JobEvents
-    number: int
-    seed: int
-    arguments: bytes
-    output: str
-    runtime_environment: RuntimeEnvironment
+    spec: JobSpec
     parent: "Job | None" = None
     nested_id: int | None = None
     children: "list[Job]" = field(default_factory=list)
@@ -159,6 +151,14 @@ class Job:
     outcome: Outcome | None = None
     exited: tuple[int, str] | None = None
     timer: Timer | None = None
+
+    @property
+    def id(self) -> int:
+        return self.spec.job_id
+
+    @property
+    def seed(self) -> int:
+        return self.spec.seed
 
     @property
     def state(self) -> JobState:
@@ -192,7 +192,7 @@ class Job:
 
     @property
     def stderr(self) -> Path:
-        return Path(f"{self.output}.err")
+        return Path(f"{self.spec.output}.err")
 
     @property
     def shares_gpu(self) -> bool:
@@ -204,19 +204,19 @@ class Job:
         self.timer = timer
 
     def printed(self) -> Output:
-        paths = (Path(f"{self.output}.out"), self.stderr)
+        paths = (Path(f"{self.spec.output}.out"), self.stderr)
         return Output(*(tail(path, max_bytes=_MAX_OUTPUT_BYTES, max_lines=_MAX_OUTPUT_LINES) for path in paths))
 
     def remove_output(self) -> None:
         """Delete the output files; if the submitter chose their path, only empty ones."""
-        for path in (f"{self.output}.out", f"{self.output}.err"):
+        for path in (f"{self.spec.output}.out", f"{self.spec.output}.err"):
             with contextlib.suppress(OSError):  # missing, or owned by another user
                 if self.request.output is None or os.path.getsize(path) == 0:
                     os.unlink(path)
 
     def how_lost(self, status: int) -> str:
         """Describe why the link to the process was lost; empty if the process died by itself."""
-        worker, folder = self.worker, Path(self.output).parent
+        worker, folder = self.worker, Path(self.spec.output).parent
         if not self.begun and not folder.is_dir():
             return f"it could not begin, because the folder {folder} was removed. Make a new pool."
         if worker is None or self.stop_request is not None:
@@ -231,23 +231,6 @@ class Job:
         if ending is None or ending.reason.startswith(_EXIT_REASONS):
             return ""
         return f"its link to the pool broke: {ending.reason}"
-
-    def spec(self) -> JobSpec:
-        assert self.worker is not None, "a job that starts has a lease"
-        return JobSpec(
-            job_id=self.id,
-            number=self.number,
-            attempt=self.request.attempt,
-            name=self.request.packed.name,
-            seed=self.seed,
-            function_id=self.request.packed.function_id,
-            arguments=self.arguments,
-            lease=self.worker.lease,
-            output=self.output,
-            reuse=self.request.reuse,
-            runtime_environment=self.runtime_environment,
-            context=self.request.context,
-        )
 
 
 class Backlog:
@@ -281,6 +264,3 @@ class Backlog:
         if not queue:
             del self._queues[job.parent]
         return True
-
-    def clear(self) -> None:
-        self._queues.clear()

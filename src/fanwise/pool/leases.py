@@ -115,6 +115,9 @@ class Lease:
         return bool(self.gpus) and self.gpus[0].fraction < 1
 
 
+NO_LEASE = Lease(0, (), 0)
+
+
 class Ledger:
     """The leases on one machine, or inside one lease.
 

@@ -110,7 +110,7 @@ def _run_jobs(inherited: Inherited, receive_job: Callable[[], JobSpec], how: How
             job = link.ask("next", job.job_id) if can_continue and job.reuse else None
             how = "reuse"
             if job is not None and inherited.sources.edited():
-                link.notify("declined", job.job_id)
+                link.close("its modules are outdated")  # the pool starts the job in another process
                 job = None
         return 0
     except FanwiseError:

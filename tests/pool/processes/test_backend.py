@@ -143,7 +143,7 @@ def test_the_processes_of_a_pool_with_running_jobs_are_not_kept(gate: Gate) -> N
 def test_a_loop_with_hooks_is_not_kept() -> None:
     with Pool(cpus=1) as pool:
         pool.submit(int).result(within_s=60)
-        hub = pool._hub
+        hub = pool._engine.loop
         hub.at_turn_end(lambda: None)
     assert hub.is_closed
 

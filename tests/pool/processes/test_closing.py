@@ -39,7 +39,7 @@ def test_close_ends_running_and_queued_jobs_and_may_be_called_twice(gate: Gate) 
         assert handle.done()
         assert handle.outcome(0).kind == "stopped"
         assert "was ended because its pool was closed" in handle.outcome(0).text
-    for use in (lambda: pool.submit(int), lambda: pool._engine, lambda: pool._hub):
+    for use in (lambda: pool.submit(int), lambda: pool._engine):
         with pytest.raises(ClosedError, match="this pool is closed"):
             use()
     running.stop()

@@ -410,7 +410,7 @@ def test_closing_waits_for_the_cleanup_after_a_killed_guard(
     assert guard is not None
     guard.kill()
     assert is_waiting.wait(30)
-    hub, closing = pool._hub, threading.Thread(target=pool.close)
+    hub, closing = pool._engine.loop, threading.Thread(target=pool.close)
     closing.start()
     within(30, lambda: hub.is_closed, "the hub is closed")
     assert closing.is_alive(), "it waits for the cleanup"
@@ -430,7 +430,7 @@ def test_a_guard_that_is_killed_during_its_start_is_replaced() -> None:
             done.set()
 
         handle = pool.submit(abs, -1)
-        pool._hub.call_soon(kill_supervisor)
+        pool._engine.loop.call_soon(kill_supervisor)
         assert done.wait(10)
         assert handle.result(within_s=60) == 1
 

@@ -8,26 +8,12 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from types import SimpleNamespace
 from typing import Any, cast
 
 from ..base.errors import DeadlineExceeded
 from ..links.codec import pack_error
 from .backend import Lifetime, closed_error
-from .contract import (
-    GO_ON,
-    Decision,
-    Engine,
-    Job,
-    JobEvents,
-    JobRequest,
-    JobState,
-    Outcome,
-    Output,
-    Ready,
-    Reply,
-    Report,
-)
+from .contract import GO_ON, Decision, Engine, Job, JobRequest, JobState, Outcome, Output, Ready, Reply, Report
 from .leftovers import GRACE_S
 from .outcomes import exception_outcome, value_of
 from .settings import grace_of, limit_of, require_bool, require_int
@@ -186,10 +172,7 @@ class JobHandle:
 
     def _submit(self) -> None:
         assert self._request is not None, "kept until the last attempt has ended"
-        events = SimpleNamespace(  # so that the handlers are not public
-            on_ready=self._on_ready, on_report=self._on_report, on_ended=self._on_ended, on_free=self._on_free
-        )
-        self._job = self._life.started_engine.submit(self._request, cast(JobEvents, events))
+        self._job = self._life.started_engine.submit(self._request, _Events(self))
         self.id, self.seed = self._job.id, self._job.seed
 
     def _on_ready(self, job: Job, ready: Ready) -> None:
@@ -259,6 +242,16 @@ class JobHandle:
             self._outcome = exception_outcome(pack_error(error), None, "")
             return False
         return True
+
+
+class _Events:
+    """Passes the events of a job to its handle, without making their handlers public."""
+
+    def __init__(self, handle: JobHandle) -> None:
+        self.on_ready = handle._on_ready
+        self.on_report = handle._on_report
+        self.on_ended = handle._on_ended
+        self.on_free = handle._on_free
 
 
 def submit_job(life: Lifetime, request: JobRequest, options: Options) -> JobHandle:

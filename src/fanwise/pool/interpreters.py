@@ -89,6 +89,11 @@ class Interpreter:
             return explain(status, last_output=output).text
         return f"ended with exit code {status}." + (f" Its last output:\n{output}" if output else "")
 
+    def retire(self) -> None:
+        """Give it no more jobs, so that it ends after its last one."""
+        self.retired = True
+        self.end_if_idle()
+
     def end_if_idle(self) -> None:
         """Close the link of a retired interpreter that has nothing left to do, which ends it."""
         is_busy = self.pids or self.loading or self.unanswered

@@ -28,7 +28,7 @@ def case_of(pool: Pool) -> EngineCase:
 
 @pytest.fixture(scope="module")
 def pool(cluster: RayCluster) -> Iterator[Pool]:
-    """Two hosts of one CPU item."""
+    """Two hosts of one CPU each."""
     with Pool(ray=cluster.address, bundles=[{"CPU": 1}, {"CPU": 1}], seed=3) as pool:
         pool.submit(int).result(within_s=60)
         yield pool

@@ -59,7 +59,7 @@ def test_jobs_of_a_job_run_beside_it(pool: Pool) -> None:
 
 def test_what_a_running_job_has_printed_is_fetched_from_its_node(pool: Pool, tmp_path: Path) -> None:
     job = began(pool.submit(prints_and_waits, str(tmp_path)))
-    within(10, lambda: "it has begun" in job.output()[0], "its output is here")
+    within(10, lambda: "it has begun" in job.output()[0], "its output has arrived")
     job.stop(grace_s=5.0)
     assert job.outcome(within_s=30).kind == "stopped"
     assert job.output() == ("it has begun", "")
@@ -82,7 +82,7 @@ def squared_loss(x: float) -> float:
 
 
 def train(x: float, epochs: int, folder: str) -> None:
-    """Counts on from its checkpoint, notes value start, and waits in the third epoch of a first attempt."""
+    """Continue from the checkpoint, record the start, and wait in the third epoch of a first attempt."""
     place = load_checkpoint()
     reached = 0 if place is None else int((place / "epoch").read_text())
     Path(folder, f"{trial_id()}-{reached}").touch()
@@ -114,7 +114,7 @@ def lose_a_node_that_sees_only_checkpoints(
             train, space, trials=6, n_workers=4, retries=1, pool=pool, checkpoints=checkpoints, name="far"
         )
         running = tuner.run(block=False)
-        within(60, lambda: len(list(tmp_path.glob("*-waits"))) == 4, "two trials run on value node")
+        within(60, lambda: len(list(tmp_path.glob("*-waits"))) == 4, "two trials run on each node")
         cluster.remove(second)
         within(30, lambda: pool.capacity().cpus == 2, "the loss of the node is known")
         gate.open(times=10)

@@ -1,4 +1,4 @@
-"""The warm process is kept_backend for the next pool of this process while its environment is the same."""
+"""The warm process is kept for the next pool of this process while its environment is the same."""
 
 import os
 import resource
@@ -83,7 +83,7 @@ def test_two_open_pools_have_separate_processes() -> None:
     with Pool(cpus=1) as first, Pool(cpus=1) as second:
         pids = [pool.submit(warm_pid).result(within_s=60) for pool in (first, second)]
     assert len(set(pids)) == 2
-    assert len([pid for pid in processes() if pid in pids]) == 1, "one of them is kept_backend"
+    assert len([pid for pid in processes() if pid in pids]) == 1, "one of them is kept"
 
 
 @pytest.mark.parametrize("change", ["variable", "folder", "path", "umask", "limit"])

@@ -57,7 +57,7 @@ def test_the_output_of_a_running_job_can_be_read(pool: Pool, gate: Gate) -> None
         gate.wait()
 
     handle = submitted(pool.submit(talk_and_wait))
-    within(30, lambda: handle.output()[0] == "so far", "the line that the running job has printed can be read")
+    within(30, lambda: handle.output()[0] == "so far", "the output of the running job can be read")
     gate.open()
     handle.result(within_s=30)
 

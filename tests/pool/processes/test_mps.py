@@ -1,4 +1,4 @@
-"""MPS with a substitute for NVIDIA's stand_in, mps_stand_in.py."""
+"""MPS with a substitute for NVIDIA's program, mps_stand_in.py."""
 
 import os
 import signal

@@ -264,7 +264,7 @@ def test_the_repr_of_a_pool_shows_resources_and_jobs(gate: Gate) -> None:
         assert repr(pool) == f"<Pool: {resources}, seed 7: 1 running, 1 waiting, 0 finished>"
         gate.open(2)
         first.result(30), second.result(30)
-        within(10, lambda: repr(pool).endswith(": 0 running, 0 waiting, 2 finished>"), "both are own_repr as finished")
+        within(10, lambda: repr(pool).endswith(": 0 running, 0 waiting, 2 finished>"), "both are shown as finished")
         read, write = os.pipe()
         pid = os.fork()
         if pid == 0:

@@ -1,4 +1,4 @@
-"""Reused processes: when they are reused_pid, replaced and dismissed."""
+"""Reused processes: when they are kept, replaced and dismissed."""
 
 import os
 import random
@@ -25,7 +25,7 @@ def idle_pool(pool: Pool) -> Iterator[Pool]:
     assert local_engine(pool).ledger.leases == {}
     yield pool
     pool.needs(cpus=2).submit(int).result(within_s=30)  # dismisses idle processes
-    within(10, lambda: local_engine(pool).ledger.leases == {}, "no process is reused_pid")
+    within(10, lambda: local_engine(pool).ledger.leases == {}, "no process is kept")
 
 
 def pid_of_job(needs: Submitter, function: Callable[..., object] = os.getpid, *args: object) -> int:
@@ -84,7 +84,7 @@ def test_a_process_is_replaced_after_an_exception(idle_pool: Pool) -> None:
     reused_pid = pid_of_job(reuse)
     assert pid_of_job(reuse, fail) == reused_pid
     assert pid_of_job(reuse) != reused_pid
-    within(30, lambda: has_ended(reused_pid), "the old process is has_ended")
+    within(30, lambda: has_ended(reused_pid), "the old process has ended")
 
 
 def test_a_process_is_kept_only_if_it_was_stopped_in_a_report(idle_pool: Pool) -> None:

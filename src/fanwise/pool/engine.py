@@ -161,27 +161,24 @@ class LocalEngine:
         """
         if job.stop_request is None:
             job.stop_request = "terminate"
-            job.repeat_s = self.loop.now_s() + _REPEAT_S
             if self._signal_or_drop(job, signal.SIGTERM):
-                self._set_timer(job)
-        if grace_s is not None and job.id in self._jobs and job.stop_request == "terminate" and job.outcome is None:
-            kill_s = self.loop.now_s() + grace_s
-            if job.kill_s is None or kill_s < job.kill_s:
-                job.kill_s = kill_s
-                self._set_timer(job)
+                self._signal_later(job.id, signal.SIGTERM, _REPEAT_S)
+        if grace_s is not None and job.id in self._jobs and job.outcome is None:
+            self._signal_later(job.id, signal.SIGKILL, grace_s)
 
-    def _set_timer(self, job: Job) -> None:
-        times_s = [time_s for time_s in (job.repeat_s, job.kill_s) if time_s is not None]
-        job.set_timer(self.loop.call_at(min(times_s), lambda: self._on_timer(job)) if times_s else None)
+    def _signal_later(self, job_id: int, number: int, after_s: float) -> None:
+        """Signal a job after a time if it was stopped and has not ended until then."""
 
-    def _on_timer(self, job: Job) -> None:
-        if job.kill_s is not None and self.loop.now_s() >= job.kill_s:
-            self._kill(job)
-        elif job.stop_request == "terminate":
-            job.repeat_s = None
-            if job.worker is not None:
-                self.worker_set.signal(job.worker.id, job.worker.link, signal.SIGTERM)
-            self._set_timer(job)
+        def signal_job() -> None:
+            job = self._jobs.get(job_id)
+            if job is None or job.outcome is not None or job.stop_request != "terminate":
+                return
+            if number == signal.SIGKILL:
+                self._kill(job)
+            elif job.worker is not None:
+                self.worker_set.signal(job.worker.id, job.worker.link, number)
+
+        self.loop.call_at(self.loop.now_s() + after_s, signal_job)
 
     def _kill(self, job: Job) -> None:
         if job.stop_request != "kill":
@@ -397,7 +394,6 @@ class LocalEngine:
         if self._retries_alone and job.parent is None and job.shares_gpu and is_gpu_oom(outcome):
             outcome = replace(outcome, retry_alone=True)
         job.outcome = outcome
-        job.set_timer(None)
         self._notify(lambda: job.events.on_ended(job, outcome))
         self._end_descendants(job)
 
@@ -426,7 +422,6 @@ class LocalEngine:
         del self._jobs[job.id]
         job.over = True
         self.finished += 1
-        job.set_timer(None)
         worker = job.worker
         if worker is not None:
             worker.job = None
@@ -490,7 +485,6 @@ class LocalEngine:
         self._workers.close()
         jobs, self._jobs = self._jobs, {}
         for job in jobs.values():
-            job.set_timer(None)
             job.over = True
             if job.outcome is None:
                 outcome = Outcome("stopped", f"job {job.id} was ended because its pool was closed")

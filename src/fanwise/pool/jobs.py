@@ -127,7 +127,6 @@ class Job:
         is_reaped: its process and everything that it started are gone.
         over: the job is in no table any more.
         inner: ledger of its nested jobs, inside its own lease.
-        repeat_s, kill_s: times of the loop's clock at which SIGTERM is repeated and the process is killed.
         ooms_before: the kernel's count of OOM kills when the job began.
         exited: exit status of its process, and the reason if another process caused the exit.
     """
@@ -145,12 +144,9 @@ class Job:
     over: bool = False
     inner: Ledger | None = None
     stop_request: StopRequest | None = None
-    repeat_s: float | None = None
-    kill_s: float | None = None
     ooms_before: int = 0
     outcome: Outcome | None = None
     exited: tuple[int, str] | None = None
-    timer: Timer | None = None
 
     @property
     def id(self) -> int:
@@ -197,11 +193,6 @@ class Job:
     @property
     def shares_gpu(self) -> bool:
         return self.worker is not None and self.worker.lease.shares_gpu
-
-    def set_timer(self, timer: Timer | None) -> None:
-        if self.timer is not None:
-            self.timer.cancel()
-        self.timer = timer
 
     def printed(self) -> Output:
         paths = (Path(f"{self.spec.output}.out"), self.stderr)

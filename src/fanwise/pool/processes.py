@@ -163,16 +163,16 @@ class Children:
         self._children: dict[int, _Child] = {}
         self._unrelated: set[int] = set()
 
-    def add(self, pid: int, lineage: str) -> None:
-        """Watch a child that was just started, whose tag is `lineage`."""
-        pidfd = os.pidfd_open(pid)
-        self._children[pid] = _Child(pidfd, lineage, stat_of(pid).started_s)
-        self._hub.watch(pidfd, lambda _events: self._on_child_exit(pid))
+    def add(self, pid: int, lineage: str, *, has_orphans: bool = True) -> None:
+        """Watch a child that was just started.
 
-    def add_without_orphans(self, pid: int, lineage: str) -> None:
-        """Watch a child that keeps its orphans, or has none before `begin`: no adopted process belongs to it."""
-        self.add(pid, lineage)
-        self._children[pid] = self._children[pid]._replace(started_s=math.inf)
+        Args:
+            lineage: its tag.
+            has_orphans: adopted processes may belong to it. False if it keeps its orphans, or until `begin`.
+        """
+        pidfd = os.pidfd_open(pid)
+        self._children[pid] = _Child(pidfd, lineage, stat_of(pid).started_s if has_orphans else math.inf)
+        self._hub.watch(pidfd, lambda _events: self._on_child_exit(pid))
 
     def begin(self, pid: int) -> None:
         """Record that a child gets a job: processes that start from now on may belong to it."""

@@ -133,7 +133,7 @@ def _supervise(config: dict[str, Any], owner: int, guard_pid: int) -> bool:
             os.close(owner)
             os.close(guard)
             warm.main_after_fork({**config, "kind": kind, "number": number}, tag, own_pid)
-        children.add_without_orphans(pid, tag)
+        children.add(pid, tag, has_orphans=False)
         return pid
 
     def serve(request: Request) -> None:

@@ -306,7 +306,7 @@ class _Warm:
 
         pid = self._fork_worker(receive_job)
         os.close(receiving)
-        self._children.add_without_orphans(pid, f"{os.environ[TAG]}/{pid}")
+        self._children.add(pid, f"{os.environ[TAG]}/{pid}", has_orphans=False)
         self._idle = pid, sending
 
     def _hand_to_idle(self, spec: JobSpec) -> int | None:

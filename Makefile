@@ -36,16 +36,18 @@ PYTEST := $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 # Whole programs, which run for as long as readers wait for them. What they use is tested by `make test`.
 PROGRAMS := tests/docs tests/examples tests/sources
 # What needs more than processes: a Ray cluster, hosts with cables between them, SLURM and MPI, a browser. They mostly wait.
-SYSTEMS := $(wildcard tests/board/test_in_a_browser.py tests/links/test_liveness.py tests/parallel/cluster \
-	tests/parallel/launchers/test_launcher.py tests/parallel/launchers/test_launchers.py tests/pool/cluster tests/rpc/test_two_hosts.py)
+SYSTEM_PATTERNS := tests/board/test_in_a_browser.py tests/links/test_liveness.py tests/parallel/cluster \
+	tests/parallel/launchers/test_launchers.py tests/pool/cluster tests/rpc/test_two_hosts.py
 # What starts processes, stops and kills them, and waits for what becomes of the others.
-PROCESSES := $(wildcard tests/benchmarks tests/cli tests/gpu_check tests/links/test_processes.py tests/parallel/data/test_loader.py \
+PROCESS_PATTERNS := tests/benchmarks tests/cli tests/gpu_check tests/links/test_processes.py tests/parallel/data/test_loader.py \
 	tests/parallel/gpus/test_captured.py tests/parallel/gpus/test_leases.py tests/parallel/gpus/test_stand_in.py \
-	tests/parallel/processes tests/parallel/launchers $(foreach what,backend deaths_of_processes leftovers mps nested_jobs \
-	orphans out_of_gpu_memory pool_closing pool_torch reuse soak_pool tree warm,tests/pool/test_$(what).py) tests/rpc/test_*processes.py $(foreach what, \
+	tests/parallel/processes tests/parallel/launchers tests/pool/processes tests/rpc/test_*processes.py $(foreach what, \
 	first_calls group_tls sendable_values rpc_* spawn switch_interval worker_events,tests/rpc/test_$(what).py) \
 	tests/tensor/test_tensor_processes.py \
-	$(foreach what,background control notebooks search_function resume* trials_with_checkpoints tuner*,tests/tune/test_$(what).py))
+	$(foreach what,background control notebooks search_function resume* trials_with_checkpoints tuner*,tests/tune/test_$(what).py)
+# tests/arch/test_tiers.py checks that every pattern matches files.
+SYSTEMS := $(wildcard $(SYSTEM_PATTERNS))
+PROCESSES := $(wildcard $(PROCESS_PATTERNS))
 # The folder as a whole: pytest loads the conftest of each folder that is named, torch among it, where it tests nothing.
 TESTS := tests $(PROGRAMS:%=--ignore=%) $(PROCESSES:%=--ignore=%) $(SYSTEMS:%=--ignore=%)
 test: $(VENV)/dev.stamp ## run the tests of the library, but for those below (5 minutes)

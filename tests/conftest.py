@@ -35,7 +35,7 @@ LONG = (
     "tests/examples/",
     "tests/sources/",
     "tests/board/test_in_a_browser.py",
-    "tests/pool/test_orphans.py",
+    "tests/pool/processes/test_orphans.py",
     "tests/rpc/test_rpc_lost_workers.py",
     "tests/rpc/test_two_hosts.py",
     "tests/tensor/test_right_on_every_engine.py",

@@ -1,8 +1,7 @@
-"""Calls are packed here and unpacked in fresh interpreters; what cannot travel is named with the way to it."""
+"""Serialization of calls, which are unpacked in new interpreters, and errors with the path to an unsendable object."""
 
 import functools
 import importlib.util
-import io
 import socket
 import subprocess
 import sys
@@ -33,27 +32,25 @@ print(unpack_function(Path(sys.argv[1]).read_bytes())(*args, **kwargs))
 """
 
 
-def run_python(code: str, *args: Path, cwd: Path) -> str:
-    """What a fresh interpreter prints; it knows the library, and nothing of these tests."""
+def output_of_python(code: str, *args: Path, cwd: Path) -> str:
+    """Return the output of a new interpreter that can import the library, but not these tests."""
     command = [sys.executable, "-c", code, *map(str, args)]
     done = subprocess.run(command, cwd=cwd, env={"PYTHONPATH": str(SOURCES)}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
 
-def call_elsewhere(folder: Path, function: Callable[..., object], *args: object, **kwargs: object) -> str:
+def call_in_new_interpreter(folder: Path, function: Callable[..., object], *args: object, **kwargs: object) -> str:
     packed = pack(function, args, kwargs)
     (folder / "function").write_bytes(packed.function)
     (folder / "arguments").write_bytes(packed.arguments)
-    return run_python(CALL, folder / "function", folder / "arguments", cwd=folder)
+    return output_of_python(CALL, folder / "function", folder / "arguments", cwd=folder)
 
 
 FACTOR = 3
 
 
 class Scaled:
-    """Importable here, so it would travel as a name."""
-
     def __init__(self, by: int) -> None:
         self.by = by
 
@@ -64,40 +61,33 @@ class Scaled:
         return value * self.by
 
 
-# -- what travels ------------------------------------------------------------------------------------------------------
-
-
-def test_a_local_function_travels_with_its_closure_defaults_and_globals(tmp_path: Path) -> None:
+def test_a_local_function_is_sent_with_closure_defaults_and_globals(tmp_path: Path) -> None:
     offset = 10
 
     def objective(value: int, scale: int = 2, *, extra: int = 100) -> int:
         inner = [item * FACTOR for item in [value]]
         return inner[0] * scale + offset + extra
 
-    assert call_elsewhere(tmp_path, objective, 4) == "134"
-    assert call_elsewhere(tmp_path, objective, 4, extra=0) == "34"
+    assert call_in_new_interpreter(tmp_path, objective, 4) == "134"
+    assert call_in_new_interpreter(tmp_path, objective, 4, extra=0) == "34"
 
 
-def test_lambdas_partials_and_recursion_travel(tmp_path: Path) -> None:
+def test_lambdas_partials_recursive_functions_and_local_classes_are_sent_by_value(tmp_path: Path) -> None:
     def factorial(n: int) -> int:
         return 1 if n < 2 else n * factorial(n - 1)
 
-    assert call_elsewhere(tmp_path, lambda x, y: x - y, 5, y=2) == "3"
-    assert call_elsewhere(tmp_path, functools.partial(factorial, 5)) == "120"
-
-
-def test_objects_of_local_classes_travel(tmp_path: Path) -> None:
-    class Local:
-        def __init__(self, by: int) -> None:
-            self.by = by
+    class Multiplier:
+        def __init__(self, factor: int) -> None:
+            self.factor = factor
 
         def times(self, value: int) -> int:
-            return value * self.by
+            return value * self.factor
 
-    assert call_elsewhere(tmp_path, Local(4).times, 5) == "20"
+    functions: list[Callable[[int], int]] = [functools.partial(lambda x, y: x - y, y=2), factorial, Multiplier(4).times]
+    assert call_in_new_interpreter(tmp_path, lambda value: [call(value) for call in functions], 5) == "[3, 120, 20]"
 
 
-def test_functions_of_a_script_travel_by_value(tmp_path: Path) -> None:
+def test_functions_of_a_script_are_sent_by_value(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(
         textwrap.dedent("""
         import json
@@ -121,19 +111,19 @@ def test_functions_of_a_script_travel_by_value(tmp_path: Path) -> None:
         Path("arguments").write_bytes(packed.arguments)
         """)
     )
-    run_python("import runpy; runpy.run_path('script.py', run_name='__main__')", cwd=tmp_path)
+    output_of_python("import runpy; runpy.run_path('script.py', run_name='__main__')", cwd=tmp_path)
     (tmp_path / "script.py").unlink()
-    assert run_python(CALL, tmp_path / "function", tmp_path / "arguments", cwd=tmp_path) == '{"x": 42}'
+    assert output_of_python(CALL, tmp_path / "function", tmp_path / "arguments", cwd=tmp_path) == '{"x": 42}'
 
 
-def test_what_can_be_imported_travels_as_its_name() -> None:
+def test_importable_functions_are_sent_by_name() -> None:
     packed = pack(textwrap.dedent, ("text",))
     assert len(packed.function) < 60
     assert unpack_function(packed.function) is textwrap.dedent
     assert (packed.name, packed.modules) == ("dedent", ("textwrap",))
 
 
-def test_a_call_is_described() -> None:
+def test_a_packed_call_has_name_modules_and_id() -> None:
     def objective(value: int) -> Any:
         import csv
 
@@ -147,7 +137,7 @@ def test_a_call_is_described() -> None:
     assert len(packed.function_id) == 64
 
 
-def test_functions_among_the_arguments_bring_their_modules_along() -> None:
+def test_modules_of_functions_among_the_arguments_are_included() -> None:
     def apply(function: Callable[[], Any], *, after: Callable[[], Any] | None = None) -> Any:
         return function(), after
 
@@ -164,19 +154,12 @@ def test_functions_among_the_arguments_bring_their_modules_along() -> None:
     plain, read = pack(apply, (3,)), pack(apply, (reads,))
     assert (plain.modules, read.modules) == ((), ("csv",))
     assert pack(apply, (reads,), {"after": functools.partial(loads)}).modules == ("csv", "json")
-    # Who has imported what one call needs has not imported what the other one does.
+    # The modules are part of the id, because a process may have imported those of one call only.
     assert plain.function_id == pack(apply, (4,)).function_id != read.function_id
     assert read.function_id == pack(apply, (reads, 4)).function_id
 
 
-def test_text_streams_in_memory_and_standard_output_travel(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdout", sys.__stdout__)
-    stream, out = io.StringIO("text"), sys.stdout
-    packed = pack(lambda: (stream.getvalue(), out))
-    assert unpack_function(packed.function)() == ("text", sys.stdout)
-
-
-def test_tensors_in_host_memory_travel() -> None:
+def test_tensors_in_host_memory_can_be_sent() -> None:
     weights = torch.arange(3.0)
     packed = pack(lambda: weights.sum().item(), (weights,))
     assert unpack_function(packed.function)() == 3.0
@@ -198,7 +181,7 @@ def test_names_are_short(function: Callable[..., Any], name: str) -> None:
     assert name_of(function) == name
 
 
-# -- what does not travel ----------------------------------------------------------------------------------------------
+# -- errors -----------------------------------------------------------------------------------------------------------
 
 
 def refused(function: Callable[..., Any], *args: object, **kwargs: object) -> str:
@@ -227,7 +210,7 @@ class Store:
     table: dict[str, list[object]] = field(default_factory=dict)
 
 
-def test_functions_are_followed_to_the_variable_that_holds_the_culprit() -> None:
+def test_the_path_leads_through_functions_to_the_variable() -> None:
     store = Store(table={"good": [1, 2], "bad": [0, (1, threading.Lock())]})
 
     def inner() -> object:
@@ -248,7 +231,7 @@ def function_in_a_script(text: str) -> Callable[..., Any]:
     return function
 
 
-def test_globals_defaults_and_attributes_are_on_the_way() -> None:
+def test_the_path_contains_globals_and_defaults() -> None:
     script = """
     import threading
     lock, fine = threading.Lock(), 3
@@ -257,8 +240,8 @@ def test_globals_defaults_and_attributes_are_on_the_way() -> None:
     def objective():
         return helper()
     """
-    way = "objective -> global variable 'helper' -> global variable 'lock' -> a _thread.lock\n"
-    assert way in refused(function_in_a_script(script))
+    path = "objective -> global variable 'helper' -> global variable 'lock' -> a _thread.lock\n"
+    assert path in refused(function_in_a_script(script))
     lock = threading.Lock()
 
     def by_default(x: int = 1, guard: Any = lock) -> None: ...
@@ -270,22 +253,11 @@ def test_globals_defaults_and_attributes_are_on_the_way() -> None:
         (by_keyword, "by_keyword -> default of 'guard' -> a _thread.lock\n"),
         (functools.partial(dict, guard=lock), "dict -> argument 'guard' -> a _thread.lock\n"),
     ]
-    for function, way in cases:
-        assert way in refused(function)
+    for function, path in cases:
+        assert path in refused(function)
 
 
-def test_unused_globals_are_not_blamed() -> None:
-    script = """
-    import threading
-    lock = threading.Lock()
-    def objective(thing):
-        return thing.lock
-    """
-    packed = pack(function_in_a_script(script), (Store(),))
-    assert packed.name == "objective"
-
-
-def test_methods_lead_to_their_object() -> None:
+def test_the_path_of_a_method_contains_its_object() -> None:
     class Holder:
         def __init__(self) -> None:
             self.guard = threading.Lock()
@@ -307,7 +279,7 @@ def numbers() -> Iterator[int]:
     yield 1
 
 
-def test_streams_files_and_sockets_come_with_advice(tmp_path: Path) -> None:
+def test_errors_of_streams_files_and_sockets_contain_advice(tmp_path: Path) -> None:
     path = tmp_path / "data.txt"
     path.write_text("text")
     with path.open() as text, path.open("rb") as binary, socket.socket() as plug:
@@ -319,8 +291,8 @@ def test_streams_files_and_sockets_come_with_advice(tmp_path: Path) -> None:
     assert "Pass a list" in refused(len, numbers())
 
 
-class PretendsToBeOnGpu(torch.Tensor):
-    """A tensor that names a device this machine need not have."""
+class TensorOnGpu(torch.Tensor):
+    """A tensor on a device that this machine may not have."""
 
     @property
     def device(self) -> torch.device:  # type: ignore[override]
@@ -329,40 +301,37 @@ class PretendsToBeOnGpu(torch.Tensor):
 
 def test_a_tensor_on_a_gpu_is_refused() -> None:
     model = torch.nn.Linear(2, 2)
-    model.register_buffer("table", torch.zeros(2).as_subclass(PretendsToBeOnGpu))
+    model.register_buffer("table", torch.zeros(2).as_subclass(TensorOnGpu))
 
     def objective() -> object:
         return model
 
     message = refused(objective)
     assert "objective -> closure variable 'model' -> a " in message
-    assert "PretendsToBeOnGpu on cuda:1\n" in message
+    assert "TensorOnGpu on cuda:1\n" in message
     assert "unpacking it would touch cuda:1). Pass it as .cpu()" in message
-    assert "argument 1 of len -> " in refused(len, torch.zeros(2).as_subclass(PretendsToBeOnGpu))
+    assert "argument 1 of len -> " in refused(len, torch.zeros(2).as_subclass(TensorOnGpu))
 
 
-class Stubborn:
+class Irreducible:
     def __reduce__(self) -> str:
         raise RuntimeError("not me")
 
 
-def test_an_object_that_refuses_is_the_culprit() -> None:
-    assert "argument 1 of len -> a " in refused(len, {"a": Stubborn()})
+def test_an_object_that_cannot_be_reduced_is_named() -> None:
+    assert "argument 1 of len -> a " in refused(len, {"a": Irreducible()})
     assert (
-        "Stubborn\n(RuntimeError: not me). Create it inside the function, or pass the values to create it from."
-        in refused(len, {"a": Stubborn()})
+        "Irreducible\n(RuntimeError: not me). Create it inside the function, or pass the values to create it from."
+        in refused(len, {"a": Irreducible()})
     )
 
 
-# -- what is no function -----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("result", "what"), [(0.93, "a float"), (None, "None"), ("train", "a str")])
-def test_a_result_instead_of_a_function_is_explained(result: Any, what: str) -> None:
+@pytest.mark.parametrize(("result", "kind"), [(0.93, "a float"), (None, "None"), ("train", "a str")])
+def test_a_result_instead_of_a_function_is_explained(result: Any, kind: str) -> None:
     with pytest.raises(TypeError) as caught:
         pack(result, caller="pool.submit")
     assert str(caught.value) == (
-        f"pool.submit got a result ({what}), not a function: was the function called here, in this process?\n"
+        f"pool.submit got a result ({kind}), not a function: was the function called here, in this process?\n"
         "  wrong:  pool.submit(train(3))\n"
         "  right:  pool.submit(train, 3)"
     )
@@ -400,35 +369,33 @@ def test_functions_without_a_plain_result_are_refused(function: Callable[..., An
     assert "  right:  pool.submit(lambda" in str(caught.value)
 
 
-def test_functions_of_a_module_that_only_this_process_can_find_travel_by_value(tmp_path: Path) -> None:
+def test_functions_of_a_module_that_only_this_process_can_import_are_sent_by_value(tmp_path: Path) -> None:
     (tmp_path / "inner.py").write_text("FACTOR = 3\nclass Scaled:\n    def by(self, x):\n        return FACTOR * x\n")
     (tmp_path / "outer.py").write_text("def scaled(x):\n    return inner.Scaled().by(x)\n")
     inner, outer = (load_by_hand(f"by_hand.{name}", tmp_path / f"{name}.py") for name in ("inner", "outer"))
     vars(outer)["inner"] = inner
     try:
-        assert call_elsewhere(tmp_path, outer.scaled, 7) == "21"
+        assert call_in_new_interpreter(tmp_path, outer.scaled, 7) == "21"
         assert cloudpickle.list_registry_pickle_by_value() == set()
         assert "by_hand.outer" not in pack(outer.scaled).modules  # nothing to import before
     finally:
         del sys.modules["by_hand.inner"], sys.modules["by_hand.outer"]
 
 
-def test_a_function_whose_name_leads_another_process_to_another_file_travels_by_value(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_functions_of_a_shadowed_module_are_sent_by_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for folder, value in (("found", 1), ("mine", 2)):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "shadowed.py").write_text(f"def value():\n    return {value}\n")
     monkeypatch.syspath_prepend(tmp_path / "found")
     module = load_by_hand("shadowed", tmp_path / "mine" / "shadowed.py")
     try:
-        assert call_elsewhere(tmp_path, module.value) == "2"
+        assert call_in_new_interpreter(tmp_path, module.value) == "2"
     finally:
         del sys.modules["shadowed"]
 
 
 def load_by_hand(name: str, path: Path) -> ModuleType:
-    """As pytest loads test modules in its mode `importlib`: known by a name that leads nowhere."""
+    """Load a module like pytest in its mode `importlib`, by a name that cannot be imported."""
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
     sys.modules[name] = module = importlib.util.module_from_spec(spec)
@@ -436,6 +403,6 @@ def load_by_hand(name: str, path: Path) -> ModuleType:
     return module
 
 
-def test_what_is_sent_while_another_thread_imports_torch_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_functions_can_be_packed_while_another_thread_imports_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))  # as it is at first
     assert pack(functools.partial(divmod, Path("a")), caller="a test").name == "divmod"

@@ -4,16 +4,15 @@ from typing import cast
 
 from fanwise.pool.contract import JobEvents, JobRequest, Outcome
 from fanwise.pool.jobs import Job
-from fanwise.pool.specs import RuntimeEnvironment
+from fanwise.pool.specs import JobSpec, RuntimeEnvironment
 
 
 def job(job_id: int, parent: Job | None = None) -> Job:
-    made = Job(
-        job_id, cast(JobRequest, None), cast(JobEvents, None), 0, 0, b"", "", RuntimeEnvironment("", ()), parent=parent
-    )
+    spec = JobSpec(job_id, 0, 0, "", 0, "", b"", "", False, RuntimeEnvironment("", ()), None)
+    nested_job = Job(cast(JobRequest, None), cast(JobEvents, None), spec, parent)
     if parent is not None:
-        parent.children.append(made)
-    return made
+        parent.children.append(nested_job)
+    return nested_job
 
 
 def end(job: Job, *, reaped: bool = True, outcome: bool = True) -> list[int]:

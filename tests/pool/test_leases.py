@@ -1,4 +1,4 @@
-"""The ledger against a model that lists, for every holder, what it was lent."""
+"""Leases: capacity, single cases of the ledger, and the ledger against a model of the leases by holder."""
 
 from collections import Counter
 from collections.abc import Hashable
@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from fanwise.base.errors import LeaseError
+from fanwise.pool.contract import Capacity, Reply
 from fanwise.pool.leases import Gpu, GpuShare, Lease, Ledger, Machine, Resources
 
 GIB = 1024**3
@@ -36,7 +37,7 @@ def shares(**fractions: float) -> tuple[GpuShare, ...]:
         (Resources(memory_bytes=101), "101 bytes of memory asked for, this machine has 100."),
     ],
 )
-def test_what_can_never_be_met_is_refused_with_what_there_is(resources: Resources, text: str) -> None:
+def test_impossible_resources_are_refused(resources: Resources, text: str) -> None:
     ledger = Ledger(BOX)
     for ask in (ledger.check, lambda resources: ledger.take(resources, "job")):
         with pytest.raises(LeaseError) as caught:
@@ -44,11 +45,6 @@ def test_what_can_never_be_met_is_refused_with_what_there_is(resources: Resource
         assert str(caught.value).startswith(text)
         assert str(caught.value).endswith("See: fanwise explain lease")
     assert ledger.leases == {}
-
-
-def test_a_machine_without_gpus_lends_no_part_of_one() -> None:
-    with pytest.raises(LeaseError, match=r"0\.5 of a GPU asked for, this machine has none\."):
-        Ledger(Machine(4, 100)).check(Resources(gpus=0.5))
 
 
 @pytest.mark.parametrize("number", [2, 3, 6, 7, 10, 49, 1000])
@@ -79,6 +75,52 @@ def test_a_part_of_a_gpu_can_be_divided_and_is_no_whole_gpu() -> None:
     assert inner.take(Resources(gpus=0.25), 2) is None
 
 
+# -- capacity ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "resources",
+    [
+        Resources(),
+        Resources(cpus=3),
+        Resources(cpus=9),
+        Resources(memory_bytes=40),
+        Resources(gpus=1),
+        Resources(gpus=2),
+        Resources(gpus=4),
+        Resources(gpus=0.3),
+        Resources(gpus=1 / 3),
+        Resources(cpus=2, gpus=0.5, memory_bytes=10),
+    ],
+)
+def test_capacity_fits_as_many_jobs_as_a_ledger_leases(resources: Resources) -> None:
+    machine = Machine(8, 100, gpus("a", "b", "c"))
+    ledger, leased = Ledger(machine), 0
+    try:
+        while ledger.take(resources, leased) is not None:
+            leased += 1
+    except LeaseError:
+        assert leased == 0
+    assert Capacity((machine,)).fits(resources) == leased
+    assert Capacity((machine, machine)).fits(resources) == 2 * leased
+
+
+def test_a_job_must_fit_on_one_machine() -> None:
+    capacity = Capacity((Machine(2, 10), Machine(8, 10, gpus("a", "b", "c"))))
+    capacity.check(Resources(cpus=8, gpus=3))
+    assert (capacity.cpus, capacity.gpus) == (10, 3)
+    with pytest.raises(LeaseError, match="10 CPUs asked for"):
+        capacity.check(Resources(cpus=10))  # only all machines together have them
+    with pytest.raises(LeaseError, match="has no machine now"):
+        Capacity(()).check(Resources())
+
+
+@pytest.mark.parametrize("decision", ["stop", "GO", "", None])
+def test_an_unknown_decision_is_refused(decision: str | None) -> None:
+    with pytest.raises(ValueError, match="CONTINUE, STOP or PAUSE, got"):
+        Reply(decision)  # type: ignore[arg-type]
+
+
 # -- all cases ---------------------------------------------------------------------------------------------------------
 
 RESOURCES = st.builds(
@@ -90,7 +132,7 @@ RESOURCES = st.builds(
 
 
 class LedgerMachine(RuleBasedStateMachine):
-    """The model knows only what it saw lent; parts of GPUs are counted in millionths, written out by hand."""
+    """A model of the leases. Parts of GPUs are counted in millionths."""
 
     make: type[Ledger] = Ledger
     holders = Bundle("holders")
@@ -98,12 +140,12 @@ class LedgerMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.ledger = self.make(BOX)
-        self.lent: dict[Hashable, tuple[Resources, tuple[str, ...]]] = {}
+        self.leased: dict[Hashable, tuple[Resources, tuple[str, ...]]] = {}
         self.next_holder = 0
 
     def used(self) -> Counter[str]:
         parts: Counter[str] = Counter()
-        for resources, cards in self.lent.values():
+        for resources, cards in self.leased.values():
             for card in cards:
                 parts[card] += self.parts(resources)
         return parts
@@ -115,8 +157,8 @@ class LedgerMachine(RuleBasedStateMachine):
     def expected_cards(self, resources: Resources) -> tuple[str, ...] | None:
         """The cards with room, fullest first; None if they cannot be met now."""
         used = self.used()
-        cpus = sum(other.cpus for other, _ in self.lent.values()) + resources.cpus
-        memory = sum(other.memory_bytes for other, _ in self.lent.values()) + resources.memory_bytes
+        cpus = sum(leased.cpus for leased, _ in self.leased.values()) + resources.cpus
+        memory = sum(leased.memory_bytes for leased, _ in self.leased.values()) + resources.memory_bytes
         number = resources.gpus if isinstance(resources.gpus, int) else 1
         room = [card for card in "abc" if used[card] + self.parts(resources) <= 1000000]
         fullest_first = sorted(room, key=lambda card: -used[card])
@@ -135,27 +177,27 @@ class LedgerMachine(RuleBasedStateMachine):
             assert lease == Lease(
                 resources.cpus, tuple(GpuShare(card, fraction) for card in expected), resources.memory_bytes
             )
-            self.lent[self.next_holder] = (resources, expected)
+            self.leased[self.next_holder] = (resources, expected)
         return self.next_holder
 
     @rule(holder=holders)
     def give_back(self, holder: int) -> None:
-        assert self.ledger.give_back(holder) == (self.lent.pop(holder, None) is not None)
+        assert self.ledger.give_back(holder) == (self.leased.pop(holder, None) is not None)
 
     @rule(holder=consumes(holders))
     def give_back_twice(self, holder: int) -> None:
         self.ledger.give_back(holder)
-        self.lent.pop(holder, None)
+        self.leased.pop(holder, None)
         assert not self.ledger.give_back(holder)
 
     @invariant()
     def the_whole_state_is_the_models(self) -> None:
         used = self.used()
-        assert set(self.ledger.leases) == set(self.lent)
+        assert set(self.ledger.leases) == set(self.leased)
         assert self.ledger.free() == Lease(
-            cpus=6 - sum(resources.cpus for resources, _ in self.lent.values()),
+            cpus=6 - sum(resources.cpus for resources, _ in self.leased.values()),
             gpus=tuple(GpuShare(card, (1000000 - used[card]) / 1000000) for card in "abc" if used[card] < 1000000),
-            memory_bytes=100 - sum(resources.memory_bytes for resources, _ in self.lent.values()),
+            memory_bytes=100 - sum(resources.memory_bytes for resources, _ in self.leased.values()),
         )
 
 

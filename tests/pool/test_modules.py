@@ -1,4 +1,4 @@
-"""What a function will import, without importing it; which source files changed."""
+"""The modules that a function will import, and edits of source files."""
 
 import csv
 import functools
@@ -22,7 +22,7 @@ from fanwise.pool.modules import Sources, modules_needed, sources_of, travels_by
 
 @pytest.fixture
 def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, str], Path]]:
-    """Writes modules into a folder of the search path, and forgets them after the test."""
+    """Return a function that writes a module into a folder of the search path."""
     before = set(sys.modules)
     monkeypatch.syspath_prepend(str(tmp_path))
 
@@ -40,13 +40,10 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
 
 
 def in_main(text: str, name: str = "objective") -> Any:
-    """What `name` is in a script with this text."""
+    """Return the variable `name` of a script."""
     module = ModuleType("__main__")
     exec(textwrap.dedent(text), vars(module))
     return vars(module)[name]
-
-
-# -- what the function itself names ------------------------------------------------------------------------------------
 
 
 def test_modules_it_refers_to_are_found_in_order_each_once() -> None:
@@ -85,7 +82,7 @@ def test_import_statements_inside_it_are_found_without_importing(write: Callable
     assert not {"never_loaded", "package", "missing"} & set(sys.modules)
 
 
-def test_submodules_of_loaded_packages_are_told_from_their_names() -> None:
+def test_submodules_of_loaded_packages_are_distinguished_from_attributes() -> None:
     def objective() -> Any:
         from os import path, sep
         from xml.etree import ElementTree
@@ -95,13 +92,6 @@ def test_submodules_of_loaded_packages_are_told_from_their_names() -> None:
     assert modules_needed(objective) == ("os", "os.path", "xml.etree", "xml.etree.ElementTree")
 
 
-def test_relative_imports_are_left_to_their_package() -> None:
-    code = compile("def objective():\n    from . import part\n    from .part import name", "x", "exec")
-    space: dict[str, Any] = {"__name__": "__main__"}
-    exec(code, space)
-    assert modules_needed(space["objective"]) == ()
-
-
 def test_a_dotted_import_is_found_by_the_names_that_are_used() -> None:
     objective = in_main("""
         import os.path, xml.dom.minidom
@@ -109,9 +99,6 @@ def test_a_dotted_import_is_found_by_the_names_that_are_used() -> None:
             return xml.dom.minidom.parseString
     """)
     assert modules_needed(objective) == ("xml", "xml.dom", "xml.dom.minidom")
-
-
-# -- what it leads to --------------------------------------------------------------------------------------------------
 
 
 def test_functions_and_classes_of_the_script_are_followed() -> None:
@@ -139,9 +126,9 @@ def test_functions_and_classes_of_the_script_are_followed() -> None:
         def objective():
             return helper(), objects, objective
     """)
-    found = modules_needed(objective)
-    assert set(found) >= {"zipfile", "json", "csv", "tempfile"}
-    assert not set(found) & {"__main__", "builtins", "textwrap", "shutil"}
+    modules = modules_needed(objective)
+    assert set(modules) >= {"zipfile", "json", "csv", "tempfile"}
+    assert not set(modules) & {"__main__", "builtins", "textwrap", "shutil"}
 
 
 def test_methods_partials_and_wrappers_are_followed() -> None:
@@ -169,7 +156,7 @@ def test_methods_partials_and_wrappers_are_followed() -> None:
     assert "csv" in modules_needed(in_main(script, "cached"))
 
 
-def test_objects_bring_the_modules_of_their_classes() -> None:
+def test_modules_of_the_classes_of_objects_are_found() -> None:
     where, built_in = Path("x"), json.dumps
 
     def objective() -> Any:
@@ -178,7 +165,7 @@ def test_objects_bring_the_modules_of_their_classes() -> None:
     assert set(modules_needed(objective)) == {Path.__module__, "json", "os"}  # Python 3.13: pathlib._local
 
 
-def test_importable_functions_bring_their_module_and_the_imports_inside_them(
+def test_modules_of_importable_functions_and_imports_inside_them_are_found(
     write: Callable[[str, str], Path],
 ) -> None:
     write("near_module", "from far_module import far\ndef objective():\n    import csv\n    return far()")
@@ -188,20 +175,20 @@ def test_importable_functions_bring_their_module_and_the_imports_inside_them(
     assert modules_needed(objective) == ("near_module", "csv", "far_module", "zipfile", "farther", "tempfile")
 
 
-def test_functions_of_the_users_modules_are_looked_at_through_the_module(write: Callable[[str, str], Path]) -> None:
+def test_imports_inside_functions_of_user_modules_are_found(write: Callable[[str, str], Path]) -> None:
     write("helpers", "def load():\n    import zipfile\n\ndef other():\n    import tempfile")
     objective = in_main("import helpers\ndef objective():\n    return helpers.load()")
     assert modules_needed(objective) == ("helpers", "zipfile")
 
 
-def test_functions_of_libraries_are_not_looked_into() -> None:
+def test_functions_of_libraries_are_not_searched() -> None:
     def objective() -> Any:
         return json.load, subprocess.run, functools.reduce
 
     assert set(modules_needed(objective)) == {"json", "subprocess", "functools"}
 
 
-def test_what_holds_itself_or_goes_deep_is_no_trap() -> None:
+def test_cyclic_and_deep_objects_are_searched() -> None:
     ring: list[Any] = [json]
     ring.append(ring)
     deep: list[Any] = [csv]
@@ -214,7 +201,7 @@ def test_what_holds_itself_or_goes_deep_is_no_trap() -> None:
     assert set(modules_needed(objective)) == {"json", "csv"}
 
 
-def test_a_walk_ends_after_many_things_and_skips_the_rest_of_a_long_list() -> None:
+def test_the_search_is_limited() -> None:
     long: list[Any] = [*range(1000), json]
     wide: list[Any] = [[object() for _ in range(1000)] for _ in range(25)]
     wide.append([[[csv]]])
@@ -230,20 +217,22 @@ def test_a_walk_ends_after_many_things_and_skips_the_rest_of_a_long_list() -> No
 # -- by value or by name -----------------------------------------------------------------------------------------------
 
 
-def test_only_what_its_name_leads_back_to_travels_by_name(write: Callable[[str, str], Path]) -> None:
+def test_functions_and_classes_are_sent_by_name_if_the_name_leads_to_them(
+    write: Callable[[str, str], Path],
+) -> None:
     write("own_module", "class A:\n    @staticmethod\n    def s(): ...\n    def m(self): ...\ndef f(): ...\n")
-    own = importlib.import_module("own_module")
-    by_name = [own.A, own.A.s, own.A.m, own.f, json.dumps, int, dict]
+    module = importlib.import_module("own_module")
+    by_name = [module.A, module.A.s, module.A.m, module.f, json.dumps, int, dict]
     assert not any(travels_by_value(thing) for thing in by_name)
-    old, other = own.f, vars(json)["dumps"]
-    vars(own)["f"] = other
+    old, replacement = module.f, vars(json)["dumps"]
+    vars(module)["f"] = replacement
     assert travels_by_value(old)
-    assert not travels_by_value(other)
+    assert not travels_by_value(replacement)
     assert travels_by_value(in_main("def objective(): ..."))
     assert travels_by_value(in_main("class objective: ..."))
 
 
-def test_modules_registered_by_value_travel_by_value(write: Callable[[str, str], Path]) -> None:
+def test_modules_registered_with_cloudpickle_are_sent_by_value(write: Callable[[str, str], Path]) -> None:
     write("registered", "import csv\ndef f():\n    return csv")
     module = importlib.import_module("registered")
     assert modules_needed(module.f) == ("registered", "csv")
@@ -280,11 +269,11 @@ def test_installed_files_are_not_watched(
     assert sources_of(["installed"]) == {}
 
 
-def test_the_files_of_fanwise_are_not_watched_wherever_it_is_installed() -> None:
+def test_the_files_of_fanwise_are_not_watched() -> None:
     assert sources_of(["fanwise.pool.modules"]) == {}
 
 
-def test_edited_replaced_and_removed_files_are_seen(write: Callable[[str, str], Path]) -> None:
+def test_edited_replaced_and_removed_files_are_reported(write: Callable[[str, str], Path]) -> None:
     paths = [write(f"watched{number}", "x = 1") for number in range(4)]
     for number in range(4):
         importlib.import_module(f"watched{number}")
@@ -299,7 +288,7 @@ def test_edited_replaced_and_removed_files_are_seen(write: Callable[[str, str], 
     assert sorted(sources.edited()) == paths[:3]
 
 
-def test_a_file_that_is_gone_is_not_watched(write: Callable[[str, str], Path]) -> None:
+def test_a_removed_file_is_not_watched(write: Callable[[str, str], Path]) -> None:
     path = write("gone", "")
     importlib.import_module("gone")
     path.unlink()

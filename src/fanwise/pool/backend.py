@@ -14,6 +14,7 @@ nothing; in it, use of a `Lifetime` raises `ClosedError` and closing does nothin
 import atexit
 import contextlib
 import os
+import pickle
 import resource
 import shutil
 import sys
@@ -31,7 +32,7 @@ from .contract import Engine
 from .current import in_job
 from .modules import modules_needed
 from .runtime_environment import FIXED_VARIABLES, capture_environment
-from .specs import RuntimeEnvironment
+from .specs import Packed
 from .worker_set import WorkerSet
 
 # A kept warm process holds the memory of the user's imports. Consecutive searches start sooner than this.
@@ -49,12 +50,9 @@ _LIMITS = sorted({getattr(resource, name) for name in dir(resource) if name.star
 
 
 class Backend:
-    """The event loop and processes of a pool.
+    """The event loop and processes of a pool, and a folder for sockets, logs and the output of jobs.
 
     Attributes:
-        hub: event loop with its own thread.
-        folder: for sockets, logs and the output of jobs. Removed at the end.
-        surroundings: those of its processes, see `_surroundings`.
         timer: ends it while it is kept.
     """
 
@@ -105,8 +103,9 @@ def start_ahead(*functions: Callable[..., object]) -> None:
     with contextlib.suppress(OSError, RuntimeError):
         backend = take()
         try:
-            worker_set, modules = backend.worker_set, modules_needed(*functions)
-            backend.hub.call_soon(lambda: worker_set.preload(modules))
+            modules, worker_set = modules_needed(*functions), backend.worker_set
+            packed = Packed(pickle.dumps(int), b"", "imports: " + " ".join(modules), "start_ahead", modules)
+            backend.hub.call_soon(lambda: worker_set.warm_up(packed))
         except BaseException:
             backend.end()
             raise
@@ -200,9 +199,6 @@ class PoolEngine(Engine, Protocol):
 
     def counts(self) -> tuple[int, int]:
         """Return the number of running and of waiting jobs."""
-
-    def runtime_environment(self) -> RuntimeEnvironment:
-        """Return the runtime environment of this process for its jobs."""
 
 
 class Running(Protocol):
@@ -329,10 +325,10 @@ def _leave(running: Running, backend: Backend) -> bool:
         has_left = running.leave()
 
     until_s = time.monotonic() + _LEAVING_S
+    backend.on_hub(leave)
     while has_left is None and time.monotonic() < until_s:
+        time.sleep(_POLL_S)
         backend.on_hub(leave)
-        if has_left is None:
-            time.sleep(_POLL_S)
     return bool(has_left)
 
 

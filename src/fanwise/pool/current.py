@@ -10,6 +10,8 @@ forks from the job, SIGTERM has its usual meaning.
 """
 
 import contextlib
+import itertools
+import math
 import os
 import signal
 import threading
@@ -20,13 +22,15 @@ from typing import Any, Protocol
 
 from ..base.errors import ClosedError, DeadlineExceeded, TrialStopped
 from ..links.link import Link
-from ..links.link import Reply as Asked
+from ..links.link import Reply as LinkReply
 from .contract import Outcome, Reply, unpack_reply
-from .leases import Resources
+from .leases import Ledger, Resources
 from .outcomes import value_of
 from .runtime_environment import capture_environment
 from .settings import grace_of, limit_of
 from .specs import JobSpec, NestedJob, Packed
+
+_WAIT_SLICE_S = 1.0
 
 
 class CurrentJob:
@@ -50,8 +54,10 @@ class CurrentJob:
         self.context: Mapping[str, Any] = {} if spec.context is None else spec.context
         self.name = spec.name
         self.seed = spec.seed
-        self.cpus = spec.cpus
-        self.gpus = spec.gpus
+        self.cpus = spec.lease.cpus
+        self.gpus = tuple(share.visible for share in spec.lease.gpus)
+        self._lease = spec.lease
+        self._nested_ids = itertools.count(1)
         self._link = link
         self._stop_signal = stop_signal
         self._began_s = time.monotonic()
@@ -90,11 +96,12 @@ class CurrentJob:
         return reply
 
     def _submit(self, packed: Packed, resources: Resources, number: int | None) -> "NestedHandle":
-        """Submit a job that runs beside this one, within its lease. Blocks until the pool has accepted it."""
-        nested = NestedJob(packed, resources, number, capture_environment())
+        """Submit a job that runs beside this one, within its lease. Raises LeaseError."""
+        Ledger.within(self._lease).check(resources)
+        nested = NestedJob(next(self._nested_ids), packed, resources, number, capture_environment())
         with self._stop_signal.shield():
-            job_id = self._link.ask("submit", self.id, nested)
-            return NestedHandle(self._link, self._stop_signal, job_id, packed.name)
+            reply = self._link.call("submit", self.id, nested)
+            return NestedHandle(self, nested.nested_id, packed.name, reply)
 
 
 class Reported(Protocol):
@@ -105,7 +112,7 @@ class Reported(Protocol):
 
 
 class _Reported:
-    def __init__(self, sent: Asked, apply_reply: Callable[[Any], Reply]) -> None:
+    def __init__(self, sent: LinkReply, apply_reply: Callable[[Any], Reply]) -> None:
         self._sent = sent
         self._apply_reply = apply_reply
 
@@ -114,14 +121,17 @@ class _Reported:
 
 
 class NestedHandle:
-    """A job that this job submitted. It ends with this job at the latest."""
+    """A job that this job submitted. It ends with this job at the latest.
 
-    def __init__(self, link: Link, stop_signal: "StopSignal", job_id: int, name: str) -> None:
-        self.id = job_id
+    Attributes:
+        id: 1, 2, ... in the order of submission by this job.
+    """
+
+    def __init__(self, job: CurrentJob, nested_id: int, name: str, reply: LinkReply) -> None:
+        self.id = nested_id
         self.name = name
-        self._link = link
-        self._stop_signal = stop_signal
-        self._reply = link.call("result", job_id)
+        self._job = job
+        self._reply = reply
 
     def done(self) -> bool:
         """Return whether the outcome has arrived, which happens while this process waits or reports."""
@@ -139,9 +149,14 @@ class NestedHandle:
             TrialStopped: it was stopped, or this job must stop.
             Exception: the error of its function, in its original type.
         """
-        self._reply.wait(limit_of(within_s))
+        limit_s = limit_of(within_s)
+        until_s = math.inf if limit_s is None else time.monotonic() + limit_s
+        # In slices, because a signal that arrives just before the main thread sleeps does not wake it.
+        while not self._reply.wait(max(0.0, min(_WAIT_SLICE_S, until_s - time.monotonic()))):
+            if time.monotonic() >= until_s:
+                break
         # A stop must not interrupt unpickling, which may have side effects.
-        with self._stop_signal.shield():
+        with self._job._stop_signal.shield():
             if not self._reply.done():
                 raise DeadlineExceeded(f"job {self.id} {self.name!r} has not ended within {within_s} s; it continues.")
             outcome: Outcome = self._reply.result()
@@ -150,8 +165,8 @@ class NestedHandle:
     def stop(self, grace_s: float = 5.0) -> None:
         """Send SIGTERM, which raises `TrialStopped` in the job, and SIGKILL after `grace_s` seconds."""
         seconds = grace_of(grace_s)
-        with self._stop_signal.shield():
-            self._link.ask("stop", self.id, seconds)
+        with self._job._stop_signal.shield():
+            self._job._link.notify("stop", self._job.id, self.id, seconds)
 
     def __repr__(self) -> str:
         return f"<NestedHandle {self.id} {self.name!r}: {'ended' if self.done() else 'not ended as far as is known'}>"

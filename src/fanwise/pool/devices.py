@@ -59,15 +59,18 @@ def ooms_so_far(root: Path = _ROOT) -> int:
 @contextmanager
 def opened(nvml: Nvml | None = None) -> Iterator[Nvml]:
     """Initialize NVML for the duration of the block. Cheap if nested. Raises NVMLError or ImportError."""
-    if nvml is None:
-        import pynvml
-
-        nvml = pynvml
+    nvml = nvml or _pynvml()
     nvml.nvmlInit()
     try:
         yield nvml
     finally:
         nvml.nvmlShutdown()
+
+
+def _pynvml() -> Nvml:
+    import pynvml
+
+    return pynvml
 
 
 def gpu_pids(visible: str, nvml: Nvml | None = None, root: Path = _ROOT) -> set[int] | None:
@@ -91,10 +94,7 @@ def gpu_memory_used(visible: str, nvml: Nvml | None = None) -> int | None:
 
 
 def _query_gpu(visible: str, nvml: Nvml | None, query: Callable[[Nvml, Any], Any]) -> Any:
-    if nvml is None:
-        import pynvml
-
-        nvml = pynvml
+    nvml = nvml or _pynvml()
     try:
         with opened(nvml) as lib:
             return query(lib, lib.nvmlDeviceGetHandleByUUID(visible))
@@ -148,12 +148,10 @@ class _Card:
 
 
 def _gpus(environ: Mapping[str, str], nvml: Nvml | None) -> tuple[tuple[Gpu, ...], list[str]]:
-    if nvml is None:
-        try:
-            import pynvml
-        except ImportError:
-            return (), ["nvidia-ml-py is not installed, so NVIDIA GPUs were not looked for."]
-        nvml = pynvml
+    try:
+        nvml = nvml or _pynvml()
+    except ImportError:
+        return (), ["nvidia-ml-py is not installed, so NVIDIA GPUs were not looked for."]
     notes: list[str] = []
     try:
         with opened(nvml) as lib:

@@ -14,10 +14,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from ..base.errors import ClosedError, LeaseError
+from ..base.errors import LeaseError
 from ..links.link import Link, Request
 from ..links.peers import Ending as LinkEnding
-from .backend import Backend
+from .backend import Backend, closed_error
 from .contract import Capacity, Ending, JobEvents, JobRequest, Outcome, Output, Ready, Reply
 from .contract import Job as AnyJob
 from .devices import find_machine, ooms_so_far
@@ -36,7 +36,7 @@ from .outcomes import (
 )
 from .runtime_environment import capture_environment
 from .seeds import job_seed
-from .specs import NestedJob, Packed, RuntimeEnvironment
+from .specs import JobSpec, NestedJob, Packed, RuntimeEnvironment
 from .workers import LeasedWorkers
 
 _log = logging.getLogger(__name__)
@@ -94,27 +94,34 @@ class LocalEngine:
         self.worker_set.warm_up(packed)
 
     def submit(self, request: JobRequest, events: JobEvents) -> Job:
-        return self._submit(request, events, None)
+        return self._submit(request, events)
 
-    def _submit(self, request: JobRequest, events: JobEvents, parent: Job | None) -> Job:
+    def _submit(
+        self, request: JobRequest, events: JobEvents, parent: Job | None = None, nested_id: int | None = None
+    ) -> Job:
         if self._closed:
-            raise ClosedError("this pool is closed. Make a new one.")
+            raise closed_error()
         self._ledger_of(parent).check(request.resources)
         job_id = self._last_id + 1
-        number = job_id - 1 if request.number is None else request.number
-        job = Job(
+        packed, number, arguments = request.packed, request.number, request.packed.arguments
+        if number is None:
+            number = job_id - 1
+        if request.keywords is not None:
+            arguments = pickle.dumps(((), dict(request.keywords)), protocol=5)
+        spec = JobSpec(
             job_id,
-            request,
-            events,
             number,
+            request.attempt,
+            packed.name,
             job_seed(self.seed if request.seed is None else request.seed, number, request.attempt),
-            request.packed.arguments
-            if request.keywords is None
-            else pickle.dumps(((), dict(request.keywords)), protocol=5),
+            packed.function_id,
+            arguments,
             request.output or str(self._folder / f"job-{job_id}"),
+            request.reuse,
             request.runtime_environment or self.runtime_environment(),
-            parent,
+            request.context,
         )
+        job = Job(request, events, spec, parent, nested_id)
         self._last_id = job_id
         self._jobs[job_id] = job
         self._backlog.append(job)
@@ -154,27 +161,24 @@ class LocalEngine:
         """
         if job.stop_request is None:
             job.stop_request = "terminate"
-            job.repeat_s = self.loop.now_s() + _REPEAT_S
             if self._signal_or_drop(job, signal.SIGTERM):
-                self._set_timer(job)
-        if grace_s is not None and job.id in self._jobs and job.stop_request == "terminate" and job.outcome is None:
-            kill_s = self.loop.now_s() + grace_s
-            if job.kill_s is None or kill_s < job.kill_s:
-                job.kill_s = kill_s
-                self._set_timer(job)
+                self._signal_later(job.id, signal.SIGTERM, _REPEAT_S)
+        if grace_s is not None and job.id in self._jobs and job.outcome is None:
+            self._signal_later(job.id, signal.SIGKILL, grace_s)
 
-    def _set_timer(self, job: Job) -> None:
-        times_s = [time_s for time_s in (job.repeat_s, job.kill_s) if time_s is not None]
-        job.set_timer(self.loop.call_at(min(times_s), lambda: self._on_timer(job)) if times_s else None)
+    def _signal_later(self, job_id: int, number: int, after_s: float) -> None:
+        """Signal a job after a time if it was stopped and has not ended until then."""
 
-    def _on_timer(self, job: Job) -> None:
-        if job.kill_s is not None and self.loop.now_s() >= job.kill_s:
-            self._kill(job)
-        elif job.stop_request == "terminate":
-            job.repeat_s = None
-            if job.worker is not None:
-                self.worker_set.signal(job.worker.id, job.worker.link, signal.SIGTERM)
-            self._set_timer(job)
+        def signal_job() -> None:
+            job = self._jobs.get(job_id)
+            if job is None or job.outcome is not None or job.stop_request != "terminate":
+                return
+            if number == signal.SIGKILL:
+                self._kill(job)
+            elif job.worker is not None:
+                self.worker_set.signal(job.worker.id, job.worker.link, number)
+
+        self.loop.call_at(self.loop.now_s() + after_s, signal_job)
 
     def _kill(self, job: Job) -> None:
         if job.stop_request != "kill":
@@ -267,12 +271,6 @@ class LocalEngine:
                     job.events.on_report(report)
                 else:
                     report.answer(Reply("STOP"))  # to a thread that the function left running
-            case "result":
-                self._result(request)
-            case "stop":
-                if job is not None and job.parent is not None:
-                    self._terminate(job, request.args[1])
-                request.answer(None)
             case "next" if job is None:
                 request.answer(None)
             case method if job is None:
@@ -284,16 +282,18 @@ class LocalEngine:
             case "killed":
                 _log.warning(
                     "job %d %r left processes running that did not end within %g s of SIGTERM; they are killed: %s",
-                    *(job.number, job.request.packed.name, GRACE_S, "; ".join(request.args[1])),
+                    *(job.spec.number, job.spec.name, GRACE_S, "; ".join(request.args[1])),
                 )
             case "next":
                 self._next(job, request)
-            case "declined":
-                self._declined(job)
             case "function":
                 request.answer(job.request.packed.function)
             case "submit":
                 self._submit_nested(job, request)
+            case "stop":
+                for child in job.children:
+                    if child.nested_id == request.args[1]:
+                        self._terminate(child, request.args[2])
             case method:
                 request.fail(LookupError(f"unknown message of a worker: {method!r}"))
 
@@ -336,8 +336,14 @@ class LocalEngine:
             self._queue_again(job)
             self._workers.return_lease(worker, self._schedule)
             return
-        if job.outcome is None:
-            self._set_outcome(job, _death_of(job, *job.exited))
+        status, why = job.exited
+        if job.outcome is None and job.stop_request is not None and not job.begun:
+            self._set_outcome(job, never_began(job.id))
+        elif job.outcome is None:
+            lost = f"it was lost: {why}" if why else job.how_lost(status)
+            ooms = ooms_so_far() - job.ooms_before
+            death = death_of(status, stop_request=job.stop_request, ooms=ooms, stderr=job.stderr, lost=lost)
+            self._set_outcome(job, death)
         self._on_reaped(job)
 
     def _ready(self, job: Job, request: Request) -> None:
@@ -348,14 +354,6 @@ class LocalEngine:
         worker.gpus.pids.add(pid)
         job.begun = True
         self._notify(lambda: job.events.on_ready(job, Ready(pid, started_s, how)))
-
-    def _declined(self, job: Job) -> None:
-        """Queue a job again whose reused worker exits because a source file that it imported has changed."""
-        worker = job.worker
-        if worker is not None and not job.begun and job.outcome is None:
-            self._workers.kill_later(worker)
-            self._queue_again(job)
-            self._schedule()
 
     def _queue_again(self, job: Job) -> None:
         self._workers.take_back(job)
@@ -396,7 +394,6 @@ class LocalEngine:
         if self._retries_alone and job.parent is None and job.shares_gpu and is_gpu_oom(outcome):
             outcome = replace(outcome, retry_alone=True)
         job.outcome = outcome
-        job.set_timer(None)
         self._notify(lambda: job.events.on_ended(job, outcome))
         self._end_descendants(job)
 
@@ -425,7 +422,6 @@ class LocalEngine:
         del self._jobs[job.id]
         job.over = True
         self.finished += 1
-        job.set_timer(None)
         worker = job.worker
         if worker is not None:
             worker.job = None
@@ -448,29 +444,17 @@ class LocalEngine:
 
     def _submit_nested(self, parent: Job, request: Request) -> None:
         nested: NestedJob = request.args[1]
-        events = NestedEvents()
+        job_request = JobRequest(
+            nested.packed,
+            nested.resources,
+            number=nested.number,
+            seed=parent.seed,
+            runtime_environment=nested.runtime_environment,
+        )
         try:
-            job_request = JobRequest(
-                nested.packed,
-                nested.resources,
-                number=nested.number,
-                seed=parent.seed,
-                runtime_environment=nested.runtime_environment,
-            )
-            job = self._submit(job_request, events, parent)
+            self._submit(job_request, NestedEvents(request), parent, nested.nested_id)
         except (LeaseError, TypeError, ValueError) as error:
             request.fail(error)
-            return
-        parent.nested[job.id] = events
-        request.answer(job.id)
-
-    def _result(self, request: Request) -> None:
-        job_id = request.args[0]
-        worker = self._workers.of_link(request.link)
-        if worker is not None and worker.job is not None and job_id in worker.job.nested:
-            worker.job.nested.pop(job_id).set_request(request)
-            return
-        request.fail(LookupError(f"job {job_id} was not submitted by this job"))
 
     @property
     def engine(self) -> "LocalEngine":
@@ -496,23 +480,13 @@ class LocalEngine:
         if self._closed:
             return
         self._closed = True
-        self._backlog.clear()
+        self._backlog = Backlog()
         self.worker_set.close()
         self._workers.close()
         jobs, self._jobs = self._jobs, {}
         for job in jobs.values():
-            job.set_timer(None)
             job.over = True
             if job.outcome is None:
                 outcome = Outcome("stopped", f"job {job.id} was ended because its pool was closed")
                 self._notify(partial(job.events.on_ended, job, outcome))
             self._notify(partial(job.events.on_free, job))
-
-
-def _death_of(job: Job, status: int, why: str) -> Outcome:
-    """Return the outcome of a job whose process exited without sending one. `why`: the cause, if it is known."""
-    if job.stop_request is not None and not job.begun:
-        return never_began(job.id)
-    lost = f"it was lost: {why}" if why else job.how_lost(status)
-    ooms = ooms_so_far() - job.ooms_before
-    return death_of(status, stop_request=job.stop_request, ooms=ooms, stderr=job.stderr, lost=lost)

@@ -107,25 +107,21 @@ def _check_callable(function: object, caller: str) -> None:
         )
     name, target = name_of(function), _target(function)
     if inspect.iscoroutinefunction(target):
-        raise TypeError(
-            f"{caller} got {name}, a coroutine function (async def); a worker calls plain functions.\n"
-            f"  wrong:  {caller}({name})\n"
-            f"  right:  {caller}({_wrapped_in('asyncio.run', name, target)})"
-        )
-    if inspect.isgeneratorfunction(target) or inspect.isasyncgenfunction(target):
-        raise TypeError(
-            f"{caller} got {name}, a generator function (it has a yield); its values cannot come back one by one.\n"
-            f"  wrong:  {caller}({name})\n"
-            f"  right:  {caller}({_wrapped_in('list', name, target)})"
-        )
+        problem, wrapper = "a coroutine function (async def); a worker calls plain functions", "asyncio.run"
+    elif inspect.isgeneratorfunction(target) or inspect.isasyncgenfunction(target):
+        problem = "a generator function (it has a yield); its values cannot come back one by one"
+        wrapper = "list"
+    else:
+        return
+    arguments = "*args, **kwargs" if inspect.signature(target).parameters else ""
+    raise TypeError(
+        f"{caller} got {name}, {problem}.\n"
+        f"  wrong:  {caller}({name})\n"
+        f"  right:  {caller}(lambda{' ' if arguments else ''}{arguments}: {wrapper}({name}({arguments})))"
+    )
 
 
-def _wrapped_in(wrapper: str, name: str, function: Any) -> str:
-    arguments = "*args, **kwargs" if inspect.signature(function).parameters else ""
-    return f"lambda{' ' if arguments else ''}{arguments}: {wrapper}({name}({arguments}))"
-
-
-def _target(function: object) -> object:
+def _target(function: object) -> Any:
     """Return the function that runs when `function` is called, for `inspect`."""
     while isinstance(function, functools.partial):
         function = function.func

@@ -23,7 +23,6 @@ _log = logging.getLogger(__name__)
 
 _MAX_REASON_CHARS = 100  # in a repr
 
-
 OnReport = Callable[[Any], str | Reply]
 
 
@@ -256,7 +255,8 @@ class _Events:
 
 
 def submit_job(life: Lifetime, request: JobRequest, options: Options) -> JobHandle:
-    """Submit a job. Blocks until the engine has accepted it. Raises like `Engine.submit`."""
+    """Submit a job. Blocks until the engine has accepted it. Raises like `Engine.submit` and `Lifetime.start`."""
+    life.start()
     handle = JobHandle(life, request, options)
     errors: list[BaseException] = []
     accepted = threading.Event()

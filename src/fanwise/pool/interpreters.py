@@ -17,7 +17,7 @@ import subprocess
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -55,7 +55,6 @@ class Interpreter:
     """A warm process or a spare.
 
     Attributes:
-        number: number in the pool, also of its log.
         status: exit status, once the supervisor has reported it.
         over: it has exited and its link is drained.
         retired: it gets no more jobs, and is closed when the last one has ended.
@@ -63,7 +62,6 @@ class Interpreter:
         pids: job ids by process id. A spare has only itself.
         prepared: loaded functions by id, the least recently used first.
         loading: names and callbacks of the functions that are being loaded, by id.
-        when_linked: calls to make when its link is there.
     """
 
     kind: Kind
@@ -91,6 +89,11 @@ class Interpreter:
             return explain(status, last_output=output).text
         return f"ended with exit code {status}." + (f" Its last output:\n{output}" if output else "")
 
+    def retire(self) -> None:
+        """Give it no more jobs, so that it ends after its last one."""
+        self.retired = True
+        self.end_if_idle()
+
     def end_if_idle(self) -> None:
         """Close the link of a retired interpreter that has nothing left to do, which ends it."""
         is_busy = self.pids or self.loading or self.unanswered
@@ -102,13 +105,9 @@ class Interpreters:
     """All interpreters of a pool, their supervisor and its MPS daemon.
 
     Args:
-        folder: the pool's folder, for the listening socket and the logs.
         on_worker: called with the first message of a worker.
         on_child_exited: called with interpreter, pid and exit status of a child, usually a worker.
         on_over: called when an interpreter is over, and so are its children.
-
-    Attributes:
-        environment: environment variables at the start of the pool's processes.
     """
 
     def __init__(
@@ -198,15 +197,8 @@ class Interpreters:
 
     def _request_launch(self, interpreter: Interpreter) -> None:
         assert self._supervisor_link is not None, "called when it is linked"
-        config = {
-            "kind": interpreter.kind,
-            "number": interpreter.number,
-            "socket": str(self._folder / "hub"),
-            "key": self._key.hex(),
-            "log": str(interpreter.log),
-        }
         with contextlib.suppress(FanwiseError):  # the supervisor has just ended, which ends all interpreters
-            reply = self._supervisor_link.call("launch", config)
+            reply = self._supervisor_link.call("launch", interpreter.kind, interpreter.number)
             reply.add_done_callback(lambda reply: self._on_launched(interpreter, reply))
 
     def _on_launched(self, interpreter: Interpreter, reply: Reply) -> None:
@@ -240,17 +232,10 @@ class Interpreters:
                     reply = interpreter.link.call("prepare", *args)
                     reply.add_done_callback(lambda reply: self._on_prepared(interpreter, packed, reply))
 
-            self._when_linked(interpreter, request)
-
-    def preload(self, interpreter: Interpreter, modules: Sequence[str], environment: RuntimeEnvironment) -> None:
-        """Import modules for functions that are not known yet."""
-        self._when_linked(interpreter, lambda: self._notify(interpreter.link, "preload", list(modules), environment))
-
-    def _when_linked(self, interpreter: Interpreter, call: Callable[[], None]) -> None:
-        if interpreter.link is not None:
-            call()
-        else:
-            interpreter.when_linked.append(call)
+            if interpreter.link is not None:
+                request()
+            else:
+                interpreter.when_linked.append(request)
 
     def _on_prepared(self, interpreter: Interpreter, packed: Packed, reply: Reply) -> None:
         try:
@@ -264,7 +249,7 @@ class Interpreters:
             interpreter.prepared[packed.function_id] = prepared
             while len(interpreter.prepared) > _MAX_FUNCTIONS:
                 oldest, _ = interpreter.prepared.popitem(last=False)
-                self._notify(interpreter.link, "forget", oldest)
+                _notify(interpreter.link, "forget", oldest)
         _, callbacks = interpreter.loading.pop(packed.function_id, ("", []))
         for callback in callbacks:
             callback(prepared)
@@ -274,7 +259,7 @@ class Interpreters:
         """Unload all functions of the warm process and the spares, because the data of closures may be large."""
         for interpreter in self._all.values():
             for function_id in interpreter.prepared:
-                self._notify(interpreter.link, "forget", function_id)
+                _notify(interpreter.link, "forget", function_id)
             interpreter.prepared.clear()
 
     def _death_as_prepared(self, interpreter: Interpreter, name: str) -> Prepared:
@@ -284,13 +269,7 @@ class Interpreters:
 
     def signal_child(self, interpreter: Interpreter, pid: int, number: int) -> None:
         """Send a signal to a worker through its parent, which knows whether the pid is still in use."""
-        parent = self._supervisor_link if interpreter.kind == "spare" else interpreter.link
-        self._notify(parent, "signal", pid, number)
-
-    def _notify(self, link: Link | None, method: str, *args: object) -> None:
-        if link is not None and link.ending is None:
-            with contextlib.suppress(FanwiseError):
-                link.notify(method, *args)
+        _notify(self._supervisor_link if interpreter.kind == "spare" else interpreter.link, "signal", pid, number)
 
     def _on_link(self, link: Link) -> None:
         self._links.add(link)
@@ -339,9 +318,9 @@ class Interpreters:
 
         link.handler = on_exited
         link.on_ended(lambda link, ending: self._check_over(interpreter))
-        calls, interpreter.when_linked = interpreter.when_linked, []
-        for call in calls:
+        for call in interpreter.when_linked:
             call()
+        interpreter.when_linked.clear()
         interpreter.end_if_idle()
 
     def _on_exit(self, interpreter: Interpreter, status: int) -> None:
@@ -428,13 +407,24 @@ class Interpreters:
         if guard is None:
             return
         guard.terminate()  # has an effect only during its start, when it has no children
-        try:
-            guard.wait(within_s)
-        except subprocess.TimeoutExpired:
-            guard.kill()
-            guard.wait()
+        if _wait_for_guard(guard, within_s) == -signal.SIGKILL:  # it did not end by itself
             kill_lineage(self.lineage)
         self._forget_guard()
+
+
+def _notify(link: Link | None, method: str, *args: object) -> None:
+    if link is not None and link.ending is None:
+        with contextlib.suppress(FanwiseError):
+            link.notify(method, *args)
+
+
+def _wait_for_guard(guard: "subprocess.Popen[bytes]", within_s: float) -> int:
+    """Block until the guard has ended, and kill it after `within_s`. Return its exit status."""
+    try:
+        return guard.wait(within_s)
+    except subprocess.TimeoutExpired:
+        guard.kill()
+        return guard.wait()
 
 
 def _end_all(guard: "subprocess.Popen[bytes] | None", supervisor: int, lineage: str) -> int:
@@ -442,18 +432,12 @@ def _end_all(guard: "subprocess.Popen[bytes] | None", supervisor: int, lineage: 
 
     One of the two has ended nearly all of these already. Return the guard's exit status; 1 without a guard.
     """
-    status = 1
     if supervisor >= 0:
         poll = select.poll()
         poll.register(supervisor, select.POLLIN)
         poll.poll(_ENDING_S * 1000)
         os.close(supervisor)
-    if guard is not None:
-        try:
-            status = guard.wait(_ENDING_S)
-        except subprocess.TimeoutExpired:
-            guard.kill()
-            status = guard.wait()
+    status = 1 if guard is None else _wait_for_guard(guard, _ENDING_S)
     kill_lineage(lineage)
     return status
 

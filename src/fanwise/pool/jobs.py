@@ -25,7 +25,7 @@ from .gpu_release import GpuReservation
 from .leases import Lease, Ledger, Resources
 from .outcomes import StopRequest
 from .output import tail
-from .specs import LINK_LOST, JobSpec, RuntimeEnvironment
+from .specs import LINK_LOST, JobSpec
 
 # Maximum size of the output that `output()` returns.
 _MAX_OUTPUT_BYTES = 1 << 16
@@ -51,16 +51,11 @@ class Report:
 
 
 class NestedEvents:
-    """Events of a job that another job submitted, whose process asks for the outcome once."""
+    """Events of a job that another job submitted. The answer to its `submit` is the outcome."""
 
-    def __init__(self) -> None:
-        self._outcome: Outcome | None = None
-        self._is_free = False
-        self._request: Request | None = None
-
-    def set_request(self, request: Request) -> None:
+    def __init__(self, request: Request) -> None:
         self._request = request
-        self._answer()
+        self._outcome: Outcome | None = None
 
     def on_ready(self, job: AnyJob, ready: Ready) -> None:
         pass
@@ -72,12 +67,8 @@ class NestedEvents:
         self._outcome = outcome
 
     def on_free(self, job: AnyJob) -> None:
-        self._is_free = True
-        self._answer()
-
-    def _answer(self) -> None:
-        if self._request is not None and self._outcome is not None and self._is_free:
-            self._request.answer(to_send(self._outcome))
+        assert self._outcome is not None, "on_ended comes first"
+        self._request.answer(to_send(self._outcome))
 
 
 def to_send(outcome: Outcome) -> Outcome:
@@ -96,7 +87,6 @@ class Worker:
         request: its open `next` request, while it is idle.
         timer: kills it if it does not exit.
         killed: the pool killed it because it did not exit in time.
-        is_reaped: the process and everything that it started are reaped.
     """
 
     id: int
@@ -127,9 +117,9 @@ class Job:
     """One job.
 
     Attributes:
-        arguments: pickled arguments of the call.
-        output: path of its output files without the extension.
+        spec: the message to its worker, without the lease.
         parent: the job that submitted it; None: the user did.
+        nested_id: the parent's number for it.
         children: its unfinished nested jobs.
         worker: its process; None while the job is queued.
         begun: the worker has announced that it is about to call the function.
@@ -137,22 +127,15 @@ class Job:
         is_reaped: its process and everything that it started are gone.
         over: the job is in no table any more.
         inner: ledger of its nested jobs, inside its own lease.
-        stop_request: the stop request that was sent.
-        repeat_s, kill_s: times of the loop's clock at which SIGTERM is repeated and the process is killed.
         ooms_before: the kernel's count of OOM kills when the job began.
         exited: exit status of its process, and the reason if another process caused the exit.
-        nested: event handlers of its nested jobs, by job id, until it asks for the outcome.
     """
 
-    id: int
     request: JobRequest
     events: JobEvents
-    number: int
-    seed: int
-    arguments: bytes
-    output: str
-    runtime_environment: RuntimeEnvironment
+    spec: JobSpec
     parent: "Job | None" = None
+    nested_id: int | None = None
     children: "list[Job]" = field(default_factory=list)
     worker: Worker | None = None
     begun: bool = False
@@ -161,13 +144,17 @@ class Job:
     over: bool = False
     inner: Ledger | None = None
     stop_request: StopRequest | None = None
-    repeat_s: float | None = None
-    kill_s: float | None = None
     ooms_before: int = 0
     outcome: Outcome | None = None
     exited: tuple[int, str] | None = None
-    timer: Timer | None = None
-    nested: dict[int, NestedEvents] = field(default_factory=dict)
+
+    @property
+    def id(self) -> int:
+        return self.spec.job_id
+
+    @property
+    def seed(self) -> int:
+        return self.spec.seed
 
     @property
     def state(self) -> JobState:
@@ -201,32 +188,26 @@ class Job:
 
     @property
     def stderr(self) -> Path:
-        return Path(f"{self.output}.err")
+        return Path(f"{self.spec.output}.err")
 
     @property
     def shares_gpu(self) -> bool:
-        shares = () if self.worker is None else self.worker.lease.gpus
-        return bool(shares) and shares[0].fraction < 1
-
-    def set_timer(self, timer: Timer | None) -> None:
-        if self.timer is not None:
-            self.timer.cancel()
-        self.timer = timer
+        return self.worker is not None and self.worker.lease.shares_gpu
 
     def printed(self) -> Output:
-        paths = (Path(f"{self.output}.out"), self.stderr)
+        paths = (Path(f"{self.spec.output}.out"), self.stderr)
         return Output(*(tail(path, max_bytes=_MAX_OUTPUT_BYTES, max_lines=_MAX_OUTPUT_LINES) for path in paths))
 
     def remove_output(self) -> None:
         """Delete the output files; if the submitter chose their path, only empty ones."""
-        for path in (f"{self.output}.out", f"{self.output}.err"):
+        for path in (f"{self.spec.output}.out", f"{self.spec.output}.err"):
             with contextlib.suppress(OSError):  # missing, or owned by another user
                 if self.request.output is None or os.path.getsize(path) == 0:
                     os.unlink(path)
 
     def how_lost(self, status: int) -> str:
         """Describe why the link to the process was lost; empty if the process died by itself."""
-        worker, folder = self.worker, Path(self.output).parent
+        worker, folder = self.worker, Path(self.spec.output).parent
         if not self.begun and not folder.is_dir():
             return f"it could not begin, because the folder {folder} was removed. Make a new pool."
         if worker is None or self.stop_request is not None:
@@ -241,27 +222,6 @@ class Job:
         if ending is None or ending.reason.startswith(_EXIT_REASONS):
             return ""
         return f"its link to the pool broke: {ending.reason}"
-
-    def spec(self) -> JobSpec:
-        assert self.worker is not None, "a job that starts has a lease"
-        lease = self.worker.lease
-        return JobSpec(
-            job_id=self.id,
-            number=self.number,
-            attempt=self.request.attempt,
-            name=self.request.packed.name,
-            seed=self.seed,
-            function_id=self.request.packed.function_id,
-            arguments=self.arguments,
-            cpus=lease.cpus,
-            gpus=tuple(share.visible for share in lease.gpus),
-            gpu_fraction=lease.gpus[0].fraction if lease.gpus else 1.0,
-            memory_bytes=lease.memory_bytes,
-            output=self.output,
-            reuse=self.request.reuse,
-            runtime_environment=self.runtime_environment,
-            context=self.request.context,
-        )
 
 
 class Backlog:
@@ -295,6 +255,3 @@ class Backlog:
         if not queue:
             del self._queues[job.parent]
         return True
-
-    def clear(self) -> None:
-        self._queues.clear()

@@ -45,7 +45,6 @@ class ImportWatcher(importlib.abc.MetaPathFinder):
     def __init__(self, waiting: dict[str, Around], default: Around | None = None) -> None:
         self._waiting = waiting
         self._default = default
-        self._searching: set[str] = set()
         if self.is_waiting:
             sys.meta_path.insert(0, self)
 
@@ -56,14 +55,9 @@ class ImportWatcher(importlib.abc.MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        # A nested search comes from another watcher, which calls all finders except itself.
-        if fullname in self._searching or self._around(fullname) is None:
+        if self._around(fullname) is None:
             return None
-        self._searching.add(fullname)
-        try:
-            spec = self._find_with_others(fullname, path, target)
-        finally:
-            self._searching.discard(fullname)
+        spec = self._find_with_later_finders(fullname, path, target)
         loader = None if spec is None else spec.loader
         # A loader that is a class is shared with other modules and cannot be changed.
         if loader is not None and hasattr(loader, "exec_module") and not isinstance(loader, type):
@@ -73,13 +67,12 @@ class ImportWatcher(importlib.abc.MetaPathFinder):
     def _around(self, fullname: str) -> Around | None:
         return self._waiting.get(fullname) or (None if "." in fullname else self._default)
 
-    def _find_with_others(
+    def _find_with_later_finders(
         self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None
     ) -> importlib.machinery.ModuleSpec | None:
-        for finder in list(sys.meta_path):
-            find = getattr(finder, "find_spec", None)
-            if finder is not self and find is not None and (spec := find(fullname, path, target)) is not None:
-                return spec  # type: ignore[no-any-return]
+        for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
+            if hasattr(finder, "find_spec") and (spec := finder.find_spec(fullname, path, target)) is not None:
+                return spec
         return None
 
     def _execute_within(self, loader: importlib.abc.Loader, fullname: str) -> None:

@@ -110,6 +110,13 @@ class Lease:
     gpus: tuple[GpuShare, ...]
     memory_bytes: int
 
+    @property
+    def shares_gpu(self) -> bool:
+        return bool(self.gpus) and self.gpus[0].fraction < 1
+
+
+NO_LEASE = Lease(0, (), 0)
+
 
 class Ledger:
     """The leases on one machine, or inside one lease.

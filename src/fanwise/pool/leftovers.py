@@ -61,9 +61,7 @@ def end_all() -> tuple[str, ...]:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler raises when a worker of a DataLoader ends
     if threading.active_count() > 1 and any(not thread.daemon for thread in _other_threads()):
         _call_within_grace(_end_threads)
-    if "multiprocessing.util" in sys.modules and (
-        sys.modules["multiprocessing.util"]._finalizer_registry or sys.modules["multiprocessing.process"]._children
-    ):
+    if "multiprocessing.util" in sys.modules:
         _call_within_grace(_end_multiprocessing)
     atexit._run_exitfuncs()
     return _end_children()

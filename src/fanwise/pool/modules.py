@@ -70,27 +70,25 @@ def only_here(name: str) -> bool:
 
 @functools.lru_cache(maxsize=1024)
 def _only_here(name: str, file: str, _path: tuple[str, ...]) -> bool:
-    spec = _find(name, _find_with_all)
+    spec = _find(name)
     return spec is None or spec.origin is None or Path(spec.origin).resolve() != Path(file).resolve()
 
 
-def _find(
-    name: str, find: Callable[[str, list[str] | None], importlib.machinery.ModuleSpec | None]
-) -> importlib.machinery.ModuleSpec | None:
+def _find(name: str) -> importlib.machinery.ModuleSpec | None:
     """Find a module below its packages without importing any of them."""
     folders: list[str] | None = None
     spec: importlib.machinery.ModuleSpec | None = None
     prefix = ""
     for part in name.split("."):
         prefix = f"{prefix}.{part}" if prefix else part
-        spec = find(prefix, folders)
+        spec = _find_in(prefix, folders)
         if spec is None:
             return None
         folders = list(spec.submodule_search_locations or [])
     return spec
 
 
-def _find_with_all(name: str, folders: list[str] | None) -> importlib.machinery.ModuleSpec | None:
+def _find_in(name: str, folders: list[str] | None) -> importlib.machinery.ModuleSpec | None:
     specs = (finder.find_spec(name, folders) for finder in sys.meta_path if hasattr(finder, "find_spec"))
     return next((spec for spec in specs if spec is not None), None)
 
@@ -219,11 +217,7 @@ def _is_module(package: str, name: str) -> bool:
     if (loaded := sys.modules.get(package)) is not None:
         folders = list(vars(loaded).get("__path__", ()))
         return bool(folders) and name not in vars(loaded) and _find_in(f"{package}.{name}", folders) is not None
-    return _find(f"{package}.{name}", _find_in) is not None
-
-
-def _find_in(name: str, folders: list[str] | None) -> importlib.machinery.ModuleSpec | None:
-    return importlib.machinery.PathFinder.find_spec(name, folders)
+    return _find(f"{package}.{name}") is not None
 
 
 def _cell_content(cell: types.CellType) -> object:

@@ -13,7 +13,6 @@ import os
 import shutil
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -22,7 +21,7 @@ from ..base.errors import ClosedError, WorkerLostError
 from ..base.text import printable_line
 from ..links.hub import Hub
 from ..links.link import Link, Reply
-from .leases import Gpu
+from .leases import Gpu, GpuShare
 from .output import tail
 from .processes import TAG, descendants_of, die_with_parent, kill_all, reap_all
 from .runtime_environment import MPS_LOG_FOLDER, MPS_MEMORY_LIMIT, MPS_PIPE_FOLDER, MPS_VARIABLES
@@ -43,8 +42,6 @@ Variables = tuple[tuple[str, str], ...]
 
 def mps_problem(gpus: Sequence[Gpu], environment: Mapping[str, str] = os.environ) -> str:
     """Return why jobs cannot share these GPUs under MPS, or an empty string if they can."""
-    if sys.platform != "linux":
-        return f"MPS is not available on {sys.platform}"
     for gpu in gpus:
         if gpu.visible.startswith("MIG-"):
             return f"GPU {gpu.index} is in MIG mode"
@@ -95,7 +92,7 @@ class MpsDaemon:
         self._pipe: Path | None = None  # of the daemon that is starting or ready
         self._is_ready = False
         self._is_quitting = False
-        self._waiting: list[tuple[Callable[[], None], Callable[[], None]]] = []  # called when it is ready, or lost
+        self._waiting: list[tuple[GpuShare, Callable[[Variables], None]]] = []
 
     def attach(self, gpus: Sequence[Gpu], *, enabled: bool) -> None:
         """Serve another pool, which has these GPUs. Called while there is no daemon. `enabled`: it may use MPS."""
@@ -114,7 +111,7 @@ class MpsDaemon:
                 self._supervisor.notify("quit mps", str(self._pipe))
         return False
 
-    def use(self, visible: str, fraction: float, callback: Callable[[Variables], None]) -> None:
+    def use(self, share: GpuShare, callback: Callable[[Variables], None]) -> None:
         """Call `callback` with environment variables for a job that has a share of a GPU, now or later.
 
         There are none if MPS cannot be used. The first time, a warning says why.
@@ -127,20 +124,20 @@ class MpsDaemon:
         if not self._enabled:
             callback(())
         elif self._is_users or self._is_ready:
-            callback(self._variables(visible, fraction))
+            callback(self._variables(share))
         else:
-            self._waiting.append((lambda: self.use(visible, fraction, callback), lambda: callback(())))
+            self._waiting.append((share, callback))
             self._start()
 
     @property
     def is_used(self) -> bool:
         return self._enabled and self._checked
 
-    def _variables(self, visible: str, fraction: float) -> Variables:
+    def _variables(self, share: GpuShare) -> Variables:
         variables = [] if self._is_users else [(MPS_PIPE_FOLDER, str(self._pipe))]
-        gpu = self._gpus.get(visible)
+        gpu = self._gpus.get(share.visible)
         if gpu is not None and gpu.memory_bytes and MPS_MEMORY_LIMIT not in self._environment:
-            variables.append((MPS_MEMORY_LIMIT, f"0={int(gpu.memory_bytes * fraction) // _MIB}M"))
+            variables.append((MPS_MEMORY_LIMIT, f"0={int(gpu.memory_bytes * share.fraction) // _MIB}M"))
         return tuple(variables)
 
     def _start(self) -> None:
@@ -187,8 +184,8 @@ class MpsDaemon:
 
     def _run_waiting(self) -> None:
         waiting, self._waiting = self._waiting, []
-        for on_ready, _ in waiting:
-            on_ready()
+        for share, callback in waiting:
+            self.use(share, callback)
 
     def supervisor_linked(self, link: Link) -> None:
         self._supervisor = link
@@ -199,8 +196,8 @@ class MpsDaemon:
         self._supervisor = None
         self._reset()
         waiting, self._waiting = self._waiting, []
-        for _, on_lost in waiting:
-            on_lost()  # the start of the job fails, because its interpreter is gone, and is repeated
+        for _, callback in waiting:
+            callback(())  # the start of the job fails, because its interpreter is gone, and is repeated
 
     def exited(self, pid: int, status: int) -> None:
         """Handle the exit of a child of the supervisor, which may be the daemon."""

@@ -205,14 +205,7 @@ class Pool:
                     "inside a job, needs() takes no reuse, retries or on_report: its jobs end with this job."
                 )
             return self._job._submit(packed, resources, options.number)
-        engine = self._engine
-        request = JobRequest(
-            packed,
-            resources,
-            number=options.number,
-            reuse=options.reuse,
-            runtime_environment=engine.runtime_environment(),
-        )
+        request = JobRequest(packed, resources, number=options.number, reuse=options.reuse)
         return submit_job(self._life, request, options)
 
     @property

@@ -4,8 +4,7 @@ Every process of a pool has its lineage as a tag in its environment, such as `47
 it, so orphans can be attributed even after they have left their session. /proc shows the environment at the time of
 exec, so forks of the pool's first process show only the tag of that process.
 
-Facts about other processes may be missing, because a process can end at any time. On other systems than Linux, the
-functions that need prctl do nothing.
+Facts about other processes may be missing, because a process can end at any time.
 """
 
 import contextlib
@@ -13,7 +12,6 @@ import ctypes
 import math
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -27,7 +25,7 @@ TAG = "FANWISE_LINE"
 _PREFIX = f"{TAG}=".encode()
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-_prctl = ctypes.CDLL(None, use_errno=True).prctl if sys.platform == "linux" else None
+_prctl = ctypes.CDLL(None, use_errno=True).prctl
 
 # Killed processes with much memory need a while to exit. A process that hangs in the kernel is not waited for.
 _DYING_S = 5.0
@@ -40,16 +38,14 @@ _PARENTS_OF_KERNEL_THREADS = (0, 2)
 
 def die_with_parent(parent_pid: int) -> None:
     """Let the kernel kill this process when its parent ends. Exit at once if the parent has ended already."""
-    if _prctl is not None:
-        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent_pid:
         os._exit(1)
 
 
 def adopt_orphans() -> None:
     """Become a subreaper: the new parent of all descendants whose parent ends."""
-    if _prctl is not None:
-        _prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def boot_s() -> float:
@@ -167,16 +163,16 @@ class Children:
         self._children: dict[int, _Child] = {}
         self._unrelated: set[int] = set()
 
-    def add(self, pid: int, lineage: str) -> None:
-        """Watch a child that was just started, whose tag is `lineage`."""
-        pidfd = os.pidfd_open(pid)
-        self._children[pid] = _Child(pidfd, lineage, stat_of(pid).started_s)
-        self._hub.watch(pidfd, lambda _events: self._on_child_exit(pid))
+    def add(self, pid: int, lineage: str, *, has_orphans: bool = True) -> None:
+        """Watch a child that was just started.
 
-    def add_without_orphans(self, pid: int, lineage: str) -> None:
-        """Watch a child that keeps its orphans, or has none before `begin`: no adopted process belongs to it."""
-        self.add(pid, lineage)
-        self._children[pid] = self._children[pid]._replace(started_s=math.inf)
+        Args:
+            lineage: its tag.
+            has_orphans: adopted processes may belong to it. False if it keeps its orphans, or until `begin`.
+        """
+        pidfd = os.pidfd_open(pid)
+        self._children[pid] = _Child(pidfd, lineage, stat_of(pid).started_s if has_orphans else math.inf)
+        self._hub.watch(pidfd, lambda _events: self._on_child_exit(pid))
 
     def begin(self, pid: int) -> None:
         """Record that a child gets a job: processes that start from now on may belong to it."""

@@ -61,24 +61,22 @@ def report(**metrics: Any) -> None:
 
 def send_report(metrics: Mapping[str, Any], *, checkpoint: str | None = None) -> None:
     """Report values like `report`. `checkpoint`: name of the checkpoint that was saved with them."""
-    global _reported
     values = plain_metrics(metrics)
-    _reported = True
-    if not in_job():
-        _log.info("report outside a tuner: %s", values)
-        return
-    if current().report(values, checkpoint=checkpoint).ends:
+    if _has_tuner(values) and current().report(values, checkpoint=checkpoint).ends:
         raise TrialStopped("the tuner stopped this trial")
 
 
 def begin_report(values: Mapping[str, float | int | str]) -> Reported | None:
     """Report values from `plain_metrics` without waiting. Return None if there is no tuner."""
+    return current().begin_report(dict(values)) if _has_tuner(values) else None
+
+
+def _has_tuner(values: Mapping[str, float | int | str]) -> bool:
     global _reported
     _reported = True
-    if in_job():
-        return current().begin_report(dict(values))
-    _log.info("report outside a tuner: %s", values)
-    return None
+    if not in_job():
+        _log.info("report outside a tuner: %s", values)
+    return in_job()
 
 
 def plain_metrics(metrics: Mapping[str, Any]) -> dict[str, float | int | str]:

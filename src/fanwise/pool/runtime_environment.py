@@ -56,9 +56,8 @@ _applied: RuntimeEnvironment | None = None
 def capture_environment(base: Mapping[str, str] | None = None) -> RuntimeEnvironment:
     """Return the runtime environment of this process. `base`: variables to compare with; None: those at its start."""
     before = _base if base is None else base
-    variables = dict(os.environ)
-    changes: dict[str, str | None] = {name: value for name, value in variables.items() if before.get(name) != value}
-    changes.update(dict.fromkeys(before.keys() - variables.keys()))
+    changes: dict[str, str | None] = {name: value for name, value in os.environ.items() if before.get(name) != value}
+    changes.update(dict.fromkeys(before.keys() - os.environ.keys()))
     own = tuple(sorted((name, value) for name, value in changes.items() if name not in OWN_VARIABLES))
     return RuntimeEnvironment(_folder(), tuple(sys.path), own)
 
@@ -92,10 +91,8 @@ def apply(environment: RuntimeEnvironment, *, force: bool = False) -> None:
     if environment == _applied and not force:
         return
     _applied = environment
-    target = {**_base, **{name: value for name, value in environment.variables if value is not None}}
-    for name, value in environment.variables:
-        if value is None:
-            target.pop(name, None)
+    variables = {**_base, **dict(environment.variables)}
+    target = {name: value for name, value in variables.items() if value is not None}
     for name in set(os.environ) - target.keys() - OWN_VARIABLES:
         del os.environ[name]
     for name, value in target.items():

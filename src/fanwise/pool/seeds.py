@@ -13,7 +13,6 @@ import hashlib
 import os
 import random
 import sys
-import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -61,10 +60,6 @@ def seed_on_import(seed: int) -> Iterator[None]:
         watcher.leave()
 
 
-def _seed_numpy(seed: int, numpy_random: Any) -> None:
-    numpy_random.seed([seed >> 32, seed & 0xFFFF_FFFF])  # it takes 32-bit words
-
-
 def _seed_torch(seed: int, torch: Any) -> None:
     # torch's CPU generator uses the lower 32 bits, CUDA generators use all.
     if _has_no_accelerator(torch):
@@ -83,12 +78,8 @@ def _has_no_accelerator(torch: Any) -> bool:
         return False  # an unknown version of torch seeds everything itself
 
 
-def _seed_tensorflow(seed: int, tensorflow: Any) -> None:
-    tensorflow.random.set_seed(seed % 2**63)  # it takes signed 64-bit numbers
-
-
-_SEEDERS: dict[str, Callable[[int, types.ModuleType], None]] = {
-    "numpy.random": _seed_numpy,
+_SEEDERS: dict[str, Callable[[int, Any], None]] = {
+    "numpy.random": lambda seed, module: module.seed([seed >> 32, seed & 0xFFFF_FFFF]),  # it takes 32-bit words
     "torch": _seed_torch,
-    "tensorflow": _seed_tensorflow,
+    "tensorflow": lambda seed, module: module.random.set_seed(seed % 2**63),  # it takes signed 64-bit numbers
 }

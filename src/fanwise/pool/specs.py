@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from .leases import Resources
+from .leases import NO_LEASE, Lease, Resources
 
 How = Literal["fork", "spare", "reuse", "simulated"]
 EndKind = Literal["returned", "exception", "stopped"]
@@ -54,6 +54,7 @@ class JobSpec:
 
     Attributes:
         output: path of its output files without the extensions `.out` and `.err`.
+        lease: set when the job starts.
         mps_variables: environment variables of a job that shares a GPU under MPS.
     """
 
@@ -64,14 +65,11 @@ class JobSpec:
     seed: int
     function_id: str
     arguments: bytes
-    cpus: int
-    gpus: tuple[str, ...]
-    gpu_fraction: float
-    memory_bytes: int
     output: str
     reuse: bool
     runtime_environment: RuntimeEnvironment
     context: Mapping[str, object] | None
+    lease: Lease = NO_LEASE
     mps_variables: tuple[tuple[str, str], ...] = ()
 
 
@@ -105,8 +103,9 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class NestedJob:
-    """A job that another job submits."""
+    """A job that another job submits. `nested_id`: the submitter's number for it."""
 
+    nested_id: int
     packed: Packed
     resources: Resources
     number: int | None

@@ -13,7 +13,7 @@ pidfd, which also works after SIGKILL. If one or two of the three are killed, th
 If all three are killed at once, the kernel still kills warm processes and jobs (they die with their parents), but not
 processes that a job has started in another session.
 
-Requests to the supervisor: `launch(config) -> pid`, `mps(pipe_folder, visible) -> pid`, `quit mps(pipe_folder)`,
+Requests to the supervisor: `launch(kind, number) -> pid`, `mps(pipe_folder, visible) -> pid`, `quit mps(pipe_folder)`,
 `signal(pid, number)`. Notifications: `exited(pid, status)`.
 """
 
@@ -125,15 +125,15 @@ def _supervise(config: dict[str, Any], owner: int, guard_pid: int) -> bool:
         children.add(pid, tag)
         return pid
 
-    def launch(child: dict[str, Any]) -> int:
-        tag, own_pid = f"{os.environ[TAG]}/{child['number']}", os.getpid()
+    def launch(kind: warm.Kind, number: int) -> int:
+        tag, own_pid = f"{os.environ[TAG]}/{number}", os.getpid()
         pid = os.fork()
         if pid == 0:
             children.close_fds()
             os.close(owner)
             os.close(guard)
-            warm.main_after_fork(child, tag, own_pid)
-        children.add_without_orphans(pid, tag)
+            warm.main_after_fork({**config, "kind": kind, "number": number}, tag, own_pid)
+        children.add(pid, tag, has_orphans=False)
         return pid
 
     def serve(request: Request) -> None:
@@ -147,7 +147,7 @@ def _supervise(config: dict[str, Any], owner: int, guard_pid: int) -> bool:
                     children.add(pid, os.environ[TAG])
             case method:
                 assert method == "launch", method
-                request.answer(launch(request.args[0]))
+                request.answer(launch(*request.args))
 
     link.handler = serve
     link.open()

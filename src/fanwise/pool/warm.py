@@ -9,9 +9,8 @@ job waits for no fork. It is dropped when this process imports something more.
 
 A spare is the same interpreter, but it does not fork: it becomes the worker itself, for one job or for several reused.
 
-Requests of the pool: `prepare(function_id, function, modules, environment) -> Prepared`, `preload(modules,
-environment)`, `forget(function_id)`, `start(JobSpec) -> pid | Refusal`, and `signal(pid, number)` (warm only).
-Notifications: `exited(pid, status)`.
+Requests of the pool: `prepare(function_id, function, modules, environment) -> Prepared`, `forget(function_id)`,
+`start(JobSpec) -> pid | Refusal`, and `signal(pid, number)` (warm only). Notifications: `exited(pid, status)`.
 """
 
 import atexit
@@ -42,6 +41,8 @@ from .modules import Sources
 from .processes import TAG, Children, adopt_orphans, die_with_parent
 from .specs import JobSpec, Prepared, Refusal, RuntimeEnvironment
 
+Kind = Literal["warm", "spare"]
+
 # Imported after the first jobs were forked: workers and many objectives use these, but not at the start.
 _IMPORTED_LATER = ("numpy", "threadpoolctl")
 
@@ -61,7 +62,11 @@ _COLLECT_DELAY_S = 1.0
 
 
 def main_after_fork(config: dict[str, Any], tag: str, supervisor_pid: int) -> NoReturn:
-    """Run a warm process or a spare (`config["kind"]`) in a child that the supervisor has just forked."""
+    """Run a warm process or a spare in a child that the supervisor has just forked.
+
+    Args:
+        config: folder and key of the pool, kind and number of this process.
+    """
     code = 1
     try:
         os.setsid()
@@ -80,7 +85,8 @@ def main_after_fork(config: dict[str, Any], tag: str, supervisor_pid: int) -> No
 
 
 def _main(config: dict[str, Any]) -> None:
-    log = os.open(config["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    path = Path(config["folder"], f"{config['kind']}-{config['number']}.log")
+    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.close(log)
@@ -98,9 +104,9 @@ def _main(config: dict[str, Any]) -> None:
 
 class _Warm:
     def __init__(self, config: dict[str, Any]) -> None:
-        dial_pool = partial(dial, path=Path(config["socket"]), key=bytes.fromhex(config["key"]))
+        dial_pool = partial(dial, path=Path(config["folder"], "hub"), key=bytes.fromhex(config["key"]))
         self.inherited = worker.Inherited(dial_pool, {}, Sources())
-        self._kind: Literal["warm", "spare"] = config["kind"]
+        self._kind: Kind = config["kind"]
         self._hub = Hub(name=self._kind)
         self._link: Link = dial_pool(self._hub)
         self._link.handler = self._serve
@@ -147,10 +153,6 @@ class _Warm:
         match request.method:
             case "prepare":
                 request.answer(self._prepare(*request.args))
-            case "preload":
-                modules, environment = request.args
-                if not self._stale():
-                    self._import_all(modules, environment, lambda: None)
             case "forget":
                 self.inherited.functions.pop(request.args[0], None)
                 if not self._has_jobs:
@@ -217,9 +219,8 @@ class _Warm:
         """
         self._import_all(_IMPORTED_LATER, None, lambda: None)
         self._is_settled = True
-        if sys.platform == "linux":
-            for start, size in list(_heap_regions()):
-                collapse(start, size)
+        for start, size in list(_heap_regions()):
+            collapse(start, size)
 
     def _collect(self) -> None:
         """Free the memory of forgotten functions, which are in reference cycles with their global variables."""
@@ -305,7 +306,7 @@ class _Warm:
 
         pid = self._fork_worker(receive_job)
         os.close(receiving)
-        self._children.add_without_orphans(pid, f"{os.environ[TAG]}/{pid}")
+        self._children.add(pid, f"{os.environ[TAG]}/{pid}", has_orphans=False)
         self._idle = pid, sending
 
     def _hand_to_idle(self, spec: JobSpec) -> int | None:

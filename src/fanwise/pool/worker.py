@@ -110,7 +110,7 @@ def _run_jobs(inherited: Inherited, receive_job: Callable[[], JobSpec], how: How
             job = link.ask("next", job.job_id) if can_continue and job.reuse else None
             how = "reuse"
             if job is not None and inherited.sources.edited():
-                link.notify("declined", job.job_id)
+                link.close("its modules are outdated")  # the pool starts the job in another process
                 job = None
         return 0
     except FanwiseError:
@@ -215,33 +215,34 @@ def _pack_result(value: object, spec: JobSpec) -> tuple[bytes, list[Beside]]:
 
 def _limit(spec: JobSpec, how: How) -> None:
     """Limit threads, GPUs and memory to the lease, before any user code of the job runs."""
-    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(spec.gpus)
+    lease = spec.lease
+    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(share.visible for share in lease.gpus)
     for name in runtime_environment.THREAD_VARIABLES:
-        os.environ[name] = str(spec.cpus)
-    if spec.gpus and spec.gpu_fraction < 1:
+        os.environ[name] = str(lease.cpus)
+    if lease.shares_gpu:
         # These keep JAX and TensorFlow from allocating most of the GPU's memory on first use. TensorFlow has no
         # variable for a part and allocates on demand.
-        os.environ["XLA_PYTHON_CLIENT_MEM_FRACTION"] = f"{0.9 * spec.gpu_fraction:.3f}"
+        os.environ["XLA_PYTHON_CLIENT_MEM_FRACTION"] = f"{0.9 * lease.gpus[0].fraction:.3f}"
         os.environ["TF_FORCE_GPU_ALLOW_GROWTH"] = "true"
         os.environ.update(spec.mps_variables)  # a reused process keeps those of its first job
     if how == "reuse":
         return  # the other limits are those of the process, which runs only jobs of the same resources
-    if spec.cpus != 1:
+    if lease.cpus != 1:
         import threadpoolctl
 
-        threadpoolctl.threadpool_limits(spec.cpus)
+        threadpoolctl.threadpool_limits(lease.cpus)
         if "torch" in sys.modules:
-            sys.modules["torch"].set_num_threads(spec.cpus)
-    if spec.memory_bytes and not spec.gpus:
+            sys.modules["torch"].set_num_threads(lease.cpus)
+    if lease.memory_bytes and not lease.gpus:
         import resource
 
-        limit_bytes = _statm_bytes(5) + spec.memory_bytes  # what RLIMIT_DATA limits, and the stack
+        limit_bytes = _statm_bytes(5) + lease.memory_bytes  # what RLIMIT_DATA limits, and the stack
         hard_bytes = resource.getrlimit(resource.RLIMIT_DATA)[1]  # only privileged users may raise it
         if hard_bytes != resource.RLIM_INFINITY:
             limit_bytes = min(limit_bytes, hard_bytes)
         resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, hard_bytes))
-    if spec.gpus and spec.gpu_fraction < 1:
-        _limit_gpu_memory(spec.gpu_fraction)
+    if lease.shares_gpu:
+        _limit_gpu_memory(lease.gpus[0].fraction)
 
 
 def _limit_gpu_memory(fraction: float) -> None:

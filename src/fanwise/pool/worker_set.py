@@ -91,10 +91,6 @@ class WorkerSet:
         self.interpreters.forget_functions()
         return True
 
-    def preload(self, modules: Sequence[str]) -> None:
-        if self._unsafe.isdisjoint(modules):
-            self.interpreters.preload(self._warm_process(), modules, capture_environment(self.interpreters.environment))
-
     def warm_up(self, packed: Packed) -> None:
         if not self._is_unsafe(packed):
             environment = capture_environment(self.interpreters.environment)
@@ -158,8 +154,8 @@ class WorkerSet:
             self._with_mps(start.spec, lambda variables: self._request_start(start, interpreter, variables))
 
     def _with_mps(self, spec: JobSpec, callback: Callable[[Variables], None]) -> None:
-        if spec.gpus and spec.gpu_fraction < 1:
-            self.mps.use(spec.gpus[0], spec.gpu_fraction, callback)
+        if spec.lease.shares_gpu:
+            self.mps.use(spec.lease.gpus[0], callback)
         else:
             callback(())
 
@@ -199,13 +195,13 @@ class WorkerSet:
         interpreter.pids[pid] = job_id
         self._processes[job_id] = (interpreter, pid)
         self._events.on_started(job_id, pid)
-        if interpreter.kind == "spare" and (self._idle_spare is None or not self._idle_spare.usable):
+        if interpreter.kind == "spare" and _if_usable(self._idle_spare) is None:
             self._idle_spare = self.interpreters.launch("spare")  # for the next job, while this one runs
             environment = start.spec.runtime_environment
             self.interpreters.prepare(self._idle_spare, start.packed, environment, lambda prepared: None)
 
     def _on_refused(self, start: _Start, interpreter: Interpreter, refusal: Refusal) -> None:
-        self._retire(interpreter)
+        interpreter.retire()
         if refusal.why == "stale":
             _log.info("%s changed: a new %s process is started", refusal.culprit, interpreter.kind)
             error = WorkerLostError(f"{refusal.culprit} kept changing while a job was started.")
@@ -228,31 +224,22 @@ class WorkerSet:
         return packed.function_id in self._unsafe or not self._unsafe.isdisjoint(packed.modules)
 
     def _warm_process(self) -> Interpreter:
-        if self._warm is None or not self._warm.usable:
-            self._warm = self.interpreters.launch("warm")
+        self._warm = _if_usable(self._warm) or self.interpreters.launch("warm")
         return self._warm
 
-    def _retire(self, interpreter: Interpreter) -> None:
-        """Give an interpreter no more jobs, so that it ends after its last one."""
-        interpreter.retired = True
-        if self._warm is interpreter:
-            self._warm = None
-        interpreter.end_if_idle()
-
     def _spare_for(self, start: _Start) -> Interpreter:
-        if start.spare is None or not start.spare.usable:
-            idle, self._idle_spare = self._idle_spare, None
-            start.spare = idle if idle is not None and idle.usable else self.interpreters.launch("spare")
-        return start.spare
+        spare = _if_usable(start.spare)
+        if spare is None:
+            spare, self._idle_spare = _if_usable(self._idle_spare) or self.interpreters.launch("spare"), None
+        start.spare = spare
+        return spare
 
     def _keep_spare(self, start: _Start) -> None:
-        spare, start.spare = start.spare, None
-        if spare is None or not spare.usable:
-            return
-        if self._idle_spare is None or not self._idle_spare.usable:
+        spare, start.spare = _if_usable(start.spare), None
+        if spare is not None and _if_usable(self._idle_spare) is None:
             self._idle_spare = spare
-        else:
-            self._retire(spare)
+        elif spare is not None:
+            spare.retire()
 
     def _on_worker(self, request: Request) -> None:
         request.link.handler = self._events.on_request
@@ -267,10 +254,6 @@ class WorkerSet:
 
     def _on_over(self, interpreter: Interpreter) -> None:
         """Handle the exit of a warm process or a spare, and of all jobs below it."""
-        if self._warm is interpreter:
-            self._warm = None
-        if self._idle_spare is interpreter:
-            self._idle_spare = None
         status = interpreter.status or 0
         why = f"its {interpreter.kind} process (pid {interpreter.pid}) {interpreter.death()}"
         pids, interpreter.pids = interpreter.pids, {}
@@ -305,3 +288,7 @@ class WorkerSet:
         self._closed = True
         self._starts.clear()
         self.interpreters.close()
+
+
+def _if_usable(interpreter: Interpreter | None) -> Interpreter | None:
+    return interpreter if interpreter is not None and interpreter.usable else None

@@ -9,6 +9,7 @@ event loop's thread. The engine decides which job runs next.
 import logging
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 
 from ..links.hub import Hub
 from ..links.link import Link
@@ -41,7 +42,7 @@ class LeasedWorkers:
         job.ooms_before = ooms_so_far()
         job.worker = Worker(job.id, job.request.resources, lease, job.parent, ledger, GpuReservation(lease), job=job)
         self._workers[job.id] = job.worker
-        self._worker_set.start(job.spec(), job.request.packed)
+        self._worker_set.start(replace(job.spec, lease=lease), job.request.packed)
         return True
 
     def of_link(self, link: Link) -> Worker | None:
@@ -73,7 +74,7 @@ class LeasedWorkers:
     def kill_later(self, worker: Worker) -> None:
         """Kill the process if it does not exit in time. Later calls have no effect."""
         job = worker.job
-        name = f"job {worker.id}" if job is None else f"job {job.number} {job.request.packed.name!r}"
+        name = f"job {worker.id}" if job is None else f"job {job.spec.number} {job.spec.name!r}"
 
         def kill() -> None:
             worker.killed = True
@@ -100,7 +101,7 @@ class LeasedWorkers:
                 request, worker.request = worker.request, None
                 job.worker, worker.job = worker, job
                 job.ooms_before = ooms_so_far()
-                request.answer(job.spec())
+                request.answer(replace(job.spec, lease=worker.lease))
                 return True
         return False
 

@@ -216,7 +216,7 @@ def wait_forever(folder: Path, run: Run) -> None:
 
 
 def test_a_killed_program_takes_its_processes_along(pool: Pool, tmp_path: Path) -> None:
-    """The program is a job of a pool here. See tests/pool/test_orphans.py for a program that has the pool."""
+    """The program is a job of a pool here. See tests/pool/processes/test_orphans.py for a program that has the pool."""
     program = pool.needs(cpus=3).submit(fanwise.run, functools.partial(wait_forever, tmp_path), devices=3)
     assert isinstance(program, JobHandle)
     within(60, lambda: len(list(tmp_path.iterdir())) == 3, "all processes have started")

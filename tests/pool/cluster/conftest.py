@@ -10,7 +10,7 @@ from with_ray import ENVIRONMENT, RayCluster
 
 @pytest.fixture(scope="session")
 def ray_environment() -> Iterator[None]:
-    """What whoever uses a cluster of tests needs in its environment."""
+    """Set the environment variables of a test cluster."""
     if importlib.util.find_spec("ray") is None:
         pytest.skip("Ray is not installed")
     before = dict(os.environ)

@@ -1,7 +1,5 @@
-"""A search on a cluster of two hosts with a cable between them: it delays and loses packets, is slow, drops out for
-moments, and is cut for longer."""
+"""Searches on two hosts with a cable between them that delays and loses packets, is slow, drops out, or is cut."""
 
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,15 +8,21 @@ from threading import Event, Thread
 import psutil
 import pytest
 from cables import Cable
+from checkpointed_trials import attempts, check_records, count_epochs, records
 from networks import PlayedHost, two_hosts, why_not
 from searches import quiet_tuner
 from with_ray import RayCluster
 
 from fanwise import Pool
 from fanwise.testing import within
-from fanwise.tune import load_checkpoint, report, trial_id
+from fanwise.tune import Tuner
 
 EPOCHS = 20
+
+
+def tuner_of(pool: Pool, folder: Path, retries: int) -> Tuner:
+    space = {"folder": str(folder), "epochs": EPOCHS, "epoch_s": 0.2, "network": "10.91."}
+    return quiet_tuner(count_epochs, space, trials=6, n_workers=4, retries=retries, pool=pool)
 
 
 @pytest.fixture(autouse=True)
@@ -54,41 +58,15 @@ def pool(hosts: tuple[PlayedHost, PlayedHost], cluster_of_two: RayCluster) -> It
         yield pool
 
 
-def train(folder: str) -> None:
-    """Counts on from its checkpoint; notes from where, in which process on which host, and what was acknowledged."""
-    place = load_checkpoint()
-    reached = 0 if place is None else int((place / "epoch").read_text())
-    descriptor = os.open(f"{folder}/{trial_id()}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    addresses = {each.address for some in psutil.net_if_addrs().values() for each in some}
-    where = next(each for each in addresses if each.startswith("10.91."))
-    os.write(descriptor, f"from {reached} in {os.getpid()} on {where}\n".encode())
-    for epoch in range(reached + 1, EPOCHS + 1):
-        Event().wait(0.2)
-        report(loss=1.0 / epoch, epoch=epoch, checkpoint=lambda at, epoch=epoch: (at / "epoch").write_text(str(epoch)))
-        os.write(descriptor, b"acknowledged %d\n" % epoch)
-
-
-def notes(folder: Path) -> dict[int, list[list[str]]]:
-    """The lines of each trial, in words."""
-    found = {int(path.name): path.read_text().splitlines() for path in folder.iterdir() if path.name.isdecimal()}
-    return {number: [line.split() for line in lines] for number, lines in found.items()}
-
-
-def began(folder: Path, host: PlayedHost) -> list[int]:
-    """The processes of attempts there."""
-    lines = [line for lines in notes(folder).values() for line in lines]
-    return [int(line[3]) for line in lines if line[0] == "from" and line[5] == host.address]
-
-
 def drop_out(host: PlayedHost, over: Event) -> None:
-    """Lose everything for a second, again and again: less than after which a host counts as lost."""
+    """Cut the cable for a second again and again, which is shorter than the limit of a lost host."""
     while not over.wait(2.0):
         host.cut()
         over.wait(1.0)
         host.mend()
 
 
-def test_a_slow_cable_that_drops_out_for_a_second_at_a_time_costs_no_trial(
+def test_a_slow_cable_that_drops_out_for_a_second_interrupts_no_trial(
     hosts: tuple[PlayedHost, PlayedHost], pool: Pool, tmp_path: Path
 ) -> None:
     _, second = hosts
@@ -97,34 +75,32 @@ def test_a_slow_cable_that_drops_out_for_a_second_at_a_time_costs_no_trial(
     second.tc("qdisc", "add", "dev", "cable", "root", "tbf", "rate", "2mbit", "burst", "16k", "latency", "200ms")
     drops.start()
     try:
-        experiment = quiet_tuner(train, {"folder": str(tmp_path)}, trials=6, n_workers=4, pool=pool).run()
+        experiment = tuner_of(pool, tmp_path, retries=0).run()
     finally:
         over.set()
         drops.join()
         second.tc("qdisc", "delete", "dev", "cable", "root")
     assert list(experiment.trials["status"]) == ["Completed"] * 6
-    assert all(began(tmp_path, host) for host in hosts)
-    whole = [str(epoch) for epoch in range(EPOCHS + 1)]
-    assert all([line[1] for line in lines] == whole for lines in notes(tmp_path).values())
+    assert all(attempts(tmp_path, host.address) for host in hosts)
+    assert check_records(tmp_path, trials=6, epochs=EPOCHS) == 0
+    assert len(attempts(tmp_path)) == 6
 
 
-def test_a_cut_between_two_living_nodes_costs_what_was_under_way_and_both_are_used_again(
+def test_trials_beyond_a_cut_are_repeated_and_both_nodes_are_used_again(
     hosts: tuple[PlayedHost, PlayedHost], pool: Pool, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     _, second = hosts
-    running = quiet_tuner(train, {"folder": str(tmp_path)}, trials=6, n_workers=4, retries=2, pool=pool).run(
-        block=False
-    )
-    within(180, lambda: min(len(began(tmp_path, host)) for host in hosts) >= 2, "both hosts are at work")
+    running = tuner_of(pool, tmp_path, retries=2).run(block=False)
+    within(180, lambda: min(len(attempts(tmp_path, host.address)) for host in hosts) >= 2, "both hosts are at work")
     within(
         60,
-        lambda: any(line == ["acknowledged", "3"] for lines in notes(tmp_path).values() for line in lines),
+        lambda: any(line == ["acknowledged", "3"] for lines in records(tmp_path).values() for line in lines),
         "they report",
     )
-    there = began(tmp_path, second)
+    remote_pids = attempts(tmp_path, second.address)
     second.cut()
     try:
-        within(60, lambda: not any(map(psutil.pid_exists, there)), "what ran beyond the cut has ended itself")
+        within(60, lambda: not any(map(psutil.pid_exists, remote_pids)), "the attempts beyond the cut have ended")
         within(30, lambda: pool.capacity().cpus == 2, "the loss is known")
     finally:
         second.mend()
@@ -132,12 +108,7 @@ def test_a_cut_between_two_living_nodes_costs_what_was_under_way_and_both_are_us
     why = re.compile(
         rf"the host on node \S+ \({second.address}, node \w+\) has ended; .*: nothing came from its host for"
     )
-    within(30, lambda: why.search(caplog.text), "why the host beyond the cut has ended is said")
+    within(30, lambda: why.search(caplog.text), "the reason is logged")
     experiment = running.wait()
     assert list(experiment.trials["status"]) == ["Completed"] * 6
-    for number, lines in notes(tmp_path).items():
-        acknowledged = 0
-        for line in lines:
-            assert line[0] == "acknowledged" or int(line[1]) >= acknowledged, f"trial {number} went back: {lines}"
-            acknowledged = max(acknowledged, int(line[1]))
-        assert acknowledged == EPOCHS
+    check_records(tmp_path, trials=6, epochs=EPOCHS)

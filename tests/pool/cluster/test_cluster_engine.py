@@ -11,7 +11,7 @@ from fanwise.pool.cluster.engine import ClusterJob
 from fanwise.pool.contract import Job, Ready
 from fanwise.testing import within
 
-WEARING = (contract.a_lost_node_is_an_outcome, contract.closing_tells_every_submitter)
+ENDING_CHECKS = (contract.a_lost_node_is_an_outcome, contract.closing_tells_every_submitter)
 
 
 def case_of(hosts: MemoryHosts) -> EngineCase:
@@ -32,12 +32,14 @@ def hosts() -> Iterator[MemoryHosts]:
     life.close()
 
 
-@pytest.mark.parametrize("check", [each for each in CHECKS if each not in WEARING], ids=lambda check: check.__name__)
+@pytest.mark.parametrize(
+    "check", [item for item in CHECKS if item not in ENDING_CHECKS], ids=lambda check: check.__name__
+)
 def test_an_engine_over_hosts_keeps_the_contract(check: Check, hosts: MemoryHosts) -> None:
     check(case_of(hosts))
 
 
-@pytest.mark.parametrize("check", WEARING, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("check", ENDING_CHECKS, ids=lambda check: check.__name__)
 def test_an_engine_over_hosts_keeps_the_contract_to_its_end(check: Check) -> None:
     life, hosts = memory_pool()
     check(case_of(hosts))

@@ -26,34 +26,34 @@ def hosts() -> Iterator[MemoryHosts]:
 
 
 def submit(hosts: MemoryHosts, function: object, *, cpus: int = 1, output: str | None = None) -> Heard:
-    """What a job is heard to do, from any thread."""
-    heard, done = Heard(hosts.engine), threading.Event()
+    """Submit a job on the loop's thread. Return a record of its events."""
+    events, done = Heard(hosts.engine), threading.Event()
     request = JobRequest(pack(function), Resources(cpus=cpus), output=output)  # type: ignore[arg-type]
 
     def do() -> None:
-        hosts.engine.submit(request, heard)
+        hosts.engine.submit(request, events)
         done.set()
 
     hosts.engine.loop.call_soon(do)
     assert done.wait(10)
-    return heard
+    return events
 
 
 def waits() -> None:
     threading.Event().wait()
 
 
-def wait_for(*jobs: Heard, what: str) -> None:
-    within(30, lambda: all(what in job.story for job in jobs), f"{what} is heard of {len(jobs)} jobs")
+def wait_for(*jobs: Heard, event: str) -> None:
+    within(30, lambda: all(event in job.story for job in jobs), f"{event} of {len(jobs)} jobs")
 
 
 def test_the_jobs_of_a_lost_host_end_as_lost_once_and_name_it_and_the_others_go_on(hosts: MemoryHosts) -> None:
     jobs = [submit(hosts, waits) for _ in range(3)]
-    wait_for(*jobs, what="ready")
+    wait_for(*jobs, event="ready")
     hosts.lose("host-2")
     lost = [job for job in jobs if job.ready[0].node.endswith("node host-2)")]
     assert len(lost) == 2
-    wait_for(*lost, what="free")
+    wait_for(*lost, event="free")
     for job in lost:
         assert job.story == ["ready", "ended", "free"]
         assert job.outcomes[0].kind == "lost"
@@ -64,16 +64,16 @@ def test_the_jobs_of_a_lost_host_end_as_lost_once_and_name_it_and_the_others_go_
 
 def test_a_host_that_joins_is_used_at_once_by_jobs_that_wait(hosts: MemoryHosts) -> None:
     jobs = [submit(hosts, waits) for _ in range(5)]
-    wait_for(*jobs[:3], what="ready")
+    wait_for(*jobs[:3], event="ready")
     hosts.add(2)
-    wait_for(*jobs, what="ready")
+    wait_for(*jobs, event="ready")
 
 
 def test_a_job_that_no_host_can_run_any_more_is_given_up_and_holds_up_nobody(hosts: MemoryHosts) -> None:
     hosts.lose("host-2")
     within(10, lambda: len(hosts.engine.hosts) == 1, "the loss is known")
     big, small = submit(hosts, int, cpus=2), submit(hosts, int)
-    wait_for(big, small, what="free")
+    wait_for(big, small, event="free")
     assert big.story == ["ended", "free"] and big.outcomes[0].kind == "lost"
     assert "2 CPUs asked for, this pool has 1" in big.outcomes[0].text
     assert small.outcomes[0].kind == "returned"
@@ -81,16 +81,16 @@ def test_a_job_that_no_host_can_run_any_more_is_given_up_and_holds_up_nobody(hos
 
 def test_a_cluster_that_is_given_up_ends_the_jobs_that_wait_and_leaves_the_others(hosts: MemoryHosts) -> None:
     running = submit(hosts, waits, cpus=2)
-    wait_for(running, what="ready")
+    wait_for(running, event="ready")
     hosts.engine.loop.call_soon(lambda: hosts.engine.give_up("the cluster is gone"))
-    beside = submit(hosts, int)
-    wait_for(beside, what="free")
-    assert beside.outcomes[0].kind == "returned", "a host that is still there is used"
+    neighbor = submit(hosts, int)
+    wait_for(neighbor, event="free")
+    assert neighbor.outcomes[0].kind == "returned", "a host that is still there is used"
     hosts.lose("host-1")
     within(10, lambda: len(hosts.engine.hosts) == 1, "the loss is known")
     waiting = submit(hosts, int, cpus=2)
     hosts.lose("host-2")
-    wait_for(running, waiting, what="free")
+    wait_for(running, waiting, event="free")
     assert [job.outcomes[0].kind for job in (running, waiting)] == ["lost", "lost"]
     assert waiting.outcomes[0].text == "the cluster is gone"
 
@@ -99,7 +99,7 @@ def test_a_node_that_does_not_see_where_output_is_kept_keeps_it_as_long_as_the_j
     hosts: MemoryHosts, tmp_path: Path
 ) -> None:
     job = submit(hosts, prints, output=str(tmp_path / "gone" / "output" / "0"))
-    wait_for(job, what="free")
+    wait_for(job, event="free")
     assert job.outcomes[0].kind == "returned" and not (tmp_path / "gone").exists()
     assert job.printed[-1].out == "printed there"
 
@@ -119,7 +119,7 @@ def exits() -> None:
 def test_a_failure_names_the_node_in_the_error_that_is_raised_and_in_what_is_told(hosts: MemoryHosts) -> None:
     data = functools.partial(reads, "/data/that/is/elsewhere")
     raised, left = submit(hosts, data), submit(hosts, exits)
-    wait_for(raised, left, what="free")
+    wait_for(raised, left, event="free")
     outcome = raised.outcomes[0]
     assert outcome.kind == "exception" and outcome.text.startswith("FileNotFoundError: ")
     assert re.search(r"elsewhere'\n\(on node .*, node host-[12]\)\)\n$", outcome.traceback)

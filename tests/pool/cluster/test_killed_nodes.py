@@ -1,11 +1,8 @@
-"""Nodes that are killed and nodes that join in the middle of searches: every trial is finished, and none goes back.
+"""Nodes that are killed and nodes that join during searches: every trial completes, and none loses a report.
 
-A trial notes, in files that all nodes see, from where each of its attempts goes on and which reports were acknowledged.
-Acknowledged is what its record holds, with a checkpoint: no attempt may begin before that. How a node dies, which, and
-when, follows from a seed. The long form is `make soak`: two nodes with four trials each.
+How a node dies, which, and when, follows from a seed. `make soak` uses two nodes with four trials each.
 """
 
-import functools
 import os
 import random
 import signal
@@ -13,66 +10,28 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from threading import Event
 
 import pytest
+from checkpointed_trials import check_records, count_epochs, num_lines
 from searches import quiet_tuner
 from with_ray import RayCluster
 
 from fanwise import Pool
 from fanwise.pool.cluster.engine import ClusterEngine
 from fanwise.testing import within
-from fanwise.tune import load_checkpoint, report, trial_id
 
 EPOCHS = 10
-# Of a node: the process of its host, its Ray, or all of its processes at once.
+# Parts of a node that are killed: the host process, Ray, or all processes at once.
 WAYS = ("host", "Ray", "everything")
-
-
-def train(folder: str) -> None:
-    """Counts on from its checkpoint; notes what is asked in the module's first lines."""
-    place = load_checkpoint()
-    reached = 0 if place is None else int((place / "epoch").read_text())
-    descriptor = os.open(f"{folder}/{trial_id()}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    os.write(descriptor, b"from %d in %d\n" % (reached, os.getpid()))
-    for epoch in range(reached + 1, EPOCHS + 1):
-        Event().wait(0.05)  # the work
-        report(loss=1.0 / epoch, epoch=epoch, checkpoint=lambda at, epoch=epoch: (at / "epoch").write_text(str(epoch)))
-        os.write(descriptor, b"%d\n" % epoch)
-
-
-def notes(folder: Path) -> dict[int, list[str]]:
-    """The lines of each trial."""
-    return {int(path.name): path.read_text().splitlines() for path in folder.iterdir() if path.name.isdecimal()}
-
-
-def is_gone(pid: int) -> bool:
-    return not Path(f"/proc/{pid}").exists()
-
-
-def check_that_none_went_back(folder: Path) -> int:
-    """And that no process of an attempt is left. How many went on from a checkpoint."""
-    went_on = 0
-    for number, lines in notes(folder).items():
-        acknowledged = 0
-        for line in lines:
-            if line.startswith("from "):
-                reached, pid = int(line.split()[1]), int(line.split()[3])
-                assert reached >= acknowledged, f"trial {number} went back: {lines}"
-                acknowledged = reached  # the last report may have been kept, and its answer lost
-                within(30, functools.partial(is_gone, pid), f"process {pid} of trial {number} has ended")
-                went_on += reached > 0
-            else:
-                acknowledged = int(line)
-        assert acknowledged == EPOCHS, f"trial {number} has not come to its end: {lines}"
-    return went_on
 
 
 @dataclass
 class Nodes:
-    """The nodes of a cluster that a pool has hosts on, and how they die.
+    """The nodes of a cluster on which a pool has hosts.
 
-    `ids`: of those that may be killed; one more has a host in `always` cases of theirs.
+    Attributes:
+        always: number of nodes that are never killed.
+        ids: the other nodes.
     """
 
     cluster: RayCluster
@@ -83,7 +42,7 @@ class Nodes:
     died: Counter[str] = field(default_factory=Counter)
 
     def complete(self, size: int) -> None:
-        """Add nodes until there are so many, and wait until all have a host."""
+        """Add nodes up to `size`, and wait until all have a host."""
         while len(self.ids) < size:
             self.ids.append(self.cluster.add(cpus=self.cpus))
         within(60, lambda: len(self.hosts) == size + self.always, f"{size} nodes have a host")
@@ -106,22 +65,21 @@ class Nodes:
 
 
 def search_with_a_kill(nodes: Nodes, folder: Path, seed: int, *, trials: int, at_a_time: int, size: int) -> int:
-    """A search in which a node dies at some moment, and another comes; how many attempts went on from a checkpoint."""
+    """Kill a node during a search, and add another. Return the number of attempts that began at a checkpoint."""
     chance = random.Random(seed)
     nodes.complete(size)
-    running = quiet_tuner(
-        train, {"folder": str(folder)}, trials=trials, n_workers=at_a_time, retries=3, pool=nodes.pool
-    ).run(block=False)
+    space = {"folder": str(folder), "epochs": EPOCHS, "epoch_s": 0.05}
+    tuner = quiet_tuner(count_epochs, space, trials=trials, n_workers=at_a_time, retries=3, pool=nodes.pool)
+    running = tuner.run(block=False)
     moment = chance.randrange(2 * at_a_time, trials * EPOCHS * 2 // 3)
-    within(90, lambda: sum(map(len, notes(folder).values())) > moment, f"{moment} lines were noted")
+    within(90, lambda: num_lines(folder) > moment, f"{moment} lines are recorded")
     assert not running.finished
     nodes.kill(chance, WAYS[seed % len(WAYS)])
     nodes.complete(size)
     experiment = running.wait()
     assert list(experiment.trials["status"]) == ["Completed"] * trials
     assert list(experiment.trials["iter"]) == [EPOCHS] * trials
-    assert sorted(notes(folder)) == list(range(trials))
-    return check_that_none_went_back(folder)
+    return check_records(folder, trials=trials, epochs=EPOCHS)
 
 
 @pytest.fixture(autouse=True)
@@ -160,5 +118,5 @@ def test_fifty_searches_lose_nothing_to_nodes_that_are_killed(
     cluster, ids = many_nodes
     with Pool(ray=cluster.address, seed=5) as pool:
         nodes = Nodes(cluster, pool, cpus=4, ids=ids)
-        went_on = search_with_a_kill(nodes, tmp_path, seed, trials=12, at_a_time=8, size=2)
-    print(f"{WAYS[seed % 3]}: {went_on} of 12 trials went on from a checkpoint")
+        num_continued = search_with_a_kill(nodes, tmp_path, seed, trials=12, at_a_time=8, size=2)
+    print(f"{WAYS[seed % 3]}: {num_continued} attempts began at a checkpoint")

@@ -1,8 +1,4 @@
-"""The program of a search on a cluster is killed, and so is the process in it that speaks with Ray.
-
-On all nodes everything ends, and `fanwise tune resume` goes on on the same cluster, from the last checkpoints.
-The long form is `make soak`; it prints how long it took until nothing was left.
-"""
+"""A killed program of a search on a cluster, or its process that calls Ray, leaves nothing and can be resumed."""
 
 import os
 import random
@@ -16,34 +12,25 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import checkpointed_trials
 import psutil
 import pytest
+from checkpointed_trials import attempts, check_records, num_lines
 from with_ray import RayCluster
 
 import fanwise
 from fanwise.testing import within
 from fanwise.tune import load_experiment
 
-SOURCES = Path(fanwise.__file__).parents[1]
+SOURCES, SUPPORT = Path(fanwise.__file__).parents[1], Path(checkpointed_trials.__file__).parent
 TRIALS, EPOCHS = 6, 8
 GONE_WITHIN_S = 60.0  # the promise
 
-# A trial notes what each attempt begins from, its process, and what was acknowledged.
 SCRIPT = """
-import os, sys
-from threading import Event
+import sys
+from checkpointed_trials import count_epochs
 from fanwise import Pool
-from fanwise.tune import FIFO, StoppingCriterion, Tuner, load_checkpoint, report, trial_id
-
-def train(folder, epochs):
-    place = load_checkpoint()
-    reached = 0 if place is None else int((place / "epoch").read_text())
-    note = os.open(f"{folder}/{trial_id()}.noted", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    os.write(note, b"from %d in %d\\n" % (reached, os.getpid()))
-    for epoch in range(reached + 1, epochs + 1):
-        Event().wait(0.1)
-        report(loss=1.0 / epoch, epoch=epoch, checkpoint=lambda at: (at / "epoch").write_text(str(epoch)))
-        os.write(note, b"acknowledged %d\\n" % epoch)
+from fanwise.tune import FIFO, StoppingCriterion, Tuner
 
 if __name__ == "__main__":
     address, folder, trials, epochs = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
@@ -51,7 +38,7 @@ if __name__ == "__main__":
         pool.capacity()
         print(*(host.pid for host in pool._engine.hosts), flush=True)
         Tuner(
-            train, {"folder": folder, "epochs": epochs}, FIFO(metric="loss"),
+            count_epochs, {"folder": folder, "epochs": epochs, "epoch_s": 0.1}, FIFO(metric="loss"),
             StoppingCriterion(max_num_trials_started=trials), n_workers=4, retries=3, name="far", pool=pool,
         ).run()
 """
@@ -66,12 +53,12 @@ def two_nodes(cluster: RayCluster) -> Iterator[RayCluster]:
 
 
 class Program:
-    """The program of a search, running."""
+    """The running program of a search."""
 
     def __init__(self, cluster: RayCluster, folder: Path) -> None:
         (folder / "program.py").write_text(SCRIPT)
         self._folder = folder
-        self._environment = {**os.environ, "PYTHONPATH": str(SOURCES), "FANWISE_HOME": str(folder / "home")}
+        self._environment = {**os.environ, "PYTHONPATH": f"{SOURCES}:{SUPPORT}", "FANWISE_HOME": str(folder / "home")}
         self.process = subprocess.Popen(
             [sys.executable, str(folder / "program.py"), cluster.address, str(folder), str(TRIALS), str(EPOCHS)],
             env=self._environment,
@@ -82,77 +69,62 @@ class Program:
         self.hosts = [int(pid) for pid in self.process.stdout.readline().split()]
         assert len(self.hosts) == 2
 
-    def lines(self) -> list[tuple[int, list[str]]]:
-        """What each trial has noted. A kill may cut the last line."""
-        found = ((int(path.stem), path.read_text()) for path in self._folder.glob("*.noted"))
-        return [
-            (number, [line for line in text.splitlines(keepends=True) if line[-1] == "\n"]) for number, text in found
-        ]
-
-    def attempts(self) -> list[int]:
-        """The processes of all attempts."""
-        return [int(line.split()[3]) for _, lines in self.lines() for line in lines if line.startswith("from")]
-
     @property
-    def speaker(self) -> int:
-        """Its process that speaks with Ray."""
+    def ray_process(self) -> int:
+        """The pid of its process that calls Ray."""
         children = psutil.Process(self.process.pid).children()
         (pid,) = [child.pid for child in children if any("with_ray" in word for word in child.cmdline())]
         return pid
 
-    def kill(self, whom: str) -> float:
-        """Kill one of the two, or both at once; how long it took until nothing of the search was left."""
-        pids = {"program": [self.process.pid], "speaker": [self.speaker], "both": [self.speaker, self.process.pid]}[
-            whom
-        ]
+    def kill(self, victim: str) -> float:
+        """Kill program, Ray process or both at once. Return the seconds until no process of the search was left."""
+        pids = {
+            "program": [self.process.pid],
+            "ray_process": [self.ray_process],
+            "both": [self.ray_process, self.process.pid],
+        }[victim]
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
         killed_s = time.monotonic()
-        ours = [*self.hosts, *self.attempts()]
-        within(GONE_WITHIN_S, lambda: not any(map(psutil.pid_exists, ours)), "nothing is left on any node")
+        pids_on_nodes = [*self.hosts, *attempts(self._folder)]
+        within(GONE_WITHIN_S, lambda: not any(map(psutil.pid_exists, pids_on_nodes)), "nothing is left on any node")
         return time.monotonic() - killed_s
 
     def end(self) -> str:
-        """What it printed; blocks until it has ended."""
+        """Block until it has ended. Return its output."""
         return self.process.communicate(timeout=120)[0]
 
     def resume(self) -> str:
-        """`fanwise tune resume`, to its end; what it printed."""
+        """Run `fanwise tune resume`. Return its output."""
         command = [sys.executable, "-m", "fanwise", "tune", "resume", "far"]
         done = subprocess.run(command, env=self._environment, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
     def check(self) -> None:
-        """Every trial came to its end, and no attempt began before what was acknowledged."""
+        """Check that all trials have completed without a lost report."""
         experiment = load_experiment(self._folder / "home" / "far")
         assert list(experiment.trials["status"]) == ["Completed"] * TRIALS
-        for number, lines in self.lines():
-            acknowledged = 0
-            for line in lines:
-                told = int(line.split()[1])
-                assert line.startswith("acknowledged") or told >= acknowledged, f"trial {number} went back: {lines}"
-                acknowledged = max(acknowledged, told)
-            assert acknowledged == EPOCHS
+        check_records(self._folder, trials=TRIALS, epochs=EPOCHS)
 
 
 def pool_folders() -> list[Path]:
     return [path for path in Path(tempfile.gettempdir()).glob("fanwise-*") if (path / "ray.log").exists()]
 
 
-def kill_and_go_on(cluster: RayCluster, folder: Path, whom: str, seed: int) -> float:
+def kill_and_resume(cluster: RayCluster, folder: Path, victim: str, seed: int) -> float:
     program = Program(cluster, folder)
     moment = random.Random(seed).randrange(4, TRIALS * EPOCHS // 2)
-    within(90, lambda: sum(len(lines) for _, lines in program.lines()) > moment, f"{moment} lines were noted")
-    took_s = program.kill(whom)
-    if whom == "speaker":
+    within(90, lambda: num_lines(folder) > moment, f"{moment} lines are recorded")
+    took_s = program.kill(victim)
+    if victim == "ray_process":
         assert program.end().endswith("max_num_trials_started: 6 of 6\n") or program.process.returncode == 0
     else:
         program.end()
-        for folder in pool_folders():  # where the two keep Ray's log: each would have removed it, had it lived longer
+        for folder in pool_folders():  # with Ray's log, which each process would have removed
             shutil.rmtree(folder)
-        told = program.resume()
-        assert re.search(rf"on the Ray cluster {cluster.address}: 2 hosts with 4 CPUs and no GPUs\n", told), told
+        output = program.resume()
+        assert re.search(rf"on the Ray cluster {cluster.address}: 2 hosts with 4 CPUs and no GPUs\n", output), output
     program.check()
     return took_s
 
@@ -160,14 +132,14 @@ def kill_and_go_on(cluster: RayCluster, folder: Path, whom: str, seed: int) -> f
 def test_a_search_whose_program_was_killed_leaves_nothing_on_any_node_and_is_resumed_there(
     two_nodes: RayCluster, tmp_path: Path
 ) -> None:
-    kill_and_go_on(two_nodes, tmp_path, "both", 0)
+    kill_and_resume(two_nodes, tmp_path, "both", 0)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize("whom", ["program", "speaker", "both"])
+@pytest.mark.parametrize("victim", ["program", "ray_process", "both"])
 def test_killed_programs_leave_nothing_on_any_node_and_are_resumed_there(
-    two_nodes: RayCluster, tmp_path: Path, whom: str, seed: int
+    two_nodes: RayCluster, tmp_path: Path, victim: str, seed: int
 ) -> None:
-    took_s = kill_and_go_on(two_nodes, tmp_path, whom, seed)
-    print(f"{whom} killed: nothing was left after {took_s:.2f} s")
+    took_s = kill_and_resume(two_nodes, tmp_path, victim, seed)
+    print(f"{victim} killed: nothing was left after {took_s:.2f} s")

@@ -1,4 +1,4 @@
-"""Which host runs which job: first come, first served, and nothing is placed where there is no room."""
+"""Placement of jobs on hosts in the order of submission."""
 
 from collections.abc import Callable
 from typing import Any
@@ -142,17 +142,17 @@ class PlacementMachine(RuleBasedStateMachine):
     @invariant()
     def nobody_has_what_another_has(self) -> None:
         for host, machine in self.machines.items():
-            here = [needs for place, needs in self.running.values() if place == host]
-            assert sum(needs.cpus for needs in here) <= machine.cpus
-            assert sum(needs.gpus for needs in here) <= len(machine.gpus)
-            assert sum(needs.memory_bytes for needs in here) <= machine.memory_bytes
+            resources_here = [needs for place, needs in self.running.values() if place == host]
+            assert sum(needs.cpus for needs in resources_here) <= machine.cpus
+            assert sum(needs.gpus for needs in resources_here) <= len(machine.gpus)
+            assert sum(needs.memory_bytes for needs in resources_here) <= machine.memory_bytes
 
     @invariant()
     def the_first_waits_only_for_what_is_not_free(self) -> None:
         if self.waiting:
             needs = self.waiting[0][1]
             for host, machine in self.machines.items():
-                used = sum(each.cpus for place, each in self.running.values() if place == host)
+                used = sum(resources.cpus for place, resources in self.running.values() if place == host)
                 idle = not any(place == host for place, _ in self.running.values())
                 fits = max_concurrent(machine, needs) > 0
                 assert not (idle and fits), f"{host} is idle, and the first job fits"

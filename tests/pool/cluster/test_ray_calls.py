@@ -1,4 +1,4 @@
-"""A group of rpc on the nodes of a real Ray cluster: calls go between nodes, and what a dead node had is lost."""
+"""An rpc group on the nodes of a real Ray cluster: calls between nodes, and the loss of a node."""
 
 import operator
 import threading
@@ -21,17 +21,20 @@ def work(rank: int, folder: str) -> None:
         threading.Event().wait()
     if rank == 0:
         assert rpc.rpc_sync("worker2", operator.add, args=(1, 2)) == 3
-        kept = rpc.remote("worker2", dict, args=({"a": 1},))
-        assert kept.to_here() == {"a": 1}
+        reference = rpc.remote("worker2", dict, args=({"a": 1},))
+        assert reference.to_here() == {"a": 1}
         Path(folder, "asked").touch()
-        found = []
-        calls: list[Callable[[], object]] = [lambda: rpc.rpc_sync("worker2", time.sleep, args=(600,)), kept.to_here]
+        error_names = []
+        calls: list[Callable[[], object]] = [
+            lambda: rpc.rpc_sync("worker2", time.sleep, args=(600,)),
+            reference.to_here,
+        ]
         for call in calls:
             try:
                 call()
             except (WorkerLostError, OwnerLostError) as error:
-                found.append(type(error).__name__)
-        Path(folder, "found").write_text(" ".join(found))
+                error_names.append(type(error).__name__)
+        Path(folder, "errors").write_text(" ".join(error_names))
 
 
 @pytest.mark.soak  # three processes that load torch, on nodes that begin
@@ -53,4 +56,4 @@ def test_calls_to_a_lost_node_and_references_to_what_it_had_fail_as_they_should(
             rpc.spawn(work, (str(tmp_path),), world_size=3, pool=pool)
         killer.join()
     assert "in worker2 of 3" in raised.value.__notes__
-    assert (tmp_path / "found").read_text() == "WorkerLostError OwnerLostError"
+    assert (tmp_path / "errors").read_text() == "WorkerLostError OwnerLostError"

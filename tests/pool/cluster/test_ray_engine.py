@@ -11,8 +11,8 @@ from fanwise import Pool
 from fanwise.pool.cluster.engine import ClusterEngine
 from fanwise.testing import within
 
-# For these test_ray_alone.py has a pool of their own: hosts are lost and the engine closed.
-WEARING = (contract.a_lost_node_is_an_outcome, contract.closing_tells_every_submitter)
+# test_ray_alone.py runs these, which lose hosts and close the engine.
+ENDING_CHECKS = (contract.a_lost_node_is_an_outcome, contract.closing_tells_every_submitter)
 
 
 def case_of(pool: Pool) -> EngineCase:
@@ -34,6 +34,8 @@ def pool(cluster: RayCluster) -> Iterator[Pool]:
         yield pool
 
 
-@pytest.mark.parametrize("check", [each for each in CHECKS if each not in WEARING], ids=lambda check: check.__name__)
+@pytest.mark.parametrize(
+    "check", [item for item in CHECKS if item not in ENDING_CHECKS], ids=lambda check: check.__name__
+)
 def test_the_engine_of_a_ray_cluster_keeps_the_contract(check: Check, pool: Pool) -> None:
     check(case_of(pool))

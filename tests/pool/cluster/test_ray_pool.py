@@ -27,14 +27,6 @@ def pool(cluster: RayCluster) -> Iterator[Pool]:
         yield pool
 
 
-def alive(pid: int) -> bool:
-    """Whether the process is there and no zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
 def where() -> tuple[int, str]:
     return os.getpid(), os.getcwd()
 
@@ -45,7 +37,7 @@ def squared(x: int) -> int:
 
 def of_two_jobs(x: int) -> int:
     inner = Pool()
-    return sum(inner.submit(squared, each).result() for each in (x, x + 1))
+    return sum(inner.submit(squared, value).result() for value in (x, x + 1))
 
 
 def prints_and_waits(folder: str) -> None:
@@ -67,7 +59,7 @@ def test_jobs_of_a_job_run_beside_it(pool: Pool) -> None:
 
 def test_what_a_running_job_has_printed_is_fetched_from_its_node(pool: Pool, tmp_path: Path) -> None:
     job = began(pool.submit(prints_and_waits, str(tmp_path)))
-    within(10, lambda: "it has begun" in job.output()[0], "its output is here")
+    within(10, lambda: "it has begun" in job.output()[0], "its output has arrived")
     job.stop(grace_s=5.0)
     assert job.outcome(within_s=30).kind == "stopped"
     assert job.output() == ("it has begun", "")
@@ -90,7 +82,7 @@ def squared_loss(x: float) -> float:
 
 
 def train(x: float, epochs: int, folder: str) -> None:
-    """Counts on from its checkpoint, notes each start, and waits in the third epoch of a first attempt."""
+    """Continue from the checkpoint, record the start, and wait in the third epoch of a first attempt."""
     place = load_checkpoint()
     reached = 0 if place is None else int((place / "epoch").read_text())
     Path(folder, f"{trial_id()}-{reached}").touch()
@@ -103,7 +95,7 @@ def train(x: float, epochs: int, folder: str) -> None:
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where experiments are kept, a folder that a node may be made not to see."""
+    """The folder of experiments, which can be hidden from a node."""
     if reason := why_not():
         pytest.skip(reason)
     (tmp_path / "home").mkdir()
@@ -129,7 +121,7 @@ def lose_a_node_that_sees_only_checkpoints(
         experiment = running.wait()
     assert list(experiment.trials["status"]) == ["Completed"] * 6
     assert list(experiment.trials["iter"]) == [4] * 6
-    assert len(list(tmp_path.glob("*-2"))) == 2, "the two of the lost node went on from their checkpoints"
+    assert len(list(tmp_path.glob("*-2"))) == 2, "the two trials of the lost node continued from their checkpoints"
     assert len(list(tmp_path.glob("*-0"))) == 6, "none began from scratch a second time"
 
 

@@ -1,4 +1,4 @@
-"""The process that speaks with Ray: how it is started, and what the pool does when it ends."""
+"""The process that calls Ray: its start, and the reaction of the pool to its end."""
 
 import errno
 import threading
@@ -23,20 +23,20 @@ def test_modules_in_the_working_folder_do_not_shadow_the_standard_library(
 ) -> None:
     (tmp_path / "json.py").write_text("raise RuntimeError('the wrong module')\n")
     monkeypatch.chdir(tmp_path)
-    heard: list[Event] = []
+    events: list[Event] = []
     ended = threading.Event()
 
-    def hear(news: Event) -> None:
-        heard.append(news)
+    def record(news: Event) -> None:
+        events.append(news)
         if news["kind"] == "gone":
             ended.set()
 
-    process = RayProcess({"address": "127.0.0.1:1", "folder": str(tmp_path / "pool")}, tmp_path / "log", hear)
+    process = RayProcess({"address": "127.0.0.1:1", "folder": str(tmp_path / "pool")}, tmp_path / "log", record)
     try:
         assert ended.wait(60)
     finally:
         process.close()
-    assert [news["kind"] for news in heard] == ["fatal", "gone"]
+    assert [news["kind"] for news in events] == ["fatal", "gone"]
 
 
 class Clock:

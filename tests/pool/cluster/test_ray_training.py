@@ -62,7 +62,7 @@ def train(run: Run, hidden: int = 16, folder: str = "") -> tuple[str, int]:
 def killed_in_the_middle(
     cluster: RayCluster, pool: Pool, folder: Path, *, cpus: int, after_s: float, hidden: int = 16
 ) -> tuple[str, int]:
-    """A run of 4 processes on two nodes, one of which is killed so long after the first step has begun.
+    """Run 4 processes on two nodes, and kill one node `after_s` seconds after the beginning of the first step.
 
     Args:
         cpus: of the node that dies: 2 have the last two ranks, 3 the first three.
@@ -80,11 +80,11 @@ def killed_in_the_middle(
 
     killer = threading.Thread(target=kill)
     killer.start()
-    found: tuple[str, int] = fanwise.run(
+    result: tuple[str, int] = fanwise.run(
         partial(train, hidden=hidden, folder=str(folder)), devices=4, pool=pool, progress=False, restarts=1
     )
     killer.join()
-    return found
+    return result
 
 
 def test_a_run_starts_again_on_the_nodes_that_are_left_after_one_is_killed(
@@ -102,5 +102,5 @@ def test_nodes_that_are_killed_at_any_moment_change_no_bit(
     chance = random.Random(seed)
     hidden, cpus = chance.choice([16, LARGE]), chance.choice([2, 3])
     alone = fanwise.run(partial(train, hidden=hidden), devices="cpu", progress=False)
-    found = killed_in_the_middle(cluster, pool, tmp_path, cpus=cpus, after_s=chance.uniform(0, 1), hidden=hidden)
-    assert found == (alone[0], 2)
+    result = killed_in_the_middle(cluster, pool, tmp_path, cpus=cpus, after_s=chance.uniform(0, 1), hidden=hidden)
+    assert result == (alone[0], 2)

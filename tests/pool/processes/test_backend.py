@@ -1,12 +1,10 @@
-"""The warm process is kept for the next pool of this process, as long as it would find the same, and leaves nothing."""
+"""The warm process is kept for the next pool of this process while its environment is the same."""
 
 import os
 import resource
-import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -23,13 +21,13 @@ GONE_WITHIN_S = 30.0
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_kept_before() -> None:
+def release_kept_backend() -> None:
     release()
 
 
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A module `probe` that notes each of its imports, and reads FLAVOR when it is imported."""
+    """A module `probe` that records its imports and the variable FLAVOR."""
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "probe", raising=False)
     path = tmp_path / "probe.py"
@@ -58,11 +56,8 @@ def warm_pid() -> int:
     return os.getppid()
 
 
-def below() -> set[int]:
+def processes() -> set[int]:
     return running_processes(os.environ.get(MARKER, ""))
-
-
-# -- what is used again ------------------------------------------------------------------------------------------------
 
 
 def test_the_next_pool_forks_from_the_same_warm_process() -> None:
@@ -84,16 +79,16 @@ def test_modules_are_imported_once_for_two_pools_and_again_when_their_source_is_
     assert num_imports(module) == 2
 
 
-def test_pools_at_the_same_time_have_processes_of_their_own() -> None:
+def test_two_open_pools_have_separate_processes() -> None:
     with Pool(cpus=1) as first, Pool(cpus=1) as second:
         pids = [pool.submit(warm_pid).result(within_s=60) for pool in (first, second)]
     assert len(set(pids)) == 2
-    assert len([pid for pid in below() if pid in pids]) == 1, "one of them is kept"
+    assert len([pid for pid in processes() if pid in pids]) == 1, "one of them is kept"
 
 
-@pytest.mark.parametrize("what", ["variable", "folder", "path", "umask", "limit"])
-def test_what_a_new_process_would_find_is_found_by_the_next_pool(
-    what: str, module: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("change", ["variable", "folder", "path", "umask", "limit"])
+def test_a_new_warm_process_is_started_when_the_environment_has_changed(
+    change: str, module: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FLAVOR", "plain")
     (tmp_path / "other").mkdir()
@@ -102,7 +97,7 @@ def test_what_a_new_process_would_find_is_found_by_the_next_pool(
         assert pool.submit(read_probe).result(within_s=60) == ("plain", 1)
         warm = pool.submit(warm_pid).result(within_s=60)
     with ExitStack() as stack:
-        match what:
+        match change:
             case "variable":
                 monkeypatch.setenv("FLAVOR", "sweet")
             case "folder":
@@ -116,7 +111,7 @@ def test_what_a_new_process_would_find_is_found_by_the_next_pool(
                 stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
                 resource.setrlimit(resource.RLIMIT_NOFILE, (soft - 1, hard))
         with Pool(cpus=1) as pool:
-            expected = {"variable": ("sweet", 1), "path": ("other", 3)}.get(what, ("plain", 1))
+            expected = {"variable": ("sweet", 1), "path": ("other", 3)}.get(change, ("plain", 1))
             assert pool.submit(read_probe).result(within_s=60) == expected
             assert pool.submit(warm_pid).result(within_s=60) != warm
 
@@ -138,20 +133,17 @@ def test_nothing_is_started_ahead_inside_a_job() -> None:
         assert pool.submit(start).result(within_s=60)
 
 
-# -- what is not -------------------------------------------------------------------------------------------------------
-
-
-def test_a_pool_that_is_closed_while_jobs_run_ends_all_its_processes(gate: Gate) -> None:
+def test_the_processes_of_a_pool_with_running_jobs_are_not_kept(gate: Gate) -> None:
     with Pool(cpus=2) as pool:
         warm = pool.submit(warm_pid).result(within_s=60)
         began(pool.submit(gate.wait))
-    assert warm not in below()
+    assert warm not in processes()
 
 
-def test_a_pool_that_is_closed_while_something_uses_its_loop_ends_the_loop() -> None:
+def test_a_loop_with_hooks_is_not_kept() -> None:
     with Pool(cpus=1) as pool:
         pool.submit(int).result(within_s=60)
-        hub = pool._hub
+        hub = pool._engine.loop
         hub.at_turn_end(lambda: None)
     assert hub.is_closed
 
@@ -164,10 +156,10 @@ def test_a_warm_process_that_hangs_in_an_import_is_not_kept(module: Path) -> Non
         hanging = local_engine(pool).worker_set._warm
         handle.stop()
         assert handle.outcome(within_s=60).kind == "stopped"
-    assert hanging is not None and hanging.pid not in below()
+    assert hanging is not None and hanging.pid not in processes()
 
 
-def test_a_forked_child_leaves_what_its_parent_keeps_alone() -> None:
+def test_a_forked_child_does_not_use_the_backend_of_its_parent() -> None:
     with Pool(cpus=1) as pool:
         warm = pool.submit(warm_pid).result(within_s=60)
     child = os.fork()
@@ -185,75 +177,40 @@ def test_a_forked_child_leaves_what_its_parent_keeps_alone() -> None:
         assert pool.submit(warm_pid).result(within_s=60) == warm
 
 
-# -- the end -----------------------------------------------------------------------------------------------------------
+PROGRAM = """
+from fanwise.pool import Pool
+with Pool(cpus=1) as pool:
+    pool.submit(int).result(60)
+"""
 
 
 @pytest.mark.parametrize("is_used", [True, False])
-def test_what_nobody_uses_for_a_while_ends_with_its_thread_and_folder(
-    is_used: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_idle_backend_ends_with_its_thread(is_used: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backend, "IDLE_S", 0.0)
     threads = set(threading.enumerate())
-    before = below()
+    before = processes()
     if is_used:
         with Pool(cpus=1) as pool:
             pool.submit(int).result(within_s=60)
     else:
         start_ahead(int)
-    within(GONE_WITHIN_S, lambda: below() <= before, "the processes are gone")
+    within(GONE_WITHIN_S, lambda: processes() <= before, "the processes are gone")
     within(GONE_WITHIN_S, lambda: set(threading.enumerate()) <= threads, "the threads are gone")
 
 
-def test_what_is_used_again_does_not_end_by_the_clock() -> None:
+def test_the_timer_of_a_backend_is_canceled_when_it_is_used_again() -> None:
     with Pool(cpus=1) as pool:
         pool.submit(int).result(within_s=60)
-        kept = pool._life._backend
-    assert kept is not None
-    timer = within(10, lambda: kept.timer, "the clock runs")
+        kept_backend = pool._life._backend
+    assert kept_backend is not None
+    timer = within(10, lambda: kept_backend.timer, "the clock runs")
     with Pool(cpus=1) as pool:
         pool.submit(int).result(within_s=60)
-        assert pool._life._backend is kept
+        assert pool._life._backend is kept_backend
         assert timer.call is None
 
 
-OWNER = """
-import sys
-from fanwise.pool import Pool
-with Pool(cpus=1) as pool:
-    pool.submit(int).result(60)
-    folder = pool._life.folder
-print(folder, flush=True)
-sys.stdin.readline()
-"""
-
-
-@pytest.fixture
-def others() -> set[int]:
-    """Processes of other tests."""
-    return below()
-
-
-@pytest.fixture
-def owner() -> "Iterator[subprocess.Popen[str]]":
-    with subprocess.Popen(
-        [sys.executable, "-c", OWNER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        yield process
-        process.kill()
-
-
-@pytest.mark.parametrize("how", ["exit", "kill"])
-def test_nothing_is_left_when_a_program_ends_that_keeps_a_warm_process(
-    others: set[int], owner: "subprocess.Popen[str]", how: str
-) -> None:
-    assert owner.stdout is not None and owner.stdin is not None
-    folder = Path(owner.stdout.readline().strip())
-    assert len(below() - others) >= 4, "program, guard, supervisor and warm process"
-    if how == "kill":
-        owner.send_signal(signal.SIGKILL)
-    owner.stdin.close()
-    assert owner.wait(60) == (0 if how == "exit" else -signal.SIGKILL)
-    if how == "kill":
-        within(GONE_WITHIN_S, lambda: below() <= others, "no process is left")
-        within(GONE_WITHIN_S, lambda: not folder.exists(), "the folder is gone")
-    assert below() <= others and not folder.exists()
+def test_a_kept_warm_process_ends_with_its_program() -> None:
+    before = processes()
+    subprocess.run([sys.executable, "-c", PROGRAM], check=True)
+    assert processes() <= before

@@ -1,4 +1,4 @@
-"""What a job finds when it begins: random states, environment, threads, output files; and who it is."""
+"""The environment of a job: random states, threads, memory limit, variables, folder and output files."""
 
 import os
 import random
@@ -15,10 +15,9 @@ from gates import Gate
 from job_functions import submitted
 
 from fanwise.pool import Pool, current, worker
+from fanwise.pool.leases import Lease
 from fanwise.pool.specs import JobSpec
 from fanwise.testing import within
-
-# -- chance ----------------------------------------------------------------------------------------------------------
 
 
 def draw() -> tuple[float, float]:
@@ -26,24 +25,21 @@ def draw() -> tuple[float, float]:
 
 
 def test_the_same_seed_and_number_give_the_same_random_state(pool: Pool) -> None:
-    first, again, other = (submitted(pool.needs(number=n).submit(draw)) for n in (7, 7, 8))
-    assert first.result(within_s=30) == again.result(within_s=30) != other.result(within_s=30)
-    assert first.seed == again.seed != other.seed
+    first, equal, different = (submitted(pool.needs(number=n).submit(draw)) for n in (7, 7, 8))
+    assert first.result(within_s=30) == equal.result(within_s=30) != different.result(within_s=30)
+    assert first.seed == equal.seed != different.seed
 
 
-def test_the_job_knows_its_number_seed_and_lease(pool: Pool) -> None:
-    def who() -> tuple[int, int, int, tuple[str, ...]]:
+def test_a_job_has_its_number_seed_and_lease(pool: Pool) -> None:
+    def identity() -> tuple[int, int, int, tuple[str, ...]]:
         job = current()
         return job.number, job.seed, job.cpus, job.gpus
 
-    handle = submitted(pool.needs(number=42, cpus=2).submit(who))
+    handle = submitted(pool.needs(number=42, cpus=2).submit(identity))
     assert handle.result(within_s=30) == (42, handle.seed, 2, ())
 
 
-# -- runtime environment ---------------------------------------------------------------------------------------------
-
-
-def test_the_output_is_kept_per_job_and_safe_to_show(pool: Pool) -> None:
+def test_each_job_has_its_own_output_without_control_characters(pool: Pool) -> None:
     def talk(word: str) -> None:
         print(f"out {word}")
         print(f"\x1b[31merr {word}\x07", file=sys.stderr)
@@ -61,7 +57,7 @@ def test_the_output_of_a_running_job_can_be_read(pool: Pool, gate: Gate) -> None
         gate.wait()
 
     handle = submitted(pool.submit(talk_and_wait))
-    within(30, lambda: handle.output()[0] == "so far", "the line that the running job has printed can be read")
+    within(30, lambda: handle.output()[0] == "so far", "the output of the running job can be read")
     gate.open()
     handle.result(within_s=30)
 
@@ -79,7 +75,6 @@ def test_threads_follow_the_lease(pool: Pool) -> None:
 
         np.ones((300, 300)) @ np.ones((300, 300))
         pools = {info["num_threads"] for info in threadpoolctl.threadpool_info()}
-        # What JAX and TensorFlow read when they begin is the same as what other libraries read.
         names = "OMP_NUM_THREADS", "PJRT_NPROC", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"
         return {os.environ[name] for name in names}, str(sorted(pools))
 
@@ -91,7 +86,7 @@ def test_threads_follow_the_lease(pool: Pool) -> None:
 def test_a_memory_limit_keeps_the_hard_limit_of_the_user(pool: Pool, hard_bytes: int) -> None:
     def limits() -> tuple[int, int]:
         resource.setrlimit(resource.RLIMIT_DATA, (hard_bytes, hard_bytes))
-        job = SimpleNamespace(cpus=1, gpus=(), gpu_fraction=1.0, memory_bytes=1 << 40)
+        job = SimpleNamespace(lease=Lease(cpus=1, gpus=(), memory_bytes=1 << 40))
         worker._limit(cast(JobSpec, job), "fork")
         return resource.getrlimit(resource.RLIMIT_DATA)
 
@@ -108,11 +103,11 @@ def test_modules_in_the_working_folder_do_not_shadow_the_standard_library(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", ["", *sys.path])
 
-    def look() -> tuple[str, str]:
+    def environment_of_job() -> tuple[str, str]:
         return sys.path[0], os.getcwd()
 
     with Pool(cpus=1) as own:
-        assert own.submit(look).result(within_s=60) == ("", str(tmp_path))
+        assert own.submit(environment_of_job).result(within_s=60) == ("", str(tmp_path))
 
 
 def test_no_gpu_is_visible_without_a_lease_on_one(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,28 +115,28 @@ def test_no_gpu_is_visible_without_a_lease_on_one(pool: Pool, monkeypatch: pytes
     assert pool.submit(lambda: os.environ["CUDA_VISIBLE_DEVICES"]).result(within_s=30) == ""
 
 
-def test_jobs_find_the_environment_folder_and_path_of_the_submitter(
+def test_jobs_have_the_environment_folder_and_path_of_the_submitter(
     pool: Pool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def look() -> tuple[str | None, str | None, str, str]:
+    def environment_of_job() -> tuple[str | None, str | None, str, str]:
         return os.environ.get("FANWISE_TEST_COLOUR"), os.environ.get("HOME"), os.getcwd(), sys.path[0]
 
-    before = pool.submit(look).result(within_s=30)
+    before = pool.submit(environment_of_job).result(within_s=30)
     assert before[0] is None and before[1] == os.environ["HOME"]
     with monkeypatch.context() as changed:
         changed.setenv("FANWISE_TEST_COLOUR", "red")
         changed.delenv("HOME")
         changed.chdir(tmp_path)
         changed.syspath_prepend(str(tmp_path))
-        assert pool.submit(look).result(within_s=30) == ("red", None, str(tmp_path), str(tmp_path))
-    assert pool.submit(look).result(within_s=30) == before
+        assert pool.submit(environment_of_job).result(within_s=30) == ("red", None, str(tmp_path), str(tmp_path))
+    assert pool.submit(environment_of_job).result(within_s=30) == before
 
 
 def test_standard_input_is_empty(pool: Pool) -> None:
     assert pool.submit(lambda: sys.stdin.read()).result(within_s=30) == ""
 
 
-def test_a_job_whose_pool_has_lost_its_folder_says_so(tmp_path: Path) -> None:
+def test_a_job_of_a_pool_without_its_folder_is_lost(tmp_path: Path) -> None:
     with Pool(cpus=1) as pool:
         pool.submit(int).result(within_s=60)
         folder = pool._life.folder

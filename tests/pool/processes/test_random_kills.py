@@ -1,7 +1,4 @@
-"""Random kills of workers, warm process and supervisor while jobs run: the pool works on, and nothing is left over.
-
-The order of the kills follows from a seed. The long form is `make soak`.
-"""
+"""Random kills of all processes of a pool while jobs run. The order follows from a seed; `make soak` runs more."""
 
 import contextlib
 import os
@@ -19,7 +16,7 @@ from fanwise.testing import within
 
 
 def spin(gate: Path) -> int:
-    """Work that ends when the file is there, with a child process of its own."""
+    """Start a child process and compute until the file exists."""
     import subprocess
 
     child = subprocess.Popen(["sleep", "600"], start_new_session=True)
@@ -34,9 +31,7 @@ def spin(gate: Path) -> int:
 VICTIMS = ["worker", "worker", "warm", "supervisor", "guard", "warm and supervisor", "supervisor and guard", "stop"]
 
 
-class Killing:
-    """One run: a pool that always has work, and a hand that kills."""
-
+class KillRounds:
     def __init__(self, pool: Pool, folder: Path, seed: int) -> None:
         self.kills: Counter[str] = Counter()
         self._pool = pool
@@ -45,18 +40,18 @@ class Killing:
         self._number = 0
 
     def round(self) -> None:
-        """Start jobs in the three ways, kill one of our processes at some moment, and see everything end."""
+        """Start jobs, kill a process of the pool at some moment, and wait for the outcomes."""
         self._number += 1
         gate = self._folder / f"gate-{self._number}"
         reuse = self._pool.needs(reuse=True)
         handles = [needs.submit(spin, gate) for needs in self._chance.choices([self._pool.needs(), reuse], k=4)]
-        began = [handle for handle in handles if isinstance(handle, JobHandle)]
-        if self._chance.random() < 0.7:  # else in the middle of their start
-            within(60, lambda: any(handle.wait_began(0) for handle in began), "a job runs")
+        handles_of_round = [handle for handle in handles if isinstance(handle, JobHandle)]
+        if self._chance.random() < 0.7:  # otherwise during their start
+            within(60, lambda: any(handle.wait_began(0) for handle in handles_of_round), "a job runs")
         victim = self._chance.choice(VICTIMS)
-        self._kill(victim, began)
+        self._kill(victim, handles_of_round)
         gate.touch()
-        for handle in began:
+        for handle in handles_of_round:
             outcome = handle.outcome(within_s=60)
             assert outcome.kind in ("returned", "signal", "lost", "stopped"), outcome
         assert self._pool.submit(abs, -self._number).result(within_s=60) == self._number
@@ -84,9 +79,8 @@ class Killing:
                 os.kill(pid, signal.SIGKILL)
 
     def check_nothing_is_left(self) -> None:
-        """The books are empty, but for what rests."""
         engine = local_engine(self._pool)
-        self._pool.needs(cpus=2).submit(int).result(within_s=60)  # what was kept for reuse gives way
+        self._pool.needs(cpus=2).submit(int).result(within_s=60)  # dismisses idle processes
         within(10, lambda: engine.ledger.leases == {}, "all leases are back")
         assert (engine._jobs, engine._backlog._queues, engine._workers._workers) == ({}, {}, {})
         assert (engine.worker_set._starts, engine.worker_set._processes, engine._unsettled) == ({}, {}, set())
@@ -97,11 +91,11 @@ class Killing:
 
 def run(folder: Path, *, rounds: int, seed: int) -> Counter[str]:
     with Pool(cpus=2, seed=seed) as pool:
-        killing = Killing(pool, folder, seed)
+        rounds_of_kills = KillRounds(pool, folder, seed)
         for _ in range(rounds):
-            killing.round()
-        killing.check_nothing_is_left()
-        return killing.kills
+            rounds_of_kills.round()
+        rounds_of_kills.check_nothing_is_left()
+        return rounds_of_kills.kills
 
 
 def test_the_pool_survives_ten_kills(tmp_path: Path) -> None:

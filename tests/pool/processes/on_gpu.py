@@ -1,9 +1,8 @@
-"""A program: cases of jobs and trials that share a real GPU, by their names; it prints which hold, and fails with the
-first that does not.
+"""A program with cases of jobs and trials that share a real GPU. It prints the names of cases that pass.
 
     python on_gpu.py [NAME ...]
 
-In a process of its own, and nothing here touches CUDA but the jobs.
+Only the jobs use CUDA.
 """
 
 import contextlib
@@ -21,7 +20,7 @@ import torch
 import fanwise
 from fanwise.base.errors import WorkerLostError
 from fanwise.parallel import Run
-from fanwise.pool import JobHandle, Pool
+from fanwise.pool import Pool
 from fanwise.pool.mps import PROGRAM
 from fanwise.testing import within
 from fanwise.tune import FIFO, StoppingCriterion, Tuner, report, uniform
@@ -30,11 +29,11 @@ LIMIT_S = 120.0
 SURVIVES_S = 5.0
 
 
-# -- what jobs do ------------------------------------------------------------------------------------------------------
+# -- functions of jobs -------------------------------------------------------------------------------------------------
 
 
 def has_room(share: float) -> bool:
-    """Whether this process can have so much of its GPU's memory, in one piece, and compute on it."""
+    """Return whether this process can allocate a share of its GPU's memory and compute on it."""
     size_bytes = int(share * torch.cuda.get_device_properties(0).total_memory)
     try:
         x = torch.zeros(size_bytes, dtype=torch.uint8, device="cuda")
@@ -44,30 +43,25 @@ def has_room(share: float) -> bool:
     return int(x[-1]) == 3
 
 
-def meet(folder: Path, number: int, count: int) -> None:
-    """Block until `count` processes are here at the same time, each with a kernel run and memory of its own."""
-    held = torch.ones(1 << 20, device="cuda")
-    assert float(held.sum()) == 1 << 20
+def wait_for_processes(folder: Path, number: int, count: int) -> None:
+    """Block until `count` processes have run a kernel and hold memory at the same time."""
+    tensor = torch.ones(1 << 20, device="cuda")
+    assert float(tensor.sum()) == 1 << 20
     (folder / str(number)).write_text(f"{os.getpid()} {os.environ['CUDA_VISIBLE_DEVICES']} {torch.cuda.device_count()}")
     within(LIMIT_S, lambda: len(list(folder.iterdir())) >= count, f"{count} processes are on the GPU at once")
 
 
-def told(folder: Path) -> list[list[str]]:
+def written_lines(folder: Path) -> list[list[str]]:
     return [path.read_text().split() for path in sorted(folder.iterdir())]
 
 
 def objective(place: str, x: float) -> None:
     folder = Path(place)
-    meet(folder, os.getpid(), 2)
+    wait_for_processes(folder, os.getpid(), 2)
     report(loss=x, fits=float(has_room(0.3)), overflows=float(has_room(0.6)))
 
 
-def begin_and_wait(folder: Path, number: int) -> None:
-    (folder / f"began {number}").touch()
-    within(LIMIT_S, (folder / "go on").exists, "it may go on")
-
-
-def who() -> tuple[int, bool]:
+def context_of_process() -> tuple[int, bool]:
     was_there = bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]  # torch's
     torch.ones(3, device="cuda").sum().item()
     return os.getpid(), was_there
@@ -75,46 +69,48 @@ def who() -> tuple[int, bool]:
 
 def dies_with_memory(share: float) -> None:
     assert has_room(share)
-    kept = torch.zeros(int(share * torch.cuda.get_device_properties(0).total_memory), dtype=torch.uint8, device="cuda")
+    memory = torch.zeros(
+        int(share * torch.cuda.get_device_properties(0).total_memory), dtype=torch.uint8, device="cuda"
+    )
     os.kill(os.getpid(), signal.SIGKILL)
-    del kept
+    del memory
 
 
-def seen() -> tuple[bool, int, str]:
+def visible_gpus() -> tuple[bool, int, str]:
     return torch.cuda.is_available(), torch.cuda.device_count(), os.environ["CUDA_VISIBLE_DEVICES"]
 
 
 def mps_variables(folder: Path, number: int) -> dict[str, str]:
-    meet(folder, number, 2)
-    within(LIMIT_S, (folder / "go on").exists, "it may go on")
+    wait_for_processes(folder, number, 2)
+    within(LIMIT_S, (folder / "continue").exists, "it may continue")
     return {name: value for name, value in os.environ.items() if name.startswith("CUDA_MPS")}
 
 
 def ask_mps(pipe: Path, line: str) -> list[str]:
     environment = {**os.environ, "CUDA_MPS_PIPE_DIRECTORY": str(pipe)}
-    asked = subprocess.run(
+    completed = subprocess.run(
         [PROGRAM], input=f"{line}\n", env=environment, capture_output=True, text=True, timeout=30, check=True
     )
-    print(f"{line}: {asked.stdout}{asked.stderr}")
-    return asked.stdout.split()
+    print(f"{line}: {completed.stdout}{completed.stderr}")
+    return completed.stdout.split()
 
 
 def cause_a_fault(folder: Path) -> str:
-    """In the first attempt, run a kernel that traps while another process computes."""
+    """Run a kernel that traps while another process computes. Return in the second attempt."""
     if (folder / "0").exists():
         torch.ones(3, device="cuda").sum().item()
         return "second attempt"
-    meet(folder, 0, 2)
+    wait_for_processes(folder, 0, 2)
     torch.zeros(3, device="cuda")[torch.tensor([10], device="cuda")].sum().item()
     return "no fault"
 
 
 def compute_until_a_fault(folder: Path) -> str:
-    """In the first attempt, compute until that fails."""
+    """Compute until an error. Return in the second attempt."""
     if (folder / "1").exists():
         torch.ones(3, device="cuda").sum().item()
         return "second attempt"
-    meet(folder, 1, 2)
+    wait_for_processes(folder, 1, 2)
     until_s = time.monotonic() + SURVIVES_S
     while time.monotonic() < until_s:
         torch.ones(1 << 20, device="cuda").sum().item()
@@ -152,28 +148,15 @@ def two_trials_on_half_a_gpu_each_run_side_by_side(folder: Path) -> None:
         results = tuner.run().results
     assert sorted(results["fits"]) == [1.0, 1.0], "0.3 of the memory, with half of the GPU"
     assert sorted(results["overflows"]) == [0.0, 0.0], "0.6 of the memory, with half of the GPU"
-    pids, gpus, counts = zip(*told(folder), strict=True)
+    pids, gpus, counts = zip(*written_lines(folder), strict=True)
     assert len(set(pids)) == 2 and gpus == (gpu, gpu) and counts == ("1", "1")
-
-
-def a_third_half_waits(folder: Path) -> None:
-    with Pool() as every:
-        gpu = every.machine.gpus[0].visible
-    with Pool(gpus=[gpu]) as pool:
-        jobs = [pool.needs(gpus=0.5).submit(begin_and_wait, folder, number) for number in range(3)]
-        within(LIMIT_S, lambda: len(list(folder.iterdir())) == 2, "two have begun")
-        assert isinstance(jobs[2], JobHandle) and jobs[2].queued() and not (folder / "began 2").exists()
-        (folder / "go on").touch()
-        for job in jobs:
-            job.result(LIMIT_S)
-    assert (folder / "began 2").exists()
 
 
 def a_reused_process_keeps_its_context(folder: Path) -> None:
     with Pool() as pool:
-        found = [pool.needs(gpus=1, reuse=True).submit(who).result(LIMIT_S) for _ in range(2)]
-        assert found[0][0] == found[1][0] and [was_there for _, was_there in found] == [False, True]
-        fresh = [pool.needs(gpus=1).submit(who).result(LIMIT_S) for _ in range(2)]
+        contexts = [pool.needs(gpus=1, reuse=True).submit(context_of_process).result(LIMIT_S) for _ in range(2)]
+        assert contexts[0][0] == contexts[1][0] and [was_there for _, was_there in contexts] == [False, True]
+        fresh = [pool.needs(gpus=1).submit(context_of_process).result(LIMIT_S) for _ in range(2)]
         assert fresh[0][0] != fresh[1][0] and not fresh[0][1] and not fresh[1][1]
 
 
@@ -188,8 +171,8 @@ def memory_of_a_killed_job_comes_back(folder: Path) -> None:
 
 def without_a_lease_no_gpu_is_seen(folder: Path) -> None:
     with Pool() as pool:
-        assert pool.submit(seen).result(LIMIT_S) == (False, 0, "")
-        is_there, count, visible = pool.needs(gpus=1).submit(seen).result(LIMIT_S)
+        assert pool.submit(visible_gpus).result(LIMIT_S) == (False, 0, "")
+        is_there, count, visible = pool.needs(gpus=1).submit(visible_gpus).result(LIMIT_S)
         assert is_there and count == 1 and visible in {gpu.visible for gpu in pool.machine.gpus}
 
 
@@ -207,8 +190,8 @@ def two_jobs_on_half_a_gpu_each_are_clients_of_the_mps_server_of_the_pool(folder
         pipe = pool._life.folder / "mps1"
         within(LIMIT_S, lambda: len(list(folder.iterdir())) == 2, "both compute")
         servers, clients = ask_mps(pipe, "get_server_list"), ask_mps(pipe, "ps")
-        assert len(servers) == 1 and all(pid in clients for pid, _, _ in told(folder))
-        (folder / "go on").touch()
+        assert len(servers) == 1 and all(pid in clients for pid, _, _ in written_lines(folder))
+        (folder / "continue").touch()
         half = f"0={gpu.memory_bytes // 2 >> 20}M"
         wanted = {"CUDA_MPS_PIPE_DIRECTORY": str(pipe), "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": half}
         assert [job.result(LIMIT_S) for job in jobs] == [wanted] * 2
@@ -230,7 +213,6 @@ CASES: dict[str, Callable[[Path], None]] = {
     case.__name__: case
     for case in (
         two_trials_on_half_a_gpu_each_run_side_by_side,
-        a_third_half_waits,
         a_reused_process_keeps_its_context,
         memory_of_a_killed_job_comes_back,
         without_a_lease_no_gpu_is_seen,

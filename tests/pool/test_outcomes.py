@@ -1,4 +1,4 @@
-"""Deaths in words, and output that cannot drive a terminal."""
+"""The texts of outcomes, and the end of a job's output."""
 
 import os
 import signal
@@ -58,7 +58,7 @@ def test_other_errors_are_no_lack_of_memory_on_a_gpu(text: str) -> None:
         (255, "Something called sys.exit or os._exit."),
     ],
 )
-def test_exit_codes_are_told(code: int, hint: str) -> None:
+def test_exit_codes_are_explained(code: int, hint: str) -> None:
     assert explain(code) == Outcome("exit", f"ended with exit code {code} before its function returned. {hint}")
 
 
@@ -79,7 +79,7 @@ def test_signals_are_named_with_a_hint(number: int, hint: str) -> None:
     assert hint in death.text
 
 
-def test_every_signal_has_words() -> None:
+def test_signals_without_a_hint_are_named() -> None:
     assert [explain(-number).text.split(".")[0] for number in (1, 10, 77)] == [
         "ended by SIGHUP",
         "ended by SIGUSR1",
@@ -88,7 +88,7 @@ def test_every_signal_has_words() -> None:
     assert signal_name(64) in ("SIGRTMAX", "signal 64")
 
 
-def test_a_kill_while_memory_ran_out_is_out_of_memory() -> None:
+def test_sigkill_after_an_oom_kill_of_the_kernel_is_out_of_memory() -> None:
     assert explain(-9, ooms=1).kind == "out-of-memory"
     assert "the kernel ran out of memory and killed one process meanwhile" in explain(-9, ooms=1).text
     assert "killed 3 processes meanwhile" in explain(-9, ooms=3).text
@@ -103,7 +103,7 @@ def test_native_code_without_memory_is_out_of_memory() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "asked", "text"),
+    ("status", "stop_request", "text"),
     [
         (-15, "terminate", "ended by SIGTERM after a stop."),
         (-15, "kill", "ended by SIGTERM after a stop."),
@@ -111,14 +111,14 @@ def test_native_code_without_memory_is_out_of_memory() -> None:
         (0, "terminate", "ended with exit code 0 after a stop."),
     ],
 )
-def test_what_was_asked_for_is_not_blamed_on_others(
-    status: int, asked: Literal["terminate", "kill"], text: str
+def test_an_end_after_a_stop_request_is_attributed_to_it(
+    status: int, stop_request: Literal["terminate", "kill"], text: str
 ) -> None:
     kind = "exit" if status == 0 else "signal"
-    assert explain(status, stop_request=asked, ooms=2) == Outcome(kind, text)  # type: ignore[arg-type]
+    assert explain(status, stop_request=stop_request, ooms=2) == Outcome(kind, text)  # type: ignore[arg-type]
 
 
-def test_the_last_output_is_shown_below() -> None:
+def test_the_text_ends_with_the_last_output() -> None:
     death = explain(3, last_output="step 1\n\x1b[2Jloss nan\n\n")
     assert death.text == (
         "ended with exit code 3 before its function returned. Something called sys.exit or os._exit. Its last output:\n"
@@ -127,26 +127,19 @@ def test_the_last_output_is_shown_below() -> None:
     )
 
 
-def test_long_output_is_cut_to_its_end() -> None:
-    text = explain(3, last_output="\n".join(f"line {number}" for number in range(1000))).text
-    assert text.count("\n") == 20
-    assert text.endswith("  | line 999")
-    assert len(explain(3, last_output="x" * 100_000).text) < 5_000
-
-
-def test_a_crash_points_to_the_stack_in_its_output_when_there_is_one() -> None:
+def test_the_text_of_a_crash_mentions_a_stack_in_the_output() -> None:
     stack = "Fatal Python error: Segmentation fault\n\nCurrent thread 0x1 (most recent call first):\n  File ..."
-    told = "The Python line where it happened is in the last output, at the top of the stack."
+    hint = "The Python line where it happened is in the last output, at the top of the stack."
     for number in (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS):
-        assert told in explain(-number, last_output=stack).text
-        assert told not in explain(-number, last_output="nothing").text
+        assert hint in explain(-number, last_output=stack).text
+        assert hint not in explain(-number, last_output="nothing").text
         assert "faulthandler" not in explain(-number).text
 
 
-# -- text that is shown ------------------------------------------------------------------------------------------------
+# -- output ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_progress_bar_is_shown_as_it_was_last() -> None:
+def test_a_progress_bar_is_reduced_to_its_last_state() -> None:
     assert last_lines("begin\r\n 10 %\r 50 %\r100 %\r\nend") == ["begin", "100 %", "end"]
 
 
@@ -173,13 +166,13 @@ def test_the_end_of_a_file_is_read(tmp_path: Path) -> None:
     assert tail(path, max_bytes=100, max_lines=10_000).split("\n")[:2] == ["1", "line 99992"]
 
 
-def test_a_character_that_the_cut_went_through_is_dropped(tmp_path: Path) -> None:
+def test_an_incomplete_character_at_the_beginning_of_the_tail_is_dropped(tmp_path: Path) -> None:
     path = tmp_path / "stderr"
     path.write_text("\u4e2d\u4e2dend", encoding="utf-8")
     assert [tail(path, max_bytes=size) for size in (4, 5, 6, 9)] == ["end", "end", "\u4e2dend", "\u4e2d\u4e2dend"]
 
 
-def test_what_cannot_be_read_is_empty(tmp_path: Path) -> None:
+def test_an_unreadable_file_has_no_tail(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "empty").touch()
     assert [tail(tmp_path / name) for name in ("missing", "pipe", "empty", ".")] == ["", "", "", ""]

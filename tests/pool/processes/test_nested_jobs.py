@@ -1,7 +1,9 @@
 """Jobs that jobs submit: processes beside their parent, within its lease, and ended with it at the latest."""
 
+import _thread
 import os
 import signal
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -11,33 +13,30 @@ import pytest
 from gates import Gate
 from job_functions import local_engine, submitted
 
-from fanwise.base.errors import ClosedError, DeadlineExceeded, LeaseError, TrialStopped, WorkerLostError
+from fanwise.base.errors import ClosedError, DeadlineExceeded, LeaseError, TrialStopped
+from fanwise.links.process_state import stat_of
 from fanwise.pool import Pool, current
 from fanwise.pool.current import NestedHandle
 from fanwise.testing import within
 
 
-def who_am_i() -> tuple[int, int, int]:
+def process_ids() -> tuple[int, int, int]:
     return os.getpid(), os.getppid(), os.getsid(0)
 
 
-def alive(pid: int) -> bool:
-    return os.path.exists(f"/proc/{pid}")
-
-
-def test_nested_jobs_are_siblings_with_sessions_of_their_own(pool: Pool) -> None:
+def test_nested_jobs_are_siblings_with_their_own_sessions(pool: Pool) -> None:
     def parent() -> tuple[tuple[int, int, int], list[tuple[int, int, int]]]:
-        handles = [Pool().submit(who_am_i) for _ in range(3)]
-        return who_am_i(), [handle.result(20) for handle in handles]
+        handles = [Pool().submit(process_ids) for _ in range(3)]
+        return process_ids(), [handle.result(20) for handle in handles]
 
     (pid, warm, session), nested = pool.needs(cpus=2).submit(parent).result(within_s=30)
     assert {ppid for _, ppid, _ in nested} == {warm} != {pid}
-    assert {own for own, _, _ in nested} == {sid for _, _, sid in nested}
-    assert len({pid, *(own for own, _, _ in nested)}) == 4
+    assert {process_id for process_id, _, _ in nested} == {sid for _, _, sid in nested}
+    assert len({pid, *(process_id for process_id, _, _ in nested)}) == 4
     assert session == pid
 
 
-def test_results_and_errors_of_nested_jobs_come_back(pool: Pool) -> None:
+def test_results_and_error_namesof_nested_jobs_come_back(pool: Pool) -> None:
     def square(array: "np.ndarray[Any, Any]") -> Any:  # Any: numpy's
         return array * array
 
@@ -49,13 +48,13 @@ def test_results_and_errors_of_nested_jobs_come_back(pool: Pool) -> None:
 
     def parent() -> tuple[float, list[str]]:
         total = float(Pool().submit(square, np.arange(100_000.0)).result(20).sum())
-        words = []
+        error_names = []
         for function in (fail, die):
             try:
                 Pool().submit(function).result(20)
             except Exception as error:
-                words.append(f"{type(error).__name__}: {error}")
-        return total, words
+                error_names.append(f"{type(error).__name__}: {error}")
+        return total, error_names
 
     total, (failed, died) = pool.submit(parent).result(within_s=30)
     assert total == float((np.arange(100_000.0) ** 2).sum())
@@ -65,7 +64,7 @@ def test_results_and_errors_of_nested_jobs_come_back(pool: Pool) -> None:
 
 def test_nested_jobs_share_the_lease_of_their_parent(pool: Pool, tmp_path: Path) -> None:
     def child() -> None:
-        # Nobody else may be inside: the lease of the parent has one CPU.
+        # Only one job at a time may be inside, because the lease of the parent has one CPU.
         fd = os.open(tmp_path / "inside", os.O_CREAT | os.O_EXCL)
         os.close(fd)
         os.unlink(tmp_path / "inside")
@@ -92,9 +91,9 @@ def test_a_nested_jobs_seed_follows_from_its_parents(pool: Pool) -> None:
         one, two = (Pool().needs(number=n).submit(seed) for n in (1, 2))
         return one.result(20), two.result(20)
 
-    first, again, other = (pool.needs(number=n).submit(parent).result(within_s=30) for n in (5, 5, 6))
-    assert first == again
-    assert len({*first, *other}) == 4
+    first, equal, different = (pool.needs(number=n).submit(parent).result(within_s=30) for n in (5, 5, 6))
+    assert first == equal
+    assert len({*first, *different}) == 4
 
 
 @pytest.mark.parametrize("end", ["returns", "raises", "SIGKILL", "stop", "kill"])
@@ -124,13 +123,10 @@ def test_nested_jobs_end_with_their_parent(pool: Pool, tmp_path: Path, gate: Gat
         gate.open()
     kinds = {"returns": "returned", "raises": "exception", "SIGKILL": "signal", "stop": "stopped", "kill": "signal"}
     assert handle.outcome(within_s=30).kind == kinds[end]
-    assert [alive(pid) for pid in pids] == [False, False]  # the parent is done only when they are
+    assert not any(stat_of(pid).is_running for pid in pids)
     assert not children[2].exists()
-    within(
-        5,
-        lambda: local_engine(pool).ledger.leases == {} and not local_engine(pool)._jobs,
-        "nothing is left in the books",
-    )
+    engine = local_engine(pool)
+    within(5, lambda: engine.ledger.leases == {} and not engine._jobs, "nothing is left in the tables")
 
 
 def test_a_nested_job_can_be_stopped_by_its_parent_and_again_when_it_has_ended(pool: Pool) -> None:
@@ -147,19 +143,19 @@ def test_a_nested_job_can_be_stopped_by_its_parent_and_again_when_it_has_ended(p
     assert pool.submit(parent).result(within_s=30) == "stopped"
 
 
-def test_waiting_for_a_nested_job_has_a_deadline_and_can_be_taken_up_again(pool: Pool, gate: Gate) -> None:
+def test_waiting_for_a_nested_job_has_a_timeout_and_can_be_repeated(pool: Pool, gate: Gate) -> None:
     def parent() -> list[object]:
         handle = Pool().submit(gate.wait)
-        seen: list[object] = []
+        observations: list[object] = []
         for wait_s in (0.01, 0.02):
             try:
                 handle.result(wait_s)
             except DeadlineExceeded as error:
-                seen.append("it continues" in str(error))
-        seen.append(handle.done())
+                observations.append("it continues" in str(error))
+        observations.append(handle.done())
         current().report("waiting")
-        seen.append(handle.result(20))
-        return seen
+        observations.append(handle.result(20))
+        return observations
 
     def decide(values: object) -> str:
         gate.open()
@@ -186,10 +182,35 @@ def test_a_stop_interrupts_waiting_for_a_nested_job(pool: Pool, tmp_path: Path) 
     assert handle.result(within_s=30) == "stopped, and the link still works: CONTINUE"
 
 
+def test_a_stop_that_does_not_wake_the_main_thread_ends_its_wait_for_a_nested_job(pool: Pool, gate: Gate) -> None:
+    """The signal arrives just before the main thread sleeps, while another thread reads the link."""
+
+    def parent() -> str:
+        main_thread_id = threading.get_ident()
+        first, second = Pool().submit(gate.wait), Pool().submit(int)
+        assert isinstance(first, NestedHandle)
+        reader = threading.Thread(target=first.result, daemon=True)
+        reader.start()
+        within(10, first._job._link._reader.lock.locked, "the thread reads the link")
+
+        def interrupt() -> None:
+            within(10, lambda: sys._current_frames()[main_thread_id].f_code.co_name == "wait_unless", "it sleeps")
+            _thread.interrupt_main(signal.SIGTERM)  # runs the handler, but does not interrupt the sleep
+
+        threading.Thread(target=interrupt, daemon=True).start()
+        try:
+            second.result()
+        except TrialStopped:
+            return "stopped"
+        return "not stopped"
+
+    assert pool.submit(parent).result(within_s=30) == "stopped"
+
+
 def test_threads_of_a_job_may_wait_for_nested_jobs_at_once(pool: Pool) -> None:
     def parent(first: int) -> list[int]:
         def work(number: int) -> None:
-            results.append(Pool().submit(abs, -number).result())  # whoever reads it, it must reach this thread
+            results.append(Pool().submit(abs, -number).result())
 
         results: list[int] = []
         threads = [threading.Thread(target=work, args=(first + number,)) for number in range(3)]
@@ -205,121 +226,69 @@ def test_threads_of_a_job_may_wait_for_nested_jobs_at_once(pool: Pool) -> None:
         assert results == [number, number + 1, number + 2, number + 3]
 
 
-def test_the_outcomes_of_nested_jobs_are_not_kept_once_they_are_told(pool: Pool) -> None:
-    def parent() -> str:
-        for number in range(10):
-            assert Pool().submit(abs, number).result(20) == number
-        return current().report("told").decision
-
-    def decide(values: object) -> str:
-        (job,) = local_engine(pool)._jobs.values()
-        sizes.append(len(job.nested))
-        return "CONTINUE"
-
-    sizes: list[int] = []
-    assert pool.needs(on_report=decide).submit(parent).result(within_s=30) == "CONTINUE"
-    assert sizes == [0]
-
-
-def test_a_job_cannot_have_the_outcome_of_somebody_elses_job(pool: Pool, gate: Gate) -> None:
-    def parent(other: int) -> str:
-        own = Pool().submit(int)
-        assert isinstance(own, NestedHandle)
-        assert own.result(20) == 0
-        stranger = NestedHandle(own._link, own._stop_signal, other, "other")
-        try:
-            stranger.result(20)
-        except LookupError as error:
-            return str(error)
-        return "told"
-
-    other = pool.submit(gate.wait)
-    assert pool.submit(parent, other.id).result(within_s=30) == f"job {other.id} was not submitted by this job"
-    gate.open()
-    other.result(within_s=30)
-
-
-def test_a_job_sees_the_loss_of_its_pool_while_it_waits(tmp_path: Path) -> None:
-    def child() -> None:
-        (tmp_path / "child").touch()
-        signal.pause()
-
-    def parent() -> None:
-        try:
-            Pool().submit(child).result()
-        except (ClosedError, WorkerLostError) as error:
-            (tmp_path / "seen").write_text(type(error).__name__)
-
-    with Pool(cpus=1) as pool:
-        pool.submit(parent)
-        within(60, (tmp_path / "child").exists, "the nested job runs")
-    # It may have been killed before it could write; what must not happen is that it lives on, which the fixture checks.
-    assert not (tmp_path / "seen").exists() or (tmp_path / "seen").read_text() in ("", "ClosedError")
-
-
 def test_inside_a_job_a_pool_is_the_jobs_own(pool: Pool) -> None:
     def inner() -> tuple[int, str, bool]:
-        words = []
-        with Pool() as own:
-            found = own.machine.cpus
-            sibling = own.submit(os.getppid).result(within_s=20) == os.getppid()
+        error_names = []
+        with Pool() as inner_pool:
+            num_cpus = inner_pool.machine.cpus
+            sibling = inner_pool.submit(os.getppid).result(within_s=20) == os.getppid()
             for use in (
-                lambda: own._engine,
-                lambda: own.needs(cpus=9).submit(int),
-                lambda: own.needs(retries=1).submit(int),
+                lambda: inner_pool._engine,
+                lambda: inner_pool.needs(cpus=9).submit(int),
+                lambda: inner_pool.needs(retries=1).submit(int),
             ):
                 try:
                     use()
                 except Exception as error:
-                    words.append(type(error).__name__)
+                    error_names.append(type(error).__name__)
         try:
-            own.submit(int)
+            inner_pool.submit(int)
         except ClosedError:
-            words.append("closed")
-        return found, " ".join(words), sibling
+            error_names.append("closed")
+        return num_cpus, " ".join(error_names), sibling
 
     expected = (2, "ClosedError LeaseError ValueError closed", True)
     assert pool.needs(cpus=2).submit(inner).result(within_s=30) == expected
 
 
-def test_nested_jobs_find_the_surroundings_of_the_job_that_submits_them(pool: Pool, tmp_path: Path) -> None:
-    def look() -> tuple[str | None, str]:
+def test_nested_jobs_have_the_environment_of_the_submitting_job(pool: Pool, tmp_path: Path) -> None:
+    def environment_of_job() -> tuple[str | None, str]:
         return os.environ.get("FANWISE_TEST_COLOUR"), os.getcwd()
 
     def parent() -> tuple[str | None, str]:
         os.environ["FANWISE_TEST_COLOUR"] = "green"
         os.chdir(tmp_path)
-        found: tuple[str | None, str] = Pool().submit(look).result(20)
-        return found
+        environment: tuple[str | None, str] = Pool().submit(environment_of_job).result(20)
+        return environment
 
     assert pool.submit(parent).result(within_s=30) == ("green", str(tmp_path))
-    assert pool.submit(look).result(within_s=30)[0] is None
+    assert pool.submit(environment_of_job).result(within_s=30)[0] is None
 
 
-class Told:
-    """Loading it tells the process to stop, in the middle, and then notes that it went on."""
+class StopsWhileLoading:
+    """Unpickling it sends SIGTERM to the process and then creates a file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return load_while_told_to_stop, (self.path,)
+        return load_and_stop, (self.path,)
 
 
-def load_while_told_to_stop(path: Path) -> str:
+def load_and_stop(path: Path) -> str:
     os.kill(os.getpid(), signal.SIGTERM)  # Python runs the handler before the next line
     path.touch()
     return "loaded"
 
 
-def test_a_stop_while_the_result_of_a_nested_job_is_loaded_comes_after_it(pool: Pool, tmp_path: Path) -> None:
+def test_a_stop_while_the_result_of_a_nested_job_is_unpickled_is_raised_afterwards(pool: Pool, tmp_path: Path) -> None:
     def parent() -> str:
-        handle = Pool().submit(Told, tmp_path / "loaded whole")
+        handle = Pool().submit(StopsWhileLoading, tmp_path / "loaded whole")
         try:
             handle.result(20)
         except TrialStopped:
             return f"stopped, then {Pool().submit(abs, -3).result(20)}"
-        return "went on"
+        return "not stopped"
 
     assert pool.submit(parent).result(within_s=30) == "stopped, then 3"
     assert (tmp_path / "loaded whole").exists()

@@ -1,7 +1,6 @@
-"""What a function leaves running ends at once with its job, without a warning, in every kind of worker process."""
+"""Threads, executors, child processes and exit handlers that a function leaves behind end with its job."""
 
 import atexit
-import contextlib
 import math
 import multiprocessing
 import os
@@ -17,50 +16,35 @@ from typing import Any
 import pytest
 from job_functions import local_engine, submitted
 
+from fanwise.links.process_state import stat_of
 from fanwise.pool import Pool
 from fanwise.pool.pool import Submitter
 from fanwise.pool.processes import descendants_of
 from fanwise.testing import within
 
-KEPT: list[Any] = []  # what a function leaves is not collected when it returns
+KEPT: list[Any] = []  # protects leftovers of a function from garbage collection
 
 
-def below_here() -> list[int]:
+def descendants() -> list[int]:
     return descendants_of(os.getpid())
-
-
-def is_alive(pid: int) -> bool:
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    return False
 
 
 # -- threads -----------------------------------------------------------------------------------------------------------
 
 
-def leaves_a_thread() -> str:
+def leave_a_thread() -> str:
     threading.Thread(target=threading.Event().wait, name="feeder").start()
     return "done"
 
 
-def fails_beside_a_thread() -> None:
-    leaves_a_thread()
-    raise ValueError("wrong")
-
-
-def test_a_thread_that_never_ends_is_named_and_its_process_exits_without_being_killed(
+def test_a_warning_names_a_thread_that_never_ends_and_its_process_exits_by_itself(
     pool: Pool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    outcome = submitted(pool.submit(leaves_a_thread)).outcome(within_s=30)
+    outcome = submitted(pool.submit(leave_a_thread)).outcome(within_s=30)
     assert outcome.kind == "returned"
     assert [line.split(" in ")[0] for line in outcome.threads] == ["'feeder'"]
     (message,) = [record.getMessage() for record in caplog.records]
-    assert "'leaves_a_thread'" in message and "'feeder' in " in message and "Join the thread" in message
-
-
-def test_a_failure_names_the_threads_that_it_left_running(pool: Pool) -> None:
-    outcome = submitted(pool.submit(fails_beside_a_thread)).outcome(within_s=30)
-    assert (outcome.kind, len(outcome.threads)) == ("exception", 1)
+    assert "'leave_a_thread'" in message and "'feeder' in " in message and "Join the thread" in message
 
 
 def test_a_thread_that_is_about_to_end_finishes_its_work(pool: Pool, tmp_path: Path) -> None:
@@ -75,8 +59,8 @@ def test_a_thread_that_is_about_to_end_finishes_its_work(pool: Pool, tmp_path: P
     assert (tmp_path / "saved").exists()
 
 
-def test_a_busy_thread_of_an_executor_is_named_by_the_users_own_line(pool: Pool) -> None:
-    def uses() -> None:
+def test_a_busy_executor_thread_is_listed_with_the_line_of_the_user(pool: Pool) -> None:
+    def work() -> None:
         KEPT.append(executor := ThreadPoolExecutor(1, "loader"))
         began = threading.Event()
 
@@ -87,192 +71,168 @@ def test_a_busy_thread_of_an_executor_is_named_by_the_users_own_line(pool: Pool)
         executor.submit(load)
         began.wait()
 
-    (line,) = submitted(pool.submit(uses)).outcome(within_s=30).threads
+    (line,) = submitted(pool.submit(work)).outcome(within_s=30).threads
     assert line.startswith("'loader_0' in load, ") and __file__ in line
-
-
-def test_daemon_threads_are_not_named(pool: Pool) -> None:
-    def work() -> None:
-        threading.Thread(target=threading.Event().wait, daemon=True).start()
-
-    assert submitted(pool.submit(work)).outcome(within_s=30).threads == ()
 
 
 # -- processes ---------------------------------------------------------------------------------------------------------
 
 
-def leaves_joblib() -> list[int]:
+def leave_joblib_workers() -> list[int]:
     joblib = pytest.importorskip("joblib")
     joblib.Parallel(n_jobs=2)(joblib.delayed(math.sqrt)(number) for number in range(4))
-    return below_here()
+    return descendants()
 
 
-def leaves_a_process_pool() -> list[int]:
+def leave_process_pool() -> list[int]:
     KEPT.append(children := multiprocessing.Pool(2))
     children.map(abs, [-1, -2])
-    return below_here()
+    return descendants()
 
 
-def leaves_a_process() -> list[int]:
+def leave_process() -> list[int]:
     multiprocessing.Process(target=signal.pause).start()
-    return below_here()
+    return descendants()
 
 
-def leaves_a_data_loader() -> list[int]:
+def leave_data_loader() -> list[int]:
     data = pytest.importorskip("torch.utils.data")
     loader = data.DataLoader(list(range(64)), batch_size=4, num_workers=2, persistent_workers=True)
     KEPT.append(batches := iter(loader))
     next(batches)
-    return below_here()
+    return descendants()
 
 
-def leaves_an_idle_thread_executor() -> list[int]:
+def leave_idle_thread_executor() -> list[int]:
     KEPT.append(executor := ThreadPoolExecutor(1))
     executor.submit(abs, -3).result()
-    return below_here()
+    return descendants()
 
 
-def leaves_an_idle_process_executor() -> list[int]:
+def leave_idle_process_executor() -> list[int]:
     KEPT.append(executor := ProcessPoolExecutor(1))
     executor.submit(abs, -3).result()
-    return below_here()
+    return descendants()
 
 
-def leaves_a_busy_process_executor() -> list[int]:
+def leave_busy_process_executor() -> list[int]:
     KEPT.append(executor := ProcessPoolExecutor(1))
     executor.submit(signal.pause)
-    return below_here()
+    return descendants()
 
 
-def leaves_a_queue_that_nobody_reads() -> list[int]:
+def leave_unread_queue() -> list[int]:
     queue: multiprocessing.Queue[bytes] = multiprocessing.Queue()
     KEPT.append(queue)
     queue.put(b"x" * 1_000_000)
-    return below_here()
+    return descendants()
 
 
-def leaves_a_subprocess() -> list[int]:
+def leave_subprocess() -> list[int]:
     KEPT.append(subprocess.Popen(["sleep", "600"]))
-    return below_here()
+    return descendants()
 
 
-def leaves_a_detached_subprocess() -> list[int]:
+def leave_detached_subprocess() -> list[int]:
     KEPT.append(subprocess.Popen(["sleep", "600"], start_new_session=True))
-    return below_here()
+    return descendants()
 
 
-def leaves_a_daemon() -> list[int]:
+def leave_daemon() -> list[int]:
     shell = "setsid sleep 600 > /dev/null 2>&1 & echo $!"
     return [int(subprocess.run(["sh", "-c", shell], check=True, capture_output=True).stdout)]
 
 
-LEFT: list[Callable[[], list[int]]] = [
-    leaves_joblib,
-    leaves_a_process_pool,
-    leaves_a_process,
-    leaves_a_data_loader,
-    leaves_an_idle_thread_executor,
-    leaves_an_idle_process_executor,
-    leaves_a_busy_process_executor,
-    leaves_a_queue_that_nobody_reads,
-    leaves_a_subprocess,
-    leaves_a_detached_subprocess,
-    leaves_a_daemon,
+LEFTOVERS: list[Callable[[], list[int]]] = [
+    leave_joblib_workers,
+    leave_process_pool,
+    leave_process,
+    leave_data_loader,
+    leave_idle_thread_executor,
+    leave_idle_process_executor,
+    leave_busy_process_executor,
+    leave_unread_queue,
+    leave_subprocess,
+    leave_detached_subprocess,
+    leave_daemon,
 ]
 
 
-@pytest.fixture(scope="module")
-def starts_a_thread(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A module that no process can be forked with."""
-    folder = tmp_path_factory.mktemp("modules")
-    thread = "threading.Thread(target=threading.Event().wait, daemon=True).start()"
-    (folder / "fanwise_test_unforkable.py").write_text(f"import threading\n{thread}\n")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(folder))
-        yield "fanwise_test_unforkable"
-
-
-def in_a_spare(function: Callable[[], list[int]]) -> list[int]:
-    import fanwise_test_unforkable  # type: ignore[import-not-found]  # noqa: F401  # written by the fixture
-
-    return function()
-
-
-@pytest.mark.parametrize("left", LEFT)
-def test_processes_that_a_function_left_are_gone_with_its_job_and_nothing_is_killed(
-    pool: Pool, caplog: pytest.LogCaptureFixture, left: Callable[[], list[int]]
+@pytest.mark.parametrize("leave", LEFTOVERS)
+def test_processes_end_with_the_job_without_a_warning(
+    pool: Pool, caplog: pytest.LogCaptureFixture, leave: Callable[[], list[int]]
 ) -> None:
-    outcome = submitted(handle := pool.submit(left)).outcome(within_s=60)
+    outcome = submitted(handle := pool.submit(leave)).outcome(within_s=60)
     assert (outcome.kind, outcome.threads, caplog.text) == ("returned", (), ""), outcome.text
-    assert [pid for pid in handle.result() if is_alive(pid)] == []
+    assert [pid for pid in handle.result() if stat_of(pid).is_running] == []
 
 
 @pytest.fixture
 def reuse(pool: Pool) -> Iterator[Submitter]:
     yield pool.needs(reuse=True)
-    pool.needs(cpus=2).submit(int).result(within_s=30)  # idle processes give way to it
+    pool.needs(cpus=2).submit(int).result(within_s=30)  # dismisses idle processes
     within(10, lambda: local_engine(pool).ledger.leases == {}, "no process is kept")
 
 
-@pytest.mark.parametrize("left", [leaves_a_process_pool, leaves_an_idle_process_executor, leaves_a_daemon])
-def test_a_reused_process_that_left_processes_is_replaced(
-    reuse: Submitter, caplog: pytest.LogCaptureFixture, left: Callable[[], list[int]]
+@pytest.mark.parametrize("leave", [leave_process_pool, leave_idle_process_executor, leave_daemon])
+def test_a_reused_process_with_leftover_processes_is_replaced(
+    reuse: Submitter, caplog: pytest.LogCaptureFixture, leave: Callable[[], list[int]]
 ) -> None:
-    handle = submitted(reuse.submit(left))
+    handle = submitted(reuse.submit(leave))
     pids = handle.result(within_s=60)
-    assert pids and [pid for pid in pids if is_alive(pid)] == []
+    assert pids and [pid for pid in pids if stat_of(pid).is_running] == []
     assert submitted(reuse.submit(os.getpid)).result(within_s=60) != handle.pid
     assert caplog.text == ""
 
 
-@pytest.mark.parametrize("left", [leaves_an_idle_thread_executor, leaves_a_queue_that_nobody_reads])
+@pytest.mark.parametrize("leave", [leave_idle_thread_executor, leave_unread_queue])
 def test_a_reused_process_is_kept_with_idle_executors_and_daemon_threads(
-    reuse: Submitter, left: Callable[[], list[int]]
+    reuse: Submitter, leave: Callable[[], list[int]]
 ) -> None:
-    handle = submitted(reuse.submit(left))
+    handle = submitted(reuse.submit(leave))
     assert handle.result(within_s=60) == []
     assert submitted(reuse.submit(os.getpid)).result(within_s=60) == handle.pid
 
 
-def test_a_process_that_ignores_sigterm_is_killed_and_named(pool: Pool, caplog: pytest.LogCaptureFixture) -> None:
-    def leaves() -> list[int]:
+def test_a_warning_names_a_killed_process_that_ignored_sigterm(pool: Pool, caplog: pytest.LogCaptureFixture) -> None:
+    def leave_deaf_process() -> list[int]:
         shell = "trap '' TERM; echo ready; while :; do sleep 0.1; done"
         KEPT.append(child := subprocess.Popen(["sh", "-c", shell], stdout=subprocess.PIPE))
         assert child.stdout is not None
         child.stdout.readline()
         return [child.pid]
 
-    handle = submitted(pool.submit(leaves))
+    handle = submitted(pool.submit(leave_deaf_process))
     (pid,) = handle.result(within_s=30)
-    assert not is_alive(pid)
+    assert not stat_of(pid).is_running
     (message,) = [record.getMessage() for record in caplog.records]
-    assert "SIGTERM" in message and f"(pid {pid})" in message and "'leaves'" in message
+    assert "SIGTERM" in message and f"(pid {pid})" in message and "'leave_deaf_process'" in message
 
 
-def test_what_the_resource_tracker_knows_is_removed(pool: Pool, caplog: pytest.LogCaptureFixture) -> None:
-    def leaves() -> str:
+def test_the_resource_tracker_removes_shared_memory(pool: Pool, caplog: pytest.LogCaptureFixture) -> None:
+    def leave_shared_memory() -> str:
         KEPT.append(memory := SharedMemory(create=True, size=100))
         return memory.name
 
-    name = pool.submit(leaves).result(within_s=30)
+    name = pool.submit(leave_shared_memory).result(within_s=30)
     assert not Path("/dev/shm", name).exists()
     assert caplog.text == ""
 
 
 def test_a_reused_process_keeps_its_resource_tracker(reuse: Submitter) -> None:
-    def uses() -> int:
+    def use_shared_memory() -> int:
         memory = SharedMemory(create=True, size=100)
         memory.close()
         memory.unlink()
         return os.getpid()
 
-    assert reuse.submit(uses).result(within_s=30) == reuse.submit(uses).result(within_s=30)
+    assert reuse.submit(use_shared_memory).result(within_s=30) == reuse.submit(use_shared_memory).result(within_s=30)
 
 
 # -- exit handlers -----------------------------------------------------------------------------------------------------
 
 
-def test_exit_handlers_run_while_the_subprocesses_of_the_function_are_still_there(
+def test_exit_handlers_run_before_subprocesses_are_ended(
     pool: Pool, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     def logs() -> None:
@@ -284,7 +244,7 @@ def test_exit_handlers_run_while_the_subprocesses_of_the_function_are_still_ther
     assert caplog.text == ""
 
 
-def test_an_exit_handler_that_waits_for_ever_is_killed_with_its_process(
+def test_a_process_with_an_endless_exit_handler_is_killed_with_a_warning(
     pool: Pool, caplog: pytest.LogCaptureFixture
 ) -> None:
     def hangs() -> str:

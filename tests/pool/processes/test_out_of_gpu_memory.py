@@ -1,4 +1,4 @@
-"""A job that runs out of memory on its share of a GPU is repeated once with the whole GPU, if the pool is told so."""
+"""Pool(on_oom="retry_alone"): a job that runs out of memory on its share of a GPU is repeated with the whole GPU."""
 
 import os
 from collections.abc import Callable
@@ -18,7 +18,7 @@ GPU = "GPU-00000000-stand-in"
 
 
 class OutOfMemoryError(RuntimeError):
-    """As torch's, which is not loaded here."""
+    """A substitute for torch's error."""
 
 
 def has_share() -> bool:
@@ -44,8 +44,8 @@ def exclusive(folder: Path, function: Callable[[], object]) -> object:
     mark = folder / f"job-{current().id}"
     mark.touch()
     try:
-        others = [path for path in folder.glob("job-*") if path != mark]
-        assert has_share() or not others, f"it has a whole GPU, and {others} run"
+        other_jobs = [path for path in folder.glob("job-*") if path != mark]
+        assert has_share() or not other_jobs, f"it has a whole GPU, and {other_jobs} run"
         return function()
     finally:
         mark.unlink()
@@ -103,13 +103,6 @@ def test_it_waits_for_the_other_jobs_of_the_gpu_and_later_jobs_do_not_overtake_i
         assert all(outcome(handle).kind == "returned" for handle in running)
 
 
-def test_many_jobs_that_all_need_more_run_one_after_another(tmp_path: Path) -> None:
-    with pool_with() as pool:
-        needs = pool.needs(gpus=0.25)
-        handles = [needs.submit(exclusive, tmp_path, needs_more_than_a_share) for _ in range(6)]
-        assert [handle.result(within_s=60) for handle in handles] == ["done"] * 6
-
-
 def test_a_trial_is_retried_with_the_whole_gpu_and_the_record_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -132,10 +125,3 @@ def test_a_trial_is_retried_with_the_whole_gpu_and_the_record_says_why(
     assert reason is not None and reason.kind == "out-of-memory" and "CUDA out of memory" in reason.text
     rows = (tmp_path / "oom" / "events.jsonl").read_text()
     assert rows.count('"alone":true') == 2, "the second attempts of two trials"
-
-
-def test_on_oom_is_checked() -> None:
-    with pytest.raises(ValueError, match="on_oom must be 'fail' or 'retry_alone', got 'retry'"):
-        pool_with("retry")
-    with pytest.raises(ValueError, match="is for a pool of this machine"):
-        Pool(ray="auto", on_oom="retry_alone")

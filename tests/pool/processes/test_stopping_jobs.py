@@ -1,4 +1,4 @@
-"""Telling a job to stop: gently by `TrialStopped`, wherever it is, and hard when it does not listen."""
+"""Stop requests: `TrialStopped` in the job, and SIGKILL after the grace period."""
 
 import multiprocessing
 import os
@@ -21,8 +21,8 @@ def stopped(handle: JobHandle, grace_s: float = 30.0) -> Outcome:
     return handle.outcome(within_s=30)
 
 
-def test_a_stop_is_not_swallowed_by_except_exception_and_cleaning_up_is_done(pool: Pool, tmp_path: Path) -> None:
-    def careless() -> None:
+def test_except_exception_does_not_catch_a_stop_and_finally_runs(pool: Pool, tmp_path: Path) -> None:
+    def catch_exceptions() -> None:
         while True:
             try:
                 (tmp_path / "ready").touch()
@@ -32,20 +32,20 @@ def test_a_stop_is_not_swallowed_by_except_exception_and_cleaning_up_is_done(poo
             finally:
                 (tmp_path / "cleaned").touch()
 
-    handle = began(pool.submit(careless))
+    handle = began(pool.submit(catch_exceptions))
     within(30, (tmp_path / "ready").exists, "the job is inside its try")
     assert stopped(handle).kind == "stopped"
     assert (tmp_path / "cleaned").exists()
 
 
 def test_a_second_stop_may_shorten_the_grace(pool: Pool, tmp_path: Path) -> None:
-    def deaf() -> None:
+    def ignore_sigterm() -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         (tmp_path / "ready").touch()
         while True:
             signal.pause()
 
-    handle = began(pool.submit(deaf))
+    handle = began(pool.submit(ignore_sigterm))
     within(30, (tmp_path / "ready").exists, "the job ignores SIGTERM")
     handle.stop(grace_s=600)
     handle.stop(grace_s=0.1)
@@ -53,7 +53,7 @@ def test_a_second_stop_may_shorten_the_grace(pool: Pool, tmp_path: Path) -> None
     assert handle.outcome(within_s=30).kind == "signal"
 
 
-def test_a_stop_comes_once(pool: Pool, gate: Gate, tmp_path: Path) -> None:
+def test_a_stop_is_raised_once(pool: Pool, gate: Gate, tmp_path: Path) -> None:
     def clean_up() -> str:
         try:
             (tmp_path / "ready").touch()
@@ -73,7 +73,7 @@ def test_a_stop_comes_once(pool: Pool, gate: Gate, tmp_path: Path) -> None:
     assert handle.result(within_s=30) == "cleaned up"
 
 
-def test_a_stop_during_a_report_comes_after_the_answer(pool: Pool) -> None:
+def test_a_stop_during_a_report_is_raised_after_the_answer(pool: Pool) -> None:
     def report() -> str:
         try:
             current().report(os.getpid())
@@ -106,7 +106,7 @@ def test_a_decision_to_stop_in_another_thread_stops_the_function(pool: Pool) -> 
     assert handle.outcome(within_s=30).kind == "stopped"
 
 
-def test_a_job_that_is_stopped_while_its_function_is_prepared_ends_at_once_and_never_begins(
+def test_a_job_that_is_stopped_while_its_function_is_loaded_never_begins(
     tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def touch() -> None:
@@ -126,27 +126,27 @@ def test_a_job_that_is_stopped_while_its_function_is_prepared_ends_at_once_and_n
     assert not (tmp_path / "began").exists()
 
 
-def test_a_stop_that_was_not_heard_is_told_once_more(pool: Pool, tmp_path: Path) -> None:
-    def deaf_once() -> None:
-        stopper = signal.getsignal(signal.SIGTERM)
+def test_sigterm_is_repeated(pool: Pool, tmp_path: Path) -> None:
+    def ignore_first_sigterm() -> None:
+        previous_handler = signal.getsignal(signal.SIGTERM)
 
-        def listen(number: int, frame: object) -> None:
-            signal.signal(signal.SIGTERM, stopper)
+        def restore_handler(number: int, frame: object) -> None:
+            signal.signal(signal.SIGTERM, previous_handler)
 
-        signal.signal(signal.SIGTERM, listen)
-        (tmp_path / "deaf").touch()
+        signal.signal(signal.SIGTERM, restore_handler)
+        (tmp_path / "ignore_sigterm").touch()
         threading.Event().wait(60)
 
-    handle = submitted(pool.submit(deaf_once))
-    within(30, (tmp_path / "deaf").exists, "it is deaf to the next stop")
+    handle = submitted(pool.submit(ignore_first_sigterm))
+    within(30, (tmp_path / "ignore_sigterm").exists, "it ignores the next SIGTERM")
     assert stopped(handle).kind == "stopped"
 
 
-def test_jobs_that_are_stopped_at_any_moment_of_their_start_end_as_stopped(pool: Pool) -> None:
+def test_jobs_can_be_stopped_at_any_moment_of_their_start(pool: Pool) -> None:
     handles = []
     for number in range(40):
         handle = submitted(pool.submit(signal.pause))
-        # From at once to some way into the start; busy, because this is not a wait but a choice of the moment.
+        # Choose a moment of the start.
         until_s = time.monotonic() + number * 0.0003
         while time.monotonic() < until_s:
             pass
@@ -156,14 +156,14 @@ def test_jobs_that_are_stopped_at_any_moment_of_their_start_end_as_stopped(pool:
     within(30, lambda: local_engine(pool).ledger.leases == {}, "all leases are back")
 
 
-def test_a_stopped_job_is_not_tried_again(pool: Pool) -> None:
+def test_a_killed_job_is_not_retried(pool: Pool) -> None:
     handle = began(pool.needs(retries=3).submit(signal.pause))
     handle.kill()
     assert handle.outcome(within_s=30).kind == "signal"
     assert handle.attempt == 0
 
 
-def test_sigterm_means_what_it_always_means_in_a_process_that_the_job_starts(pool: Pool) -> None:
+def test_sigterm_ends_a_child_process_of_a_job(pool: Pool) -> None:
     def start() -> int | None:
         child = multiprocessing.get_context("fork").Process(target=signal.pause)
         child.start()
@@ -172,11 +172,3 @@ def test_sigterm_means_what_it_always_means_in_a_process_that_the_job_starts(poo
         return child.exitcode
 
     assert pool.submit(start).result(within_s=30) == -signal.SIGTERM
-
-
-def test_signals_of_a_terminal_have_their_usual_meaning_in_a_job(pool: Pool) -> None:
-    def dispositions() -> list[bool]:
-        numbers = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)
-        return [signal.getsignal(number) is signal.SIG_IGN for number in numbers]
-
-    assert pool.submit(dispositions).result(within_s=30) == [False, False, False]

@@ -1,9 +1,9 @@
-"""This machine's processes and a simulation keep the contract of engines; broken engines do not."""
+"""The local engine and the simulated engine keep the contract of engines."""
 
 import contextlib
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import engine_contract as contract
 import pytest
@@ -20,12 +20,16 @@ from fanwise.pool.contract import (
 from fanwise.testing import within
 
 
+def within_30_s(condition: Callable[[], object], description: str) -> None:
+    within(30, condition, description)
+
+
 def local(pool: Pool) -> EngineCase:
     def lose(job: Job, ready: Ready) -> None:
         assert ready.pid is not None, "it has a process"
         os.kill(stat_of(ready.pid).parent, signal.SIGKILL)  # the warm process, without which no job lives
 
-    return EngineCase(pool._engine, lambda fact, text: void(within(30, fact, text)), lose)
+    return EngineCase(pool._engine, within_30_s, lose)
 
 
 @contextlib.contextmanager
@@ -34,7 +38,7 @@ def simulated(slow: bool = False) -> Iterator[EngineCase]:
     engine = SimulatedEngine(play, machines=(Machine(1, 0), Machine(1, 0)), fate=lambda job: fate, seed=3)
 
     def lose(job: Job, ready: Ready) -> None:
-        (machine,) = [each.machine for each in engine.jobs if each is job]
+        (machine,) = [item.machine for item in engine.jobs if item is job]
         assert machine is not None, "it runs somewhere"
         engine.loop.call_soon(lambda: engine.lose_node(machine))
 
@@ -42,20 +46,18 @@ def simulated(slow: bool = False) -> Iterator[EngineCase]:
     engine.loop.close()
 
 
-def void(_: object) -> None:
-    """What is returned is not needed."""
+# After these the engine is closed, or starts new processes.
+ENDING_CHECKS = (contract.a_lost_node_is_an_outcome, contract.closing_tells_every_submitter)
 
 
-# After these the engine is no more, or starts its processes anew. To the others it is as good as one of their own.
-WEARING = (contract.a_lost_node_is_an_outcome, contract.closing_tells_every_submitter)
-
-
-@pytest.mark.parametrize("check", [each for each in CHECKS if each not in WEARING], ids=lambda check: check.__name__)
+@pytest.mark.parametrize(
+    "check", [check for check in CHECKS if check not in ENDING_CHECKS], ids=lambda check: check.__name__
+)
 def test_the_local_engine_keeps_the_contract(check: Check, pool: Pool) -> None:
     check(local(pool))
 
 
-@pytest.mark.parametrize("check", WEARING, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("check", ENDING_CHECKS, ids=lambda check: check.__name__)
 def test_the_local_engine_keeps_the_contract_to_its_end(check: Check) -> None:
     with Pool(cpus=2, seed=3) as pool:
         check(local(pool))

@@ -1,13 +1,11 @@
-"""The end of a pool, what is left of its jobs then and before, and pools that cannot begin."""
+"""Closing a pool, and pools whose processes cannot be started."""
 
-import functools
 import logging
 import os
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import pytest
 from gates import Gate
@@ -16,19 +14,10 @@ from job_functions import local_engine, submitted
 from fanwise.base.errors import ClosedError, WorkerLostError
 from fanwise.pool import JobHandle, Pool, current
 from fanwise.pool.contract import JobRequest
-from fanwise.pool.functions import pack
-from fanwise.pool.leases import Resources
 from fanwise.testing import within
 
 
-def closure(offset: int) -> Callable[[int], int]:
-    return lambda value: value + offset
-
-
-# -- the end ---------------------------------------------------------------------------------------------------------
-
-
-def test_a_pool_that_was_never_used_takes_no_process_from_the_next_one() -> None:
+def test_an_unused_pool_starts_no_engine() -> None:
     pool = Pool(cpus=1)
     assert pool._life.engine is None and pool._life.hub is None
     pool.close()
@@ -50,7 +39,7 @@ def test_close_ends_running_and_queued_jobs_and_may_be_called_twice(gate: Gate) 
         assert handle.done()
         assert handle.outcome(0).kind == "stopped"
         assert "was ended because its pool was closed" in handle.outcome(0).text
-    for use in (lambda: pool.submit(int), lambda: pool._engine, lambda: pool._hub):
+    for use in (lambda: pool.submit(int), lambda: pool._engine):
         with pytest.raises(ClosedError, match="this pool is closed"):
             use()
     running.stop()
@@ -58,14 +47,7 @@ def test_close_ends_running_and_queued_jobs_and_may_be_called_twice(gate: Gate) 
     assert not pool._life.folder.exists()
 
 
-def test_close_while_the_first_process_is_still_starting_leaves_nothing() -> None:
-    pool = Pool(cpus=1)
-    handle = submitted(pool.submit(int))
-    pool.close()
-    assert handle.outcome(0).kind in ("stopped", "returned")
-
-
-def test_a_job_that_fails_as_the_pool_closes_is_not_tried_again(tmp_path: Path) -> None:
+def test_a_job_that_fails_while_the_pool_closes_is_not_retried(tmp_path: Path) -> None:
     def fail() -> None:
         raise ValueError("always")
 
@@ -76,7 +58,7 @@ def test_a_job_that_fails_as_the_pool_closes_is_not_tried_again(tmp_path: Path) 
     assert all(handle.done() for handle in handles)
 
 
-def test_a_job_whose_retry_is_refused_ends_with_that_error(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_of_a_refused_retry_is_raised(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail() -> None:
         gate.wait()
         raise ValueError("always")
@@ -114,9 +96,9 @@ def test_submits_that_race_with_close_end_or_are_refused() -> None:
     assert all(handle.done() for handle in handles)
 
 
-def test_nothing_is_kept_of_50_finished_jobs() -> None:
+def test_finished_jobs_leave_nothing_in_tables_and_folder() -> None:
     with Pool(cpus=2, seed=1) as pool:
-        handles = [submitted(pool.submit(closure(number), 1)) for number in range(50)]
+        handles = [submitted(pool.submit(lambda value, number=number: value + number, 1)) for number in range(50)]
         assert [handle.result(within_s=60) for handle in handles] == [number + 1 for number in range(50)]
         engine = local_engine(pool)
         within(30, lambda: engine.ledger.leases == {} and len(engine._workers._workers) == 0, "all leases are back")
@@ -133,50 +115,24 @@ def test_nothing_is_kept_of_50_finished_jobs() -> None:
         assert all(handle._job is None and handle._request is None for handle in handles)
 
 
-def test_a_submitter_that_fails_when_told_does_not_stop_the_pool(pool: Pool, caplog: pytest.LogCaptureFixture) -> None:
-    class Bad:
-        def __getattr__(self, name: str) -> Any:  # Any: every event
-            return functools.partial(self._fail, name)
-
-        def _fail(self, name: str, *_: object) -> None:
-            told.append(name)
-            raise RuntimeError(name)
-
-    def void(_: object) -> None:
-        """What is handed to the hub returns nothing."""
-
-    told: list[str] = []
-    engine = local_engine(pool)
-    pool._hub.call_soon(lambda: void(engine.submit(JobRequest(pack(int), Resources()), Bad())))
-    within(30, lambda: told == ["on_ready", "on_ended", "on_free"], "it was told of everything")
-    assert pool.submit(abs, -3).result(within_s=30) == 3
-    assert caplog.text.count("an event handler of a job failed") == 3
-
-
-def test_no_process_can_be_started_is_told_by_the_first_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "executable", "/nowhere/python")
-    with (
-        Pool(cpus=1) as pool,
-        pytest.raises(WorkerLostError, match=r"supervisor(.|\n)*could not be started.*/nowhere"),
-    ):
-        pool.submit(int).result(within_s=30)
-
-
-def test_an_interpreter_that_cannot_start_is_told_by_every_job_and_not_tried_for_ever(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("error", ["nowhere/python", "no such library"])
+def test_every_job_reports_that_no_process_can_be_started(
+    error: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    broken = tmp_path / "python"
-    broken.write_text("#!/bin/sh\necho no such library >&2\nexit 3\n")
-    broken.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(broken))
+    executable = tmp_path / "nowhere" / "python"
+    if error == "no such library":
+        executable = tmp_path / "python"
+        executable.write_text("#!/bin/sh\necho no such library >&2\nexit 3\n")
+        executable.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(executable))
     with Pool(cpus=1) as pool:
         for _ in range(2):
-            with pytest.raises(WorkerLostError, match=r"supervisor(.|\n)*no such library"):
+            with pytest.raises(WorkerLostError, match=rf"supervisor(.|\n)*{error}"):
                 pool.submit(int).result(within_s=30)
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
-def test_a_callback_that_is_added_while_the_pool_closes_is_called_when_the_job_is_done() -> None:
+def test_a_callback_that_is_added_during_closing_is_called() -> None:
     added, was_done = threading.Event(), []
 
     def hold(_: object) -> str:

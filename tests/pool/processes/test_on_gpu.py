@@ -1,4 +1,4 @@
-"""Jobs and trials that share a real GPU, each case in a process of its own; on_gpu.py has what is done there."""
+"""Jobs and trials that share a real GPU: the cases of on_gpu.py, each in a separate process."""
 
 import shutil
 from pathlib import Path
@@ -18,7 +18,6 @@ needs_mps = pytest.mark.skipif(shutil.which(mps.PROGRAM) is None, reason=f"{mps.
     "case",
     [
         "two_trials_on_half_a_gpu_each_run_side_by_side",
-        "a_third_half_waits",
         "a_reused_process_keeps_its_context",
         "memory_of_a_killed_job_comes_back",
         "without_a_lease_no_gpu_is_seen",

@@ -1,22 +1,19 @@
-"""Jobs that share a GPU are clients of one MPS daemon of the pool, which ends with the pool; see mps_stand_in.py."""
+"""MPS with a substitute for NVIDIA's program, mps_stand_in.py."""
 
 import os
-import shutil
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from job_functions import began, local_engine, submitted
-from process_tree import MARKER, running_processes
 
+from fanwise.links.process_state import stat_of
 from fanwise.pool import Pool, mps
 from fanwise.pool import pool as pool_module
-from fanwise.pool.backend import release
 from fanwise.pool.leases import Gpu, Machine
 from fanwise.pool.processes import all_pids, tag_of
 from fanwise.pool.runtime_environment import MPS_VARIABLES
@@ -29,8 +26,8 @@ GONE_WITHIN_S = 30.0
 
 
 @pytest.fixture(autouse=True)
-def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The stand-in, first on PATH; no daemon of the machine is used."""
+def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Put the substitute on PATH, and hide a daemon of this machine."""
     path = tmp_path / "bin" / mps.PROGRAM
     path.parent.mkdir()
     path.write_text(f"#!{sys.executable} -SE\n{STAND_IN.read_text()}")
@@ -43,7 +40,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def connect() -> tuple[dict[str, str], int]:
-    """As CUDA does: become a client of the daemon. Return the variables of MPS, and the pid of the server; 0: none."""
+    """Become a client of the daemon. Return the variables of MPS and the pid of the server, or 0."""
     variables = {name: value for name, value in os.environ.items() if name.startswith("CUDA_MPS")}
     if "CUDA_MPS_PIPE_DIRECTORY" not in variables:
         return variables, 0
@@ -55,51 +52,37 @@ def connect() -> tuple[dict[str, str], int]:
 
 def connect_and_wait(gate: Path) -> tuple[dict[str, str], int]:
     connected = connect()
-    within(600, gate.exists, "the test goes on")
+    within(600, gate.exists, "the test opens the gate")
     return connected
 
 
-def ask(pipe_folder: str, line: str) -> str:
+def send_command(pipe_folder: str, line: str) -> str:
     environment = {**os.environ, "CUDA_MPS_PIPE_DIRECTORY": pipe_folder}
     done = subprocess.run([mps.PROGRAM], input=line, env=environment, capture_output=True, text=True, timeout=60)
     return done.stdout.strip()
 
 
-def parent_of(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-
-
-def exists(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
 def daemons_of(pool: Pool) -> list[int]:
-    """The processes that carry the mark of the pool's MPS daemon."""
+    """Return the processes with the tag of the pool's MPS daemon."""
     line = local_engine(pool).worker_set.interpreters.lineage
     return [pid for pid in all_pids() if tag_of(pid) == f"{line}/mps"]
 
 
-# -- who uses MPS ------------------------------------------------------------------------------------------------------
-
-
-def test_two_jobs_with_a_share_are_clients_of_one_server_which_ends_with_the_pool(tmp_path: Path) -> None:
+def test_jobs_with_a_share_are_clients_of_one_server_that_ends_with_the_pool(tmp_path: Path) -> None:
     with Pool(cpus=2, gpus=[GPU], seed=1) as pool:
         jobs = [began(pool.needs(gpus=0.5).submit(connect_and_wait, tmp_path / "gate")) for _ in range(2)]
         folder = pool._life.folder
-        within(30, lambda: len(ask(str(folder / "mps1"), "ps\n").split()) == 2, "both are clients")
-        assert {int(pid) for pid in ask(str(folder / "mps1"), "ps\n").split()} == {job.pid for job in jobs}
+        within(30, lambda: len(send_command(str(folder / "mps1"), "ps\n").split()) == 2, "both are clients")
+        assert {int(pid) for pid in send_command(str(folder / "mps1"), "ps\n").split()} == {job.pid for job in jobs}
         (tmp_path / "gate").touch()
-        (first, server), (second, other) = (job.result(60) for job in jobs)
-        assert server == other and first == second == {"CUDA_MPS_PIPE_DIRECTORY": str(folder / "mps1")}
-        assert sorted(daemons_of(pool)) == sorted([server, parent_of(server)])
+        (first, server), (second, second_server) = (job.result(60) for job in jobs)
+        assert server == second_server and first == second == {"CUDA_MPS_PIPE_DIRECTORY": str(folder / "mps1")}
+        assert sorted(daemons_of(pool)) == sorted([server, stat_of(server).parent])
         assert (folder / "mps1").stat().st_mode & 0o777 == 0o700
         assert (folder / "mps1.log" / "control.log").read_text().split()[-1] == GPU
         daemons = daemons_of(pool)
         warm = local_engine(pool).worker_set._warm
-    assert not any(map(exists, daemons))
+    assert not any(stat_of(pid).is_running for pid in daemons)
     with Pool(cpus=2, gpus=[GPU], seed=1) as pool:
         assert pool.needs(gpus=0.5).submit(connect).result(60)[1] not in (0, server)
         assert local_engine(pool).worker_set._warm is warm, "the warm process is kept"
@@ -126,25 +109,8 @@ def test_a_share_limits_the_memory_of_the_client(monkeypatch: pytest.MonkeyPatch
         assert variables["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "20"
 
 
-def test_a_reused_process_keeps_the_daemon_of_its_first_job() -> None:
-    with Pool(cpus=1, gpus=[GPU], seed=1) as pool:
-        needs = pool.needs(gpus=0.5, reuse=True)
-        jobs = [submitted(needs.submit(connect)) for _ in range(2)]
-        assert jobs[0].result(60) == jobs[1].result(60)
-        assert jobs[1].how == "reuse"
-
-
-def test_a_job_of_a_job_with_a_share_is_a_client_too() -> None:
-    def outer() -> tuple[int, int]:
-        return connect()[1], Pool().needs(gpus=0.25).submit(connect).result(60)[1]
-
-    with Pool(cpus=2, gpus=[GPU], seed=1) as pool:
-        server, of_inner = pool.needs(cpus=2, gpus=0.5).submit(outer).result(60)
-        assert server == of_inner != 0
-
-
 @pytest.mark.parametrize("how", ["variable", "default"])
-def test_a_daemon_of_the_user_is_used_and_left_alone(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_daemon_of_the_user_is_used_and_not_stopped(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with tempfile.TemporaryDirectory(dir="/tmp") as place:
         environment = {**os.environ, "CUDA_MPS_PIPE_DIRECTORY": place, "CUDA_MPS_LOG_DIRECTORY": place}
         with subprocess.Popen([mps.PROGRAM, "-f"], env=environment) as users:
@@ -156,10 +122,10 @@ def test_a_daemon_of_the_user_is_used_and_left_alone(how: str, monkeypatch: pyte
                 with Pool(cpus=1, gpus=[GPU], seed=1) as pool:
                     variables, server = pool.needs(gpus=0.5).submit(connect).result(60)
                     assert variables.get("CUDA_MPS_PIPE_DIRECTORY") == (place if how == "variable" else None)
-                    assert not server or parent_of(server) == users.pid
+                    assert not server or stat_of(server).parent == users.pid
                     assert daemons_of(pool) == []
                 assert users.poll() is None and mps.is_answering(Path(place))
-                ask(place, "quit\n")
+                send_command(place, "quit\n")
                 assert users.wait(30) == 0
             finally:
                 users.kill()
@@ -174,11 +140,6 @@ def test_mps_false_starts_no_daemon_and_warns_of_nothing(caplog: pytest.LogCaptu
     assert caplog.text == ""
 
 
-def test_a_pool_on_a_cluster_takes_no_mps() -> None:
-    with pytest.raises(ValueError, match="mps=False is for a pool of this machine"):
-        Pool(ray="10.0.0.1:6379", mps=False)
-
-
 @pytest.mark.parametrize(
     ("mode", "reason"),
     [
@@ -188,13 +149,13 @@ def test_a_pool_on_a_cluster_takes_no_mps() -> None:
         ("broken", "nvidia-cuda-mps-control could not be started: "),
     ],
 )
-def test_without_a_daemon_jobs_take_turns_and_one_line_says_why(
-    mode: str, reason: str, program: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_one_warning_says_why_jobs_take_turns(
+    mode: str, reason: str, stand_in: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     if mode == "missing":
-        program.unlink()
+        stand_in.unlink()
     elif mode == "broken":
-        program.write_text("#!/nonexistent/interpreter\n")
+        stand_in.write_text("#!/nonexistent/interpreter\n")
     monkeypatch.setenv("FANWISE_TEST_MPS", mode)
     monkeypatch.setattr(mps, "_READY_S", 0.5)
     with Pool(cpus=2, gpus=[GPU], seed=1) as pool:
@@ -221,108 +182,36 @@ def test_a_daemon_that_does_not_quit_is_killed_with_the_pool(monkeypatch: pytest
     monkeypatch.setenv("FANWISE_TEST_MPS", "stubborn")
     with Pool(cpus=1, gpus=[GPU], seed=1) as pool:
         _, server = pool.needs(gpus=0.5).submit(connect).result(60)
-        daemon, folder = parent_of(server), pool._life.folder
-    assert not exists(server) and not exists(daemon) and not folder.exists()
+        daemon, folder = stat_of(server).parent, pool._life.folder
+    assert not stat_of(server).is_running and not stat_of(daemon).is_running and not folder.exists()
 
 
 def test_a_daemon_that_is_killed_is_replaced_for_the_next_job(caplog: pytest.LogCaptureFixture) -> None:
     with Pool(cpus=1, gpus=[GPU], seed=1) as pool:
         _, server = pool.needs(gpus=0.5).submit(connect).result(60)
-        os.kill(parent_of(server), signal.SIGKILL)
+        os.kill(stat_of(server).parent, signal.SIGKILL)
         within(30, lambda: "the MPS daemon" in caplog.text, "the pool knows")
-        assert not exists(server), "a server without a daemon serves nobody"
-        variables, other = pool.needs(gpus=0.5).submit(connect).result(60)
-        assert other != server and variables["CUDA_MPS_PIPE_DIRECTORY"].endswith("/mps2")
+        assert not stat_of(server).is_running, "the server has no daemon"
+        variables, new_server = pool.needs(gpus=0.5).submit(connect).result(60)
+        assert new_server != server and variables["CUDA_MPS_PIPE_DIRECTORY"].endswith("/mps2")
 
 
-def test_a_client_that_is_killed_leaves_the_server_to_the_others(tmp_path: Path) -> None:
-    with Pool(cpus=2, gpus=[GPU], seed=1) as pool:
-        jobs = [began(pool.needs(gpus=0.5).submit(connect_and_wait, tmp_path / "gate")) for _ in range(2)]
-        jobs[0].kill()
-        assert jobs[0].outcome(60).kind in ("stopped", "signal")
-        (tmp_path / "gate").touch()
-        _, server = jobs[1].result(60)
-        assert exists(server)
-
-
-def test_a_supervisor_that_is_killed_takes_the_daemon_along_and_the_next_job_has_another() -> None:
+@pytest.mark.parametrize("victims", ["supervisor", "guard", "guard and supervisor"])
+def test_the_daemon_of_a_killed_supervisor_is_replaced_for_the_next_job(victims: str) -> None:
     with Pool(cpus=1, gpus=[GPU], seed=1) as pool:
         _, server = pool.needs(gpus=0.5).submit(connect).result(60)
-        link = local_engine(pool).worker_set.interpreters._supervisor_link
-        assert link is not None
-        os.kill(link.peer.pid, signal.SIGKILL)
-        within(30, lambda: not exists(server), "the server is gone")
-        _, other = pool.needs(gpus=0.5).submit(connect).result(60)
-        assert exists(other)
-
-
-OWNER = """
-import sys
-from pathlib import Path
-sys.path[:0] = {paths!r}
-from test_mps import GPU, connect
-from fanwise.pool import Pool
-import signal
-
-def job():
-    Path({folder!r}, "client").write_text(str(connect()[1]) + ".")
-    signal.pause()
-
-if __name__ == "__main__":
-    pool = Pool(cpus=1, gpus=[GPU], seed=1)
-    handle = pool.needs(gpus=0.5).submit(job)
-    interpreters = pool._engine.worker_set.interpreters
-    handle.wait_began(60)
-    print(interpreters._guard.pid, interpreters._supervisor_link.peer.pid, pool._life.folder, flush=True)
-    sys.stdin.read()
-    pool.close()
-"""
-
-
-@pytest.mark.parametrize("victims", ["owner", "owner supervisor", "guard owner", "guard supervisor"])
-def test_nothing_of_the_daemon_is_left_when_processes_of_the_pool_are_killed(victims: str, tmp_path: Path) -> None:
-    script, here = tmp_path / "owner.py", Path(__file__).parent
-    script.write_text(OWNER.format(paths=[str(here), str(here.parent / "support")], folder=str(tmp_path)))
-    others = running_processes()
-    with subprocess.Popen(
-        [sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as owner:
-        try:
-            assert owner.stdout is not None and owner.stdin is not None
-            guard, supervisor, folder = owner.stdout.readline().split()
-            client = tmp_path / "client"
-            within(60, lambda: client.exists() and client.read_text().endswith("."), "the job is a client")
-            server = int(client.read_text()[:-1])
-            daemon = parent_of(server)
-            pids = {"owner": owner.pid, "guard": int(guard), "supervisor": int(supervisor)}
-            for victim in victims.split():
-                os.kill(pids[victim], signal.SIGKILL)
-            within(GONE_WITHIN_S, lambda: not exists(server) and not exists(daemon), "the daemon is gone")
-            if "owner" in victims:
-                within(GONE_WITHIN_S, lambda: not Path(folder).exists(), "the folder is gone")
-            owner.stdin.close()
-            owner.wait(60)
-            marked = running_processes(os.environ.get(MARKER, "")) - others
-            within(GONE_WITHIN_S, lambda: not any(map(exists, marked)), "nothing is left")
-        finally:
-            owner.kill()
-
-
-@pytest.fixture(autouse=True)
-def no_stale_folders() -> Iterator[None]:
-    """The folders of pools are gone after each test."""
-    before = set(Path(tempfile.gettempdir()).glob("fanwise-*"))
-    yield
-    release()
-    left = [path for path in Path(tempfile.gettempdir()).glob("fanwise-*") if path not in before and path.is_dir()]
-    for path in left:
-        if any(path.glob("mps*")):
-            shutil.rmtree(path, ignore_errors=True)
-            raise AssertionError(f"{path} was left")
+        interpreters = local_engine(pool).worker_set.interpreters
+        assert interpreters._supervisor_link is not None and interpreters._guard is not None
+        pids = {"supervisor": interpreters._supervisor_link.peer.pid, "guard": interpreters._guard.pid}
+        for victim in victims.split(" and "):
+            os.kill(pids[victim], signal.SIGKILL)
+        within(GONE_WITHIN_S, lambda: not stat_of(server).is_running, "the server has ended")
+        _, new_server = pool.needs(gpus=0.5).submit(connect).result(60)
+        assert stat_of(new_server).is_running
 
 
 def test_a_share_of_a_gpu_needs_no_torch_with_cuda() -> None:
-    import torch  # not above: jobs of the other tests would import it and look for a GPU
+    import torch  # not at the top, because jobs of the other tests would import it
 
     if torch.version.cuda is not None:
         pytest.skip("needs a torch without CUDA")
@@ -340,7 +229,7 @@ FAULT = "CUDA error: unspecified launch failure"
 
 
 def fail_together(folder: Path, count: int, text: str = FAULT) -> str:
-    """In the first attempt, meet `count` jobs and raise `text`; return in the second."""
+    """Wait for `count` jobs and raise `text`. Return in the second attempt."""
     (folder / f"{os.getpid()}.client").touch()
     within(60, lambda: len(list(folder.glob("*.client"))) >= count, "all are there")
     if len(list(folder.glob("*.client"))) == count:
@@ -390,9 +279,3 @@ def test_other_errors_and_other_jobs_are_not_repeated(
         pool.needs(gpus=0.25).submit(connect_and_wait, tmp_path / "gate")
         job = submitted(pool.needs(**needs).submit(fail_together, tmp_path, 1, text))  # type: ignore[arg-type]
         assert (job.outcome(60).kind, job.attempt) == (kind, 0)
-
-
-def test_a_job_alone_on_its_gpu_is_not_repeated(tmp_path: Path) -> None:
-    with Pool(cpus=1, gpus=[GPU], seed=1) as pool:
-        job = submitted(pool.needs(gpus=0.5).submit(fail_together, tmp_path, 1))
-        assert (job.outcome(60).kind, job.attempt) == ("exception", 0)

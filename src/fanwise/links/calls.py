@@ -97,7 +97,10 @@ class Reply:
         return self._done
 
     def add_done_callback(self, callback: "Callable[[Reply], object]") -> None:
-        """Call `callback(self)` when the answer is here, on the thread that reads it; at once if it is done."""
+        """Call `callback(self)` when the answer is here, on the thread that reads it; at once if it is done.
+
+        A callback must tolerate a second call, which follows an interrupt such as Ctrl-C.
+        """
         with self._calls.lock:
             if not self._done:
                 if self._callback is None:
@@ -152,11 +155,13 @@ class Reply:
         """Wake the threads that wait for the result, and run the callbacks."""
         self._calls.wake(self)
         while (callback := self._callback) is not None:
-            self._callback, self._more = (self._more[0], self._more[1:]) if self._more else (None, ())
             try:
                 callback(self)
             except Exception:
                 _log.exception("a callback of the answer to %r failed", self.method)
+            with self._calls.lock:
+                if self._callback is callback:  # otherwise another thread has called it too, at the end of the link
+                    self._callback, self._more = (self._more[0], self._more[1:]) if self._more else (None, ())
 
 
 class Calls:
@@ -440,7 +445,7 @@ class Calls:
         with self.lock:
             self._failed.extend(self.open_replies.values())
             self._failed.extend(self.spending.waiting())
-        for reply in self._failed:
+        for reply in self._failed:  # all of them first, because callbacks may read other replies
             failure = ("was not answered", WorkerLostError) if reply.call_id else ("was not sent", NeverSent)
             reply.settle(None, self._state.ended_error(reply.method, *failure))
         for reply in self._failed:

@@ -229,6 +229,8 @@ class QueuedRequest:
         self._future.set_exception(error)
 
     def _on_reply(self, reply: Reply) -> None:
+        if self._future.done():  # a second call, after an interrupt
+            return
         try:
             self._future.set_result(reply.result())
         except Exception as error:

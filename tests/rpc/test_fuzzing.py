@@ -110,7 +110,6 @@ def words(chance: random.Random, incarnation: int, *, with_pickles: bool, canary
         (g, g) if chance.random() < 0.3 else None,
         [fork] * chance.randrange(2),
         ["cpu"] * len(tensors) if chance.random() < 0.3 else None,
-        (chance.randrange(3), chance.randrange(1 << 20)) if chance.random() < 0.3 else None,
     )
     extra = pack(metadata) if metadata != Metadata() else b""
     data = chance.choice(pickles(canary)) if with_pickles else b"N."
@@ -118,12 +117,11 @@ def words(chance: random.Random, incarnation: int, *, with_pickles: bool, canary
     message = compose(extra, tensors, data, [memoryview(bytes(5000))] * chance.randrange(2), what)
     if chance.random() < 0.3:
         call = (total, (torch.ones(3), [1, {"a": b"b"}]), {"tensor": 2})
-        message = encode_call(call, "f", (1, 9) if chance.random() < 0.3 else None)
+        message = encode_call(call, "f")
     elif what is not None and chance.random() < 0.3:
         actor = GlobalId(0, incarnation, -chance.randrange(4))
         message = addressed(message, Address(actor, chance.choice([0.0, 0.01, 60.0]), chance.choice([0, 0, 1, 3])))
-    kinds = [frames.REQUEST, frames.NOTICE, frames.CALL, frames.CALL, frames.REPLY]
-    kinds += [frames.ITEM, frames.TAKEN, frames.CANCEL]
+    kinds = [frames.REQUEST, frames.NOTICE, frames.CALL, frames.CALL, frames.REPLY, frames.CANCEL]
     return [
         (chance.choice(kinds), chance.choice([*plain, *[(message, ())] * 6])) for _ in range(chance.randrange(1, 5))
     ]

@@ -258,7 +258,7 @@ def interrupting(mark: Callable[[], bool]) -> Iterator[None]:
 def be_interrupted_while_waiting_for_room(to: str) -> None:
     fill(to)
     mine = rpc.RRef([1])
-    for call in (rpc.rpc_sync, rpc.rpc_async, rpc.remote, rpc.stream):
+    for call in (rpc.rpc_sync, rpc.rpc_async, rpc.remote):
         with interrupting(lambda: is_waiting_for_room(to)):
             call(to, len, (mine,), timeout=0)
 

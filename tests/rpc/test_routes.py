@@ -28,7 +28,7 @@ class PlayedLink:
     """What routes look at."""
 
     ending: Ending | None = None
-    num_open_whole = 0
+    num_open = 0
 
     def end(self) -> None:
         self.ending = Ending(False, "it was cut")
@@ -164,7 +164,7 @@ def test_what_waits_is_counted_with_what_was_sent(routes: Routes, log: list[str]
     routes.queue(1, PlayedCall("one", log))
     routes.queue(2, PlayedCall("two", log))
     link, other = played(), played()
-    link.num_open_whole, other.num_open_whole = 10, 100
+    link.num_open, other.num_open = 10, 100
     routes.add(1, link)
     routes.add(3, other)
     assert routes.num_open == 112

@@ -201,7 +201,7 @@ def test_a_coroutine_that_is_cancelled_before_its_loop_has_begun_it_ends_all_the
 def test_a_call_that_was_canceled_before_its_job_began_never_begins() -> None:
     begun: list[int] = []
     server, jobs, (asked,) = served(begun.append)
-    cast(Request, asked).listener.cancelled()  # type: ignore[union-attr]
+    cast(Request, asked).on_cancel()  # type: ignore[misc]
     jobs.begun[0]()
     assert (begun, asked.answers, server.num_open) == ([], ["unanswered"], 0)
 

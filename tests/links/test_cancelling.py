@@ -79,7 +79,7 @@ def test_an_ended_request_is_freed_although_its_callback_refers_to_it(two: Two, 
 
     def receive(request: Request) -> None:
         content = Content()
-        request.on_cancel = lambda: (request, content)  # type: ignore[return-value, assignment]
+        request.on_cancel = lambda: (request, content)  # type: ignore[assignment]
         contents.append(weakref.ref(content))
         end(request)
 

@@ -18,7 +18,7 @@ DIGITS = digits()
 
 
 def batches(trainer: int, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """On the server, in a thread for each stream. It stays at most a window ahead of its trainer."""
+    """On the server. It stays at most a window ahead of its trainer."""
     images, labels = DIGITS.train_images, DIGITS.train_labels
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(epoch))[trainer::TRAINERS]
     for chosen in order.split(BATCH):
@@ -34,7 +34,7 @@ def train(trainer: int) -> None:
     optimizer = torch.optim.SGD(model.parameters(), LR)
     begun_s, count = time.perf_counter(), 0
     for epoch in range(EPOCHS):
-        for batch, target in rpc.stream("server", batches, args=(trainer, epoch), window_items=8):
+        for batch, target in rpc.stream("server", batches, args=(trainer, epoch), window=8):
             optimizer.zero_grad()
             nn.functional.cross_entropy(model(batch), target).backward()
             optimizer.step()

@@ -69,7 +69,6 @@ QUIET = [
     "rpc/messages/metadata.py",
     "rpc/references/protocol.py",
     "rpc/references/table.py",
-    "rpc/streams/window.py",
     "tune/rng.py",
     "tune/default_searcher.py",
     "tune/constraints.py",

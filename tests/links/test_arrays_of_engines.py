@@ -69,11 +69,11 @@ def test_a_received_array_lies_where_it_was_received(near: Link, engine: str, si
         return codec.loads(head, buffers)
 
     near.loads = loads
-    kept = [near.ask("echo", MAKE[engine](size), within_s=LIMIT_S)[0] for _ in range(4)]
-    assert [to_numpy(y).ctypes.data for y in kept] == places
-    # What came later did not get the memory of what is still held.
+    arrays = [near.ask("echo", MAKE[engine](size), within_s=LIMIT_S)[0] for _ in range(4)]
+    assert [to_numpy(y).ctypes.data for y in arrays] == places
+    # Later arrays did not reuse the memory of arrays that are still alive.
     assert len(set(places)) == 4
-    assert all(np.array_equal(to_numpy(y), to_numpy(MAKE[engine](size))) for y in kept)
+    assert all(np.array_equal(to_numpy(y), to_numpy(MAKE[engine](size))) for y in arrays)
 
 
 @pytest.mark.parametrize("engine", MAKE)

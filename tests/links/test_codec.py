@@ -98,11 +98,11 @@ def test_ordered_dicts_come_as_python_pickles_them_with_what_is_set_on_them(monk
     marked._metadata = "of a state dict"  # type: ignore[attr-defined]  # what torch does
     within_itself["self"] = within_itself  # type: ignore[assignment]
     for value in (OrderedDict(), OrderedDict(b=1, a=2), marked, OwnOrder(c=3)):
-        for came in (sent(value), sent([value])[0]):
-            assert type(came) is type(value) and list(came.items()) == list(value.items())
-            assert vars(came) == vars(value)
-    came = sent(within_itself)
-    assert came["self"] is came and list(came) == ["b", "self"]
+        for result in (sent(value), sent([value])[0]):
+            assert type(result) is type(value) and list(result.items()) == list(value.items())
+            assert vars(result) == vars(value)
+    result = sent(within_itself)
+    assert result["self"] is result and list(result) == ["b", "self"]
     monkeypatch.setitem(copyreg.dispatch_table, OrderedDict, lambda value: (list, ([*value, "the user's"],)))
     assert sent(OrderedDict(a=1)) == ["a", "the user's"]
 
@@ -148,7 +148,7 @@ from fanwise.links import codec
 from fanwise.rpc.messages import pickling
 
 def fails(dump):
-    held = tuple(dump()[-1])  # what was to be sent, as a frame has it
+    held = tuple(dump()[-1])  # the message, as a frame has it
     try:
         raise ValueError("it was not sent")
     except ValueError as error:
@@ -165,7 +165,7 @@ print("lives")
 
 
 def test_what_is_left_of_a_message_that_was_not_sent_can_be_collected(torch_loaded: LoadedInterpreter) -> None:
-    """In a process of its own: CPython 3.11 crashes where a view holds another view, see `kept_view`."""
+    """Runs in a separate process, because CPython 3.11 crashes if a view holds another view (see `kept_view`)."""
     with torch_loaded.forks_here():
         done = subprocess.run([sys.executable, "-c", RING], capture_output=True, text=True, check=False)
     assert (done.stdout.strip(), done.returncode) == ("lives", 0), done.stderr
@@ -310,7 +310,7 @@ class Several(ExceptionGroup[Exception]):
     count: int
 
     def __new__(cls, count: int) -> "Several":
-        group = super().__new__(cls, f"{count} failed", [NeedsTwo(each, "a layer") for each in range(count)])
+        group = super().__new__(cls, f"{count} failed", [NeedsTwo(part, "a layer") for part in range(count)])
         group.count = count
         return group
 
@@ -429,7 +429,7 @@ def test_a_group_with_a_constructor_of_its_own_arrives_with_its_members() -> Non
     back: Any = failed(Several(2))
     members: Any = back.exceptions
     assert type(back) is Several and back.count == 2
-    assert [(type(each), each.code) for each in members] == [(NeedsTwo, 0), (NeedsTwo, 1)]
+    assert [(type(part), part.code) for part in members] == [(NeedsTwo, 0), (NeedsTwo, 1)]
 
 
 def test_the_cause_of_an_error_arrives_with_it() -> None:

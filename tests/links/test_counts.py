@@ -1,4 +1,4 @@
-"""What links count: bytes and calls agree at both ends, times are those of the calls, and nothing is counted twice."""
+"""Counters of links: both ends agree on bytes and calls, latencies are measured, and nothing is counted twice."""
 
 import socket
 import threading
@@ -75,7 +75,7 @@ class Pair:
         self.far.handler = lambda request: request.answer(request.method)
 
     def agree(self) -> None:
-        """All that one end has sent has come to the other."""
+        """Return True if each end has received all bytes of the other."""
         near, far = self.near, self.far
         within(LIMIT_S, lambda: near.counts().bytes_sent == far.counts().bytes_received, "all came")
         within(LIMIT_S, lambda: far.counts().bytes_sent == near.counts().bytes_received, "and all went back")
@@ -87,13 +87,13 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
     hubs = Hub(name="near"), Hub(name="far")
     for hub in hubs:
         hub.start()
-    came: list[Link] = []
+    accepted: list[Link] = []
     key = new_key()
-    UnixListener(hubs[1], tmp_path / "hub", key, on_link=came.append)
+    UnixListener(hubs[1], tmp_path / "hub", key, on_link=accepted.append)
     near = dial(hubs[0], tmp_path / "hub", key)
-    within(LIMIT_S, lambda: came, "the link has come")
-    pair = Pair(near, came[0])
-    for link in (near, came[0]):
+    within(LIMIT_S, lambda: accepted, "the link was accepted")
+    pair = Pair(near, accepted[0])
+    for link in (near, accepted[0]):
         link.open()
     yield pair
     for hub in hubs:
@@ -116,7 +116,7 @@ def test_what_goes_by_shared_memory_counts_as_what_goes_through_the_socket(pair:
     pair.answers()
     big = np.zeros(1 << 20, dtype=np.uint8)
     for _ in range(5):  # the first only offers to share
-        pair.near.ask_on_credit(("array", big))  # type: ignore[arg-type]  # whatever can be dumped
+        pair.near.ask_on_credit(("array", big))  # type: ignore[arg-type]  # any value that can be dumped
     pair.agree()
     for link in (pair.near, pair.far):
         assert 5 << 20 < link.counts().bytes_sent < 6 << 20
@@ -181,7 +181,7 @@ def test_a_call_that_does_not_leave_is_none(pair: Pair) -> None:
     within(LIMIT_S, lambda: full, "no more may wait")
     with pytest.raises(DeadlineExceeded):
         pair.near.ask_on_credit("x", within_s=0.01)
-    within(LIMIT_S, lambda: len(pair.came) == pair.near.counts().calls_made, "what was sent has come")
+    within(LIMIT_S, lambda: len(pair.came) == pair.near.counts().calls_made, "all calls have arrived")
     assert pair.near.counts().refused == {"window_full": 1}
     assert pair.near.num_bytes_not_begun == 0 and pair.far.num_bytes_not_begun > WINDOW_MAX
 
@@ -200,11 +200,11 @@ def test_a_call_that_waits_for_room_is_seen(pair: Pair) -> None:
 def test_a_link_that_ends_for_bytes_that_nobody_sends_says_so() -> None:
     hub = Hub(name="near")
     hub.start()
-    mine, theirs = socket.socketpair()
-    link = Link(hub, SocketWire(mine))
+    near_counts, far_counts = socket.socketpair()
+    link = Link(hub, SocketWire(near_counts))
     link.open()
-    theirs.sendall(b"GET / HTTP/1.1\r\n\r\n" * 10)
+    far_counts.sendall(b"GET / HTTP/1.1\r\n\r\n" * 10)
     within(LIMIT_S, lambda: link.ending is not None, "it ends")
     assert link.counts().refused == {"malformed": 1}
-    theirs.close()
+    far_counts.close()
     hub.close()

@@ -1,4 +1,4 @@
-"""Tier 1: what a caller may send before it was taken up, for any order of calls, messages and withdrawals."""
+"""Flow control of calls, for any order of calls, messages and withdrawals."""
 
 from collections import deque
 from typing import Any
@@ -29,9 +29,10 @@ COSTS = st.one_of(
 
 
 class OneLink(RuleBasedStateMachine):
-    """Both sides of a link and what is on its way between them.
+    """Both sides of a link and the messages between them.
 
-    The model: calls in a list, each on its way or waiting there; who waits here, in order. Messages arrive in order.
+    The model is a list of calls that are on their way or queued there, and a list of callers that wait here. Both keep
+    the order.
     """
 
     def __init__(self) -> None:
@@ -43,9 +44,9 @@ class OneLink(RuleBasedStateMachine):
         self.back: deque[tuple[int, int]] = deque()  # on its way to the caller
         self.queued: deque[int] = deque()  # came, and not taken up
         self.sent = self.came = self.taken = 0
-        self.known = (0, WINDOW_MIN)  # what the caller has been told
+        self.known = (0, WINDOW_MIN)  # the last credit that the caller received
         self.waiting: list[tuple[int, int]] = []
-        self.granted: dict[int, int] = {}  # whose turn has come and who has not sent yet
+        self.granted: dict[int, int] = {}  # calls that may be sent and were not sent yet
         self.number = 0
         self.asked: int | None = None
 
@@ -59,7 +60,7 @@ class OneLink(RuleBasedStateMachine):
         self.sent += cost
         self.there.append(("call", cost))
 
-    def heard(self, turns: list[int]) -> None:
+    def receive_credit(self, turns: list[int]) -> None:
         expected = []
         while self.waiting and self.fits(self.waiting[0][1]):
             turn, cost = self.waiting.pop(0)
@@ -85,7 +86,7 @@ class OneLink(RuleBasedStateMachine):
             self.go(cost)
             return
         self.number += 1
-        assert self.spending.wait(self.number, cost) == [], "nothing has changed since it was told to wait"
+        assert self.spending.wait(self.number, cost) == [], "no credit has arrived since `spend` refused"
         self.waiting.append((self.number, cost))
         if len(self.waiting) == 1:
             self.want()
@@ -106,7 +107,7 @@ class OneLink(RuleBasedStateMachine):
             self.there.append(("call", cost))
         else:
             self.sent -= cost
-            self.heard(self.spending.give_up(turn, cost))
+            self.receive_credit(self.spending.give_up(turn, cost))
 
     @precondition(lambda self: self.waiting)
     @rule(data=st.data())
@@ -114,7 +115,7 @@ class OneLink(RuleBasedStateMachine):
         turn, cost = data.draw(st.sampled_from(self.waiting))
         self.waiting.remove((turn, cost))
         turns = self.spending.give_up(turn, cost)
-        self.heard(turns)
+        self.receive_credit(turns)
 
     # -- the callee
 
@@ -160,7 +161,7 @@ class OneLink(RuleBasedStateMachine):
     @rule()
     def credit_arrives_here(self) -> None:
         self.known = self.last_told = self.back.popleft()
-        self.heard(self.spending.credit(*self.known))
+        self.receive_credit(self.spending.credit(*self.known))
 
     # -- always
 
@@ -178,7 +179,7 @@ class OneLink(RuleBasedStateMachine):
             assert sum(list(self.queued)[1:]) <= WINDOW_MAX + OVERDRAFT
 
     def teardown(self) -> None:
-        """When all that is under way arrives and all is taken up, nobody waits."""
+        """No caller waits once all messages have arrived and all calls were started."""
         while self.there or self.back or self.queued or self.granted:
             while self.granted:
                 self.there.append(("call", self.granted.popitem()[1]))
@@ -239,7 +240,7 @@ def test_a_caller_is_held_to_the_window_that_it_was_told() -> None:
     assert not granting.received(CALL_COST)
     granting.taken_up(granting.total_cost)
     granting.announce(2 * WINDOW_MIN)
-    granting.announce(WINDOW_MIN)  # it may have sent what follows before it was told so
+    granting.announce(WINDOW_MIN)  # the caller may have sent the next calls before it receives this
     assert granting.received(2 * WINDOW_MIN) and granting.received(OVERDRAFT)
     assert granting.received(CALL_COST) and not granting.received(CALL_COST)
 

@@ -1,4 +1,4 @@
-"""Tier 3: calls on credit over real sockets: who waits, who does not, and how each wait ends."""
+"""Calls on credit over real sockets: which threads wait, and how each wait ends."""
 
 import contextlib
 import gc
@@ -31,8 +31,9 @@ class Pair:
 
     def __init__(self) -> None:
         self.hubs = Hub(name="caller"), Hub(name="callee")
-        ours, theirs = socket.socketpair()
-        self.link, self.other = (Link(hub, SocketWire(end)) for hub, end in zip(self.hubs, (ours, theirs), strict=True))
+        near_end, far_end = socket.socketpair()
+        ends = zip(self.hubs, (near_end, far_end), strict=True)
+        self.link, self.other = (Link(hub, SocketWire(end)) for hub, end in ends)
         self.came: deque[Request] = deque()
         self.other.handler = self.came.append
         for link in (self.link, self.other):
@@ -54,21 +55,21 @@ class Pair:
 
     def fill_the_first_window(self) -> list[Reply]:
         calls = [self.call() for _ in range(3)]
-        within(10.0, lambda: len(self.came) == 3, "as many as may have come")
+        within(10.0, lambda: len(self.came) == 3, "the first window is full")
         return calls
 
     def fill_and_stop_reading(self) -> threading.Event:
-        """The caller has sent what it may, and reads no more until the event is set (or 10 s)."""
+        """Let the caller fill its window, and then read nothing until the event is set (or 10 s)."""
         self.fill_the_first_window()
-        stopped, go_on = threading.Event(), threading.Event()
+        stopped, resume = threading.Event(), threading.Event()
 
         def stop() -> None:
             stopped.set()
-            go_on.wait(10.0)
+            resume.wait(10.0)
 
         self.hubs[0].call_soon(stop)
         assert stopped.wait(10.0)
-        return go_on
+        return resume
 
     def answer_all(self) -> None:
         while self.came:
@@ -228,27 +229,27 @@ def test_a_thread_that_reads_does_not_wait_it_overdraws_and_is_refused_at_last(p
     sent = pair.other.ask("call back", within_s=10.0)
     assert done.wait(10.0) and OVERDRAFT - 2 * SIZE <= sent <= OVERDRAFT + SIZE
     assert "this thread reads the answers, so it must not wait" in str(errors[0])
-    within(10.0, lambda: len(pair.came) == 3 + sent // SIZE, "what was overdrawn came")
+    within(10.0, lambda: len(pair.came) == 3 + sent // SIZE, "the overdrawn calls have arrived")
 
 
 def test_a_peer_that_does_not_take_its_answers_gets_no_more_begun_until_it_does(pair: Pair) -> None:
-    go_on, again = pair.fill_and_stop_reading(), threading.Event()
+    resume, again = pair.fill_and_stop_reading(), threading.Event()
     assert not pair.came[0].when_answers_leave(again.set)
     pair.came.popleft().answer(bytes(8 << 20))
     assert pair.came[0].when_answers_leave(again.set)
     assert not again.wait(0.05)
-    go_on.set()
+    resume.set()
     assert again.wait(10.0)
     assert not pair.came[0].when_answers_leave(again.set)
 
 
 def test_what_is_held_for_a_peer_is_let_go_when_its_link_ends(pair: Pair) -> None:
-    go_on, again = pair.fill_and_stop_reading(), threading.Event()
+    resume, again = pair.fill_and_stop_reading(), threading.Event()
     pair.came.popleft().answer(bytes(8 << 20))
     assert pair.came[0].when_answers_leave(again.set)
     pair.other.lose("it was cut")
     assert again.wait(10.0) and not pair.came[0].when_answers_leave(again.set)
-    go_on.set()
+    resume.set()
 
 
 def test_where_no_hub_is_driven_who_waits_reads_the_credit_itself(threads: ThreadPoolExecutor) -> None:
@@ -275,7 +276,7 @@ def test_calls_of_many_threads_all_come_and_never_more_than_were_granted(seed: i
         nonlocal most
         with lock:
             pair.came.append(request)
-            costs = [cost_of(b"", []) + len(each.method) for each in pair.came]
+            costs = [cost_of(b"", []) + len(item.method) for item in pair.came]
             most = max(most, sum(costs[1:]))
 
     pair.other.handler = handler
@@ -310,13 +311,13 @@ def test_calls_of_many_threads_all_come_and_never_more_than_were_granted(seed: i
 
 def ended(hub: Hub, send: Callable[[socket.socket], None]) -> str:
     """Why a link ended to which this was sent."""
-    ours, theirs = socket.socketpair()
-    link = Link(hub, SocketWire(ours))
+    near_end, far_end = socket.socketpair()
+    link = Link(hub, SocketWire(near_end))
     link.handler = lambda request: None
     link.open()
     hub.start()
-    with theirs:
-        send(theirs)
+    with far_end:
+        send(far_end)
         within(10.0, lambda: link.ending is not None, "the link has ended")
     assert link.ending is not None
     hub.close()
@@ -351,9 +352,9 @@ def test_credit_that_cannot_be_ends_the_link(kind: int, head: bytes, said: str) 
 
 
 class Interrupted:
-    """In the place of a function or a lock: the first use is hit by Ctrl-C, the others are as ever."""
+    """Replaces a function or lock: Ctrl-C interrupts its first use, and later ones work."""
 
-    def __init__(self, real: Any) -> None:  # Any: as what it stands for
+    def __init__(self, real: Any) -> None:  # Any: the replaced object
         self._real = real
         self.times = 0
 
@@ -468,7 +469,7 @@ def test_ctrl_c_at_any_moment_of_many_calls_leaves_the_link_whole_and_its_credit
     assert hits > 150
     assert link.ending is None and link.ask_on_credit("y", within_s=10.0) == 1
     lost = link._calls.spending.sent - pair.other._granting.total_cost
-    # Where Ctrl-C came in the very moment of writing: 2 in 100. All that had spent, and did not leave, are 15 in 100.
+    # 2 in 100 calls are interrupted during the write, and 15 in 100 between taking credit and the write.
     most = hits * cost_of(b"x" * 100, ()) // 12
     assert 0 <= lost <= most
 

@@ -1,4 +1,4 @@
-"""Frames come out as they went in, however the stream is cut; what is none is refused before memory is asked for."""
+"""Frames survive any division of the stream. Invalid ones are refused before memory is allocated."""
 
 import ctypes
 import itertools
@@ -129,10 +129,10 @@ def test_mutated_bytes_give_frames_or_wire_errors_and_never_more_memory_than_the
     stream = bytearray(encoded(messages))
     for _ in range(data.draw(st.integers(1, 4))):
         stream[data.draw(st.integers(0, len(stream) - 1))] = data.draw(st.integers(0, 255))
-    asked: list[int] = []
+    allocations: list[int] = []
 
     def counted(size_bytes: int) -> memoryview:
-        asked.append(size_bytes)
+        allocations.append(size_bytes)
         return memoryview(bytearray(size_bytes))
 
     limits = Limits(frame_bytes=1000, buffers=8)
@@ -141,8 +141,8 @@ def test_mutated_bytes_give_frames_or_wire_errors_and_never_more_memory_than_the
     except WireError:
         pass
     else:
-        assert sum(asked) <= limits.frame_bytes * len(messages) + len(stream)
-    assert max(asked, default=0) <= limits.frame_bytes
+        assert sum(allocations) <= limits.frame_bytes * len(messages) + len(stream)
+    assert max(allocations, default=0) <= limits.frame_bytes
 
 
 def header(
@@ -170,10 +170,10 @@ def header(
     ids=range(12),
 )
 def test_what_a_header_announces_is_checked_before_memory_is_asked_for(first: bytes, text: str) -> None:
-    asked: list[int] = []
+    allocations: list[int] = []
 
     def counted(size_bytes: int) -> memoryview:
-        asked.append(size_bytes)
+        allocations.append(size_bytes)
         return memoryview(bytearray(size_bytes))
 
     reader = FrameReader(Limits(), counted)
@@ -181,7 +181,7 @@ def test_what_a_header_announces_is_checked_before_memory_is_asked_for(first: by
     try:
         with pytest.raises(WireError, match=text):
             read(reader, first, [len(first)])
-        assert asked == []
+        assert allocations == []
         assert tracemalloc.get_traced_memory()[1] < 100_000
     finally:
         tracemalloc.stop()
@@ -198,20 +198,20 @@ def test_a_frame_that_the_machine_has_no_memory_for_is_a_wire_error() -> None:
 
 
 def test_memory_is_asked_for_when_the_first_byte_of_a_part_comes() -> None:
-    asked: list[int] = []
+    allocations: list[int] = []
 
     def counted(size_bytes: int) -> memoryview:
-        asked.append(size_bytes)
+        allocations.append(size_bytes)
         return memoryview(bytearray(size_bytes))
 
     stream = encoded([(1, 1, b"head", [bytes(300_000), b"", bytes(200_000), bytes(100_000)])])
     reader = FrameReader(Limits(), counted)
     seen = []
     for at in range(0, len(stream), 1000):
-        found = read(reader, stream[at : at + 1000], [1000])
-        seen.append(tuple(asked))
-    assert seen[1] == (4, 300_000), "of what was announced, only what is coming"
-    assert seen[-1] == (4, 300_000, 0, 200_000, 100_000) and len(found) == 1
+        result = read(reader, stream[at : at + 1000], [1000])
+        seen.append(tuple(allocations))
+    assert seen[1] == (4, 300_000), "memory is allocated for the part that is arriving, not for all announced ones"
+    assert seen[-1] == (4, 300_000, 0, 200_000, 100_000) and len(result) == 1
 
 
 def test_the_limits_are_exact() -> None:

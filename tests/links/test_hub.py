@@ -1,4 +1,4 @@
-"""The loop of a process: what runs when, on which thread, and what a broken callback cannot do."""
+"""The event loop: order and threads of callbacks, timers and hooks, and isolation of failing callbacks."""
 
 import functools
 import logging
@@ -36,7 +36,7 @@ def pipe() -> Iterator[tuple[int, int]]:
 
 
 class Log(list[str]):
-    """What happened, in order."""
+    """Return a log of the callbacks, in order."""
 
     def says(self, word: str) -> Callable[[], None]:
         return lambda: self.append(word)
@@ -182,7 +182,7 @@ def test_a_broken_callback_of_any_kind_does_not_stop_the_loop(
     with caplog.at_level(logging.ERROR):
         hub.start()
         hub.call_soon(log.says("alive"))
-        within(30.0, lambda: log == ["alive"], "the loop goes on")
+        within(30.0, lambda: log == ["alive"], "the loop still runs")
         hub.forget(pipe[0])
         hub.close()
     texts = [record.getMessage() for record in caplog.records]
@@ -209,7 +209,7 @@ def test_a_number_that_is_closed_and_used_again_within_a_turn_gets_no_event_of_t
     opened: list[int] = []
 
     def replace(own: int, other: int) -> None:
-        """Whoever comes first closes both, and the other's number is taken by a pipe with nothing to read."""
+        """The first callback closes both descriptors, and an idle pipe reuses the number of the second."""
         log.append("first")
         for fd in (own, other):
             hub.forget(fd)
@@ -296,21 +296,21 @@ def test_an_alarm_rings_at_the_earliest_time_and_uses_one_timer(hub: Hub, clock:
 
 def test_what_was_handed_in_before_close_is_run_also_at_the_end_of_the_last_turn() -> None:
     hub, log = Hub(), Log()
-    at_end, go_on = threading.Event(), threading.Event()
+    at_end, resume = threading.Event(), threading.Event()
 
     def hook() -> None:
         at_end.set()
-        go_on.wait(10.0)
+        resume.wait(10.0)
 
     hub.at_turn_end(hook)
     hub.start()
     hub.call_soon(log.says("first"))
-    at_end.wait(10.0)  # what comes now is too late for this turn
+    at_end.wait(10.0)  # later calls are for the next turn
     hub.call_soon(log.says("second"))
     closer = threading.Thread(target=hub.close)
     closer.start()
     within(10.0, lambda: hub._closing, "it is being closed")
-    go_on.set()
+    resume.set()
     closer.join()
     assert log == ["first", "second"]
 

@@ -1,4 +1,4 @@
-"""Whether the other host still answers: a peer that does not read is well, a cut cable ends links of every state."""
+"""Detection of silent hosts: a peer that does not read is alive, and a cut cable ends links in every state."""
 
 import functools
 import socket
@@ -63,7 +63,7 @@ def pair() -> Iterator[Pair]:
 
 @pytest.fixture
 def looks(monkeypatch: pytest.MonkeyPatch) -> list[TcpState | None]:
-    """What the watches of this test have seen."""
+    """Record the checks of all watches in this test."""
     seen: list[TcpState | None] = []
     tcp_state = liveness.tcp_state
 
@@ -123,11 +123,11 @@ def test_the_probes_of_the_other_side_are_signs_of_life() -> None:
             before = tcp_state(idle)
             assert before is not None and not before.unanswered
 
-            def heard() -> bool:
+            def reasons() -> bool:
                 now = tcp_state(idle)
                 return now is not None and now.num_packets >= before.num_packets + 2
 
-            within(LIMIT_S, heard, "it was asked twice whether it is there")
+            within(LIMIT_S, reasons, "it was asked twice whether it is there")
 
 
 # -- a cable -----------------------------------------------------------------------------------------------------------

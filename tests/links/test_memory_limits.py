@@ -1,4 +1,4 @@
-"""How large a message may be follows from the memory that this process may use."""
+"""The maximum message size depends on the memory that this process may use."""
 
 from pathlib import Path
 

@@ -47,7 +47,7 @@ class Grad(NamedTuple):
 
 
 plain = Plain((Place, Trip, Empty, Grad, Id))
-ours = Plain((Place, Trip, Empty, Grad, Id))
+codec = Plain((Place, Trip, Empty, Grad, Id))
 
 scalars = (
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary() | st.just(Empty())
@@ -76,7 +76,7 @@ trips = st.builds(
 
 def through(value: object) -> Any:  # Any: as it came
     data, buffers = plain.dumps(value)
-    return ours.loads(data, [memoryview(bytearray(buffer)) for buffer in buffers])
+    return codec.loads(data, [memoryview(bytearray(buffer)) for buffer in buffers])
 
 
 @given(values | trips)
@@ -99,7 +99,7 @@ def test_an_array_of_a_library_that_is_not_loaded_is_refused(monkeypatch: pytest
     changed = header[:2] + bytes([ENGINE_CODES["jax"]]) + header[3:]
     monkeypatch.setitem(sys.modules, "jax", None)  # to load it is an error
     with pytest.raises(WireError, match="an array of jax, and this process has not loaded jax"):
-        ours.loads(data.replace(header, changed))
+        codec.loads(data.replace(header, changed))
 
 
 class Level(int):
@@ -141,7 +141,7 @@ def test_what_is_not_plain_is_not_written(value: object) -> None:
 def test_fields_of_another_type_are_refused(wrong: object) -> None:
     data, buffers = plain.dumps(wrong)
     with pytest.raises(WireError, match="in a wrong field"):
-        ours.loads(data, buffers)
+        codec.loads(data, buffers)
 
 
 @given(st.data())
@@ -152,7 +152,7 @@ def test_bytes_that_were_changed_are_a_wire_error_or_another_value(data: st.Data
         changed[data.draw(st.integers(0, len(changed) - 1))] = data.draw(st.integers(0, 255))
     del changed[data.draw(st.integers(0, len(changed))) :]
     try:
-        ours.loads(changed)
+        codec.loads(changed)
     except FanwiseError:
         pass  # a tensor of a library that is not here is another one than WireError
 
@@ -160,7 +160,7 @@ def test_bytes_that_were_changed_are_a_wire_error_or_another_value(data: st.Data
 @given(st.binary(max_size=80))
 def test_any_bytes_are_a_value_or_a_wire_error(data: bytes) -> None:
     try:
-        ours.loads(data)
+        codec.loads(data)
     except FanwiseError:
         pass
 
@@ -186,9 +186,9 @@ def test_any_bytes_are_a_value_or_a_wire_error(data: bytes) -> None:
 )
 def test_impossible_bytes_are_a_wire_error(data: bytes) -> None:
     with pytest.raises(WireError):
-        ours.loads(data)
+        codec.loads(data)
 
 
 def test_a_pickle_is_not_read() -> None:
     with pytest.raises(WireError):
-        ours.loads(pickle.dumps((1, 2)))
+        codec.loads(pickle.dumps((1, 2)))

@@ -1,4 +1,4 @@
-"""Alive, ended, stopped: what is seen of other processes, and when a stop counts."""
+"""The state of other processes: alive, ended, stopped, or stopped for too long."""
 
 import os
 import signal
@@ -23,7 +23,7 @@ def stop(process: "subprocess.Popen[bytes]") -> None:
     within(10.0, lambda: stat_of(process.pid).state == "T", "it is stopped")
 
 
-def go_on(process: "subprocess.Popen[bytes]") -> None:
+def resume(process: "subprocess.Popen[bytes]") -> None:
     process.send_signal(signal.SIGCONT)
     within(10.0, lambda: stat_of(process.pid).state != "T", "it goes on")
 
@@ -53,7 +53,7 @@ def test_who_goes_on_in_between_is_not_frozen(process: "subprocess.Popen[bytes]"
     watch = FrozenWatch()
     stop(process)
     assert [watch.look([process.pid], now_s) for now_s in (0.0, 2.0, 4.0)] == [[]] * 3
-    go_on(process)
+    resume(process)
     assert watch.look([process.pid], 5.0) == []
     stop(process)
     assert watch.look([process.pid], 6.0) == []

@@ -1,4 +1,4 @@
-"""A link between hosts goes on over its next connection when one is cut, and ends when its peer has ended."""
+"""A link between hosts survives cut connections, and ends when its peer has ended."""
 
 import os
 import socket
@@ -129,17 +129,19 @@ def test_an_idle_link_does_not_keep_what_the_peer_has_received(server: Server, h
     link = dial(hub, server.listener.port)
     link.ask("echo", 0, np.zeros(KEPT_BYTES_MAX // 2, np.uint8), within_s=LIMIT_S)
     assert link._resumable is not None
-    kept = link._resumable._session._kept
-    within(LIMIT_S, lambda: sum(len(chunk.data) for chunk in kept) < 4 * ACKNOWLEDGE_EVERY_BYTES, "it was released")
+    kept_link = link._resumable._session._kept
+    within(
+        LIMIT_S, lambda: sum(len(chunk.data) for chunk in kept_link) < 4 * ACKNOWLEDGE_EVERY_BYTES, "it was released"
+    )
 
 
 def test_a_sender_waits_for_a_peer_that_does_not_read(server: Server, hub: Hub) -> None:
     link = dial(hub, server.listener.port)
     link.ask("echo", 0, within_s=LIMIT_S)
-    go_on = threading.Event()
+    resume = threading.Event()
 
     def stand() -> None:
-        go_on.wait(LIMIT_S)
+        resume.wait(LIMIT_S)
 
     server.hub.call_soon(stand)
     reply = link.call("echo", 1, np.zeros(4 * KEPT_BYTES_MAX, np.uint8))
@@ -147,7 +149,7 @@ def test_a_sender_waits_for_a_peer_that_does_not_read(server: Server, hub: Hub) 
     session, wire = link._resumable._session, link._resumable
     within(LIMIT_S, lambda: not session.has_room or wire.has_unsent, "it waits")
     assert session.num_accepted - session.num_acknowledged <= KEPT_BYTES_MAX
-    go_on.set()
+    resume.set()
     assert reply.result(LIMIT_S)[0] == 1
 
 
@@ -195,10 +197,10 @@ def test_the_listener_gives_up_a_dialer_that_does_not_return(
 def test_the_listener_waits_for_a_dialer_whose_port_is_open(
     server: Server, hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    go_on, connect_once = threading.Event(), resumable.ResumableWire._connect_once
+    resume, connect_once = threading.Event(), resumable.ResumableWire._connect_once
 
     def connect_later(self: resumable.ResumableWire, connect: object) -> None:
-        go_on.wait(LIMIT_S)
+        resume.wait(LIMIT_S)
         connect_once(self, connect)  # type: ignore[arg-type]
 
     monkeypatch.setattr(resumable.ResumableWire, "_connect_once", connect_later)
@@ -210,7 +212,7 @@ def test_the_listener_waits_for_a_dialer_whose_port_is_open(
         assert far is not None
         cut(link)
         within(LIMIT_S, lambda: far._probe is not None and far._probe._is_open, "its port is open")
-        go_on.set()
+        resume.set()
         assert link.ask("echo", 1, within_s=LIMIT_S) == (1,)
 
 

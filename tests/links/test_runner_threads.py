@@ -102,11 +102,11 @@ def test_jobs_that_wait_for_each_other_all_end_when_they_say_so(hub: Hub) -> Non
 
 def test_calls_that_wait_in_silence_keep_their_places_and_what_answers_runs_beside_them(hub: Hub) -> None:
     runners = driven(hub, limit=2)
-    go_on, answered, began = threading.Event(), threading.Event(), list[int]()
+    resume, answered, began = threading.Event(), threading.Event(), list[int]()
 
     def job(i: int) -> None:
         began.append(i)
-        wait_for(go_on)
+        wait_for(resume)
 
     for i in range(5):
         runners.call(lambda i=i: job(i))  # type: ignore[misc]  # a default binds i
@@ -114,14 +114,14 @@ def test_calls_that_wait_in_silence_keep_their_places_and_what_answers_runs_besi
     wait_for(answered)
     within(10.0, lambda: len(began) == 2, "as many run as may")
     assert not threading.Event().wait(0.1) and began == [0, 1]
-    go_on.set()
+    resume.set()
     within(10.0, lambda: len(began) == 5, "all have begun")
     runners.close()
 
 
 def test_what_answers_goes_ahead_of_calls_that_came_before_it(hub: Hub) -> None:
     runners = driven(hub, limit=1)
-    go_on, done, ran = threading.Event(), threading.Event(), list[str]()
+    resume, done, ran = threading.Event(), threading.Event(), list[str]()
 
     def turn() -> None:
         for i in range(3):
@@ -129,10 +129,10 @@ def test_what_answers_goes_ahead_of_calls_that_came_before_it(hub: Hub) -> None:
         runners.answer(lambda: ran.append("answer"))
         runners.outside(lambda: ran.append("outside"))
         runners.call(done.set)
-        go_on.set()
+        resume.set()
 
     hub.call_soon(turn)
-    wait_for(go_on)
+    wait_for(resume)
     wait_for(done)
     assert ran == ["answer", "outside", "call 0", "call 1", "call 2"]
     runners.close()
@@ -165,16 +165,16 @@ def test_what_comes_in_while_many_short_calls_run_is_read_before_they_have_ended
 
 def test_a_job_that_has_waited_counts_again_and_goes_on_though_its_place_is_taken(hub: Hub) -> None:
     runners = driven(hub, limit=1)
-    came, go_on, end, went_on, began = (threading.Event() for _ in range(5))
+    arrived, resume, end, went_on, began = (threading.Event() for _ in range(5))
 
     def waits() -> None:
         with runners.waiting():
-            wait_for(came)
+            wait_for(arrived)
         went_on.set()
-        wait_for(go_on)
+        wait_for(resume)
 
     def takes_its_place() -> None:
-        came.set()
+        arrived.set()
         wait_for(went_on)
         wait_for(end)
 
@@ -184,7 +184,7 @@ def test_a_job_that_has_waited_counts_again_and_goes_on_though_its_place_is_take
     wait_for(went_on)
     end.set()
     assert not began.wait(0.1), "the first one still runs"
-    go_on.set()
+    resume.set()
     wait_for(began)
     runners.close()
 
@@ -235,7 +235,7 @@ def test_the_next_job_begins_when_one_says_that_it_waits(hub: Hub) -> None:
 
 
 class Mix:
-    """Jobs of all kinds, of which each may bring further ones, and how many run that have not said that they wait."""
+    """Random jobs, which may add further jobs, and the number of those that run and do not wait."""
 
     def __init__(self, hub: Hub, runners: RunnerThreads, seed: int) -> None:
         self._hub, self._runners, self._chance = hub, runners, random.Random(seed)
@@ -244,7 +244,7 @@ class Mix:
         self.all_ended = threading.Event()
 
     def bring(self, further: int) -> None:
-        """A job that itself brings so many, and they none."""
+        """Return a job that adds this number of jobs."""
         with self._lock:
             self.brought += 1
             is_from_hub, wait_s = self._chance.random() < 0.5, self._chance.choice((0.0, 0.0, 0.0005, 0.003))
@@ -310,18 +310,18 @@ def test_a_job_that_raises_is_logged_and_the_next_one_runs(
 
 def test_close_does_not_wait_for_a_job_that_goes_on(hub: Hub) -> None:
     runners = driven(hub)
-    began, go_on, ended = threading.Event(), threading.Event(), threading.Event()
+    began, resume, ended = threading.Event(), threading.Event(), threading.Event()
 
     def job() -> None:
         began.set()
-        wait_for(go_on)
+        wait_for(resume)
         ended.set()
 
     runners.outside(job)
     wait_for(began)
     runners.close()
     hub.close()
-    go_on.set()
+    resume.set()
     wait_for(ended)
 
 
@@ -336,11 +336,11 @@ def test_what_was_handed_in_before_a_close_but_not_begun_is_dropped(hub: Hub) ->
 @pytest.mark.parametrize("by", ["a thread", "a job that drives", "a call that waits"])
 def test_who_waits_for_an_answer_hears_of_the_end_though_all_places_are_taken(hub: Hub, by: str) -> None:
     runners = driven(hub, limit=1)
-    hangs, go_on, closed, heard = threading.Event(), threading.Event(), threading.Event(), list[int]()
+    hangs, resume, closed, results = threading.Event(), threading.Event(), threading.Event(), list[int]()
 
     def hang() -> None:
         hangs.set()
-        wait_for(go_on)
+        wait_for(resume)
 
     def close() -> None:
         runners.close()
@@ -353,17 +353,17 @@ def test_who_waits_for_an_answer_hears_of_the_end_though_all_places_are_taken(hu
     runners.answer(hang)
     wait_for(hangs)
     for i in range(9):
-        runners.answer(lambda i=i: heard.append(i))  # type: ignore[misc]  # a default binds i
-    runners.call(lambda: heard.append(-1)) if by == "a thread" else None
+        runners.answer(lambda i=i: results.append(i))  # type: ignore[misc]  # a default binds i
+    runners.call(lambda: results.append(-1)) if by == "a thread" else None
     if by == "a thread":
         close()
     else:
         runners.call(close if by == "a job that drives" else waits)
     wait_for(closed)
-    within(10.0, lambda: len(heard) >= 9, "all have heard")
-    runners.answer(lambda: heard.append(9))
-    assert [i for i in heard if i >= 0] == list(range(10))
-    go_on.set()
+    within(10.0, lambda: len(results) >= 9, "all have heard")
+    runners.answer(lambda: results.append(9))
+    assert [i for i in results if i >= 0] == list(range(10))
+    resume.set()
 
 
 def test_close_may_come_from_a_job(hub: Hub) -> None:
@@ -379,19 +379,19 @@ def test_close_may_come_from_a_job(hub: Hub) -> None:
 
 
 def test_after_a_storm_of_blocking_jobs_few_threads_are_left(hub: Hub, runners: RunnerThreads) -> None:
-    go_on = threading.Event()
+    resume = threading.Event()
     began = threading.Semaphore(0)
 
     def job() -> None:
         with runners.waiting():
             began.release()
-            wait_for(go_on)
+            wait_for(resume)
 
     for _ in range(40):
         runners.outside(job)
     for _ in range(40):
         assert began.acquire(timeout=10.0)
-    go_on.set()
+    resume.set()
     within(10.0, lambda: _threads() <= 7, "spares have ended")
 
 
@@ -399,7 +399,7 @@ def test_after_a_storm_of_blocking_jobs_few_threads_are_left(hub: Hub, runners: 
 def test_when_the_system_gives_no_more_threads_another_drives_as_soon_as_there_is_one(
     runners: RunnerThreads, monkeypatch: pytest.MonkeyPatch, comes_back: str
 ) -> None:
-    refused, go_on, ran = threading.Event(), threading.Event(), threading.Event()
+    refused, resume, ran = threading.Event(), threading.Event(), threading.Event()
 
     def refuse(_thread: threading.Thread) -> None:
         refused.set()
@@ -407,7 +407,7 @@ def test_when_the_system_gives_no_more_threads_another_drives_as_soon_as_there_i
 
     def job() -> None:
         with runners.waiting():
-            wait_for(go_on)
+            wait_for(resume)
 
     with monkeypatch.context() as patched:
         patched.setattr(threading.Thread, "start", refuse)
@@ -415,10 +415,10 @@ def test_when_the_system_gives_no_more_threads_another_drives_as_soon_as_there_i
         wait_for(refused)
         runners.outside(ran.set)
         if comes_back == "a thread whose job ends":
-            go_on.set()
+            resume.set()
             wait_for(ran)
     wait_for(ran)
-    go_on.set()
+    resume.set()
 
 
 def _threads() -> int:

@@ -1,4 +1,4 @@
-"""The folder of a user for sockets and status files: nobody else gets in, and nobody else can keep the user out."""
+"""The runtime folder of a user: private, and available even if another user takes its name."""
 
 import os
 from pathlib import Path
@@ -37,7 +37,7 @@ def test_a_folder_that_is_not_ours_alone_is_refused(
 
 @pytest.fixture
 def no_runtime_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
-    """What stands for /tmp, and a home."""
+    """Return substitutes for /tmp and the home folder."""
     monkeypatch.setattr(place, "_FOLDER_SIZE_MAX", 1000)
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
     for_all, home = tmp_path_factory.mktemp("all"), tmp_path_factory.mktemp("home")
@@ -45,7 +45,7 @@ def no_runtime_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pyt
     return for_all, home
 
 
-def taken(for_all: Path) -> Path:
+def folder_of_another(for_all: Path) -> Path:
     """As another user leaves it there: a link is never ours, and only root can make a folder for somebody else."""
     path = for_all / f"fanwise-{os.getuid()}"
     if os.getuid() == 0:
@@ -66,12 +66,12 @@ def test_another_user_cannot_keep_this_one_out(
     no_runtime_folder: tuple[Path, Path], caplog: pytest.LogCaptureFixture
 ) -> None:
     for_all, home = no_runtime_folder
-    path = taken(for_all)
+    path = folder_of_another(for_all)
     folder = runtime_folder(for_all=for_all)
     assert folder.parent == home and folder.stat().st_mode & 0o777 == 0o700
     assert f"{path} belongs to another user" in caplog.text
     path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
-    assert runtime_folder(for_all=for_all) == folder, "who comes later finds the same one"
+    assert runtime_folder(for_all=for_all) == folder, "later processes use the same folder"
 
 
 def test_who_has_no_home_either_is_told_the_way_round(
@@ -79,7 +79,7 @@ def test_who_has_no_home_either_is_told_the_way_round(
 ) -> None:
     for_all, _home = no_runtime_folder
     monkeypatch.setenv("HOME", "/nonexistent")
-    path = taken(for_all)
+    path = folder_of_another(for_all)
     with pytest.raises(
         JoinError, match=rf"{path} must be a folder that only user .*\n.*belongs to user .*\nSet XDG_RUNTIME_DIR"
     ):

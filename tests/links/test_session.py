@@ -20,16 +20,16 @@ class Side:
         self.incoming: deque[bytes | int] = deque()
 
     def write(self, other: "Side") -> None:
-        """Accept some bytes, and send a part of what is unsent."""
-        taken = self.session.accept([self.to_send[: self.chance.randint(0, 400)]])
-        self.to_send = self.to_send[taken:]
+        """Accept some bytes, and send some of the unsent ones."""
+        num_accepted = self.session.accept([self.to_send[: self.chance.randint(0, 400)]])
+        self.to_send = self.to_send[num_accepted:]
         while self.session.has_unsent and self.chance.random() < 0.8:
             data = self.session.next()
             size = self.chance.randint(1, len(data))
             other.incoming += [bytes(data[:size]), bytes(data[size:])]
 
     def read(self, other: "Side") -> None:
-        """Receive what is next on its way."""
+        """Receive the next message."""
         if not self.incoming:
             return
         message = self.incoming.popleft()
@@ -84,9 +84,9 @@ def test_a_sender_waits_when_too_much_is_unacknowledged() -> None:
 
 def test_large_parts_are_accepted_piece_by_piece() -> None:
     parts, session = [b"ab", bytes(range(256)) * 1000, b"cd"], Session()
-    copied, taken = bytearray(), 0
-    while size := session.accept(parts, taken):
-        taken += size
+    copied, num_accepted = bytearray(), 0
+    while size := session.accept(parts, num_accepted):
+        num_accepted += size
     while session.has_unsent:
         copied += session.next()
     assert bytes(copied) == b"".join(parts)

@@ -1,4 +1,4 @@
-"""The shared secret: what is made is taken, what is weak or open to others is refused with what to do."""
+"""The shared secret: generated ones are accepted, weak or exposed ones are refused with a remedy."""
 
 import hashlib
 import os
@@ -21,7 +21,7 @@ def test_new_secrets_are_taken_and_never_the_same() -> None:
 
 
 def sum_of(text: str) -> str:
-    """What somebody would use who thinks that this makes a secret of a word."""
+    """Return a word with a valid checksum, as a user might construct it."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -57,10 +57,10 @@ def test_what_was_cut_short_or_changed_is_refused() -> None:
 def test_the_environment_gives_the_secret_or_its_file_in_this_order(tmp_path: Path) -> None:
     path = tmp_path / "secret"
     write_secret(path)
-    of_file, given = path.read_text().strip(), new_secret()
+    of_file, variables = path.read_text().strip(), new_secret()
     assert read_secret({}) is None and read_secret({"FANWISE_SECRET": "", "FANWISE_SECRET_FILE": ""}) is None
     assert read_secret({"FANWISE_SECRET_FILE": str(path)}) == of_file
-    assert read_secret({"FANWISE_SECRET": given, "FANWISE_SECRET_FILE": str(path)}) == given
+    assert read_secret({"FANWISE_SECRET": variables, "FANWISE_SECRET_FILE": str(path)}) == variables
     with pytest.raises(SecretError, match="the secret in FANWISE_SECRET was not created"):
         read_secret({"FANWISE_SECRET": "short"})
 

@@ -1,4 +1,4 @@
-"""Big buffers through shared memory: whose they are, how long, what a lying peer can do, what it costs in memory."""
+"""Large buffers in shared memory: ownership, lifetime, malicious peers and memory use."""
 
 import contextlib
 import ctypes
@@ -38,7 +38,7 @@ class Pair:
     """Two linked ends in this process, each with a hub of its own. What arrives at `far` is kept in `got`."""
 
     def __init__(self, folder: Path, near: Hub, far: Hub, *, limits: Limits = ANY) -> None:
-        self.got: list[Any] = []  # Any: whatever was sent
+        self.got: list[Any] = []  # Any: the received values
         self.go_on = threading.Event()
         self.go_on.set()
         arrived: list[Link] = []
@@ -71,14 +71,14 @@ class Pair:
     def table(self) -> SegmentTable:
         return self.sharing._table
 
-    def held(self) -> int:
+    def arrays(self) -> int:
         """Return how many segments the near end believes to be in use at the far end."""
         return self.table.num_in_use
 
     def returned(self) -> None:
         """Wait until all segments have been returned."""
         gc.collect()
-        within(30.0, lambda: self.held() == 0, "all segments are returned")
+        within(30.0, lambda: self.arrays() == 0, "all segments are returned")
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ def pair(hubs: tuple[Hub, Hub], tmp_path: Path) -> Iterator[Pair]:
 
 
 def same_memory(array: Any, pair: Pair) -> bool:  # Any: an array of either engine
-    """Whether it lies in a segment of the near end: what is written there is seen here."""
+    """Return True if the array is in a segment of the near end, so that writes to the segment change it."""
     (number,) = pair.table._in_use
     pair.sharing._sent[number]._map.view[0] = 201
     return bool(array.reshape(-1)[0] == 201)
@@ -121,13 +121,13 @@ def test_buffers_are_aligned_for_every_engine(pair: Pair) -> None:
     for size in (SHARED_FROM_BYTES, SHARED_FROM_BYTES + 1, 3 * MIB):
         pair.near.ask("keep", np.zeros(size, np.uint8))
     assert [array.ctypes.data % 64 for array in pair.got] == [0, 0, 0]
-    assert pair.held() == 3
+    assert pair.arrays() == 3
 
 
 def test_small_buffers_go_through_the_socket_among_big_ones(pair: Pair) -> None:
     sent = [np.full(size, i, np.uint8) for i, size in enumerate((10, MIB, 5000, MIB, 100_000, 0))]
     pair.near.ask("keep", sent)
-    assert pair.held() == 2
+    assert pair.arrays() == 2
     assert all(np.array_equal(a, b) for a, b in zip(sent, pair.got[0], strict=True))
 
 
@@ -170,7 +170,7 @@ def test_memory_is_returned_when_the_last_view_has_gone(pair: Pair) -> None:
     for i in range(4):
         pair.near.ask("drop", torch.full((MIB,), float(i)))
     gc.collect()
-    within(30.0, lambda: pair.held() == 1, "the others are returned")
+    within(30.0, lambda: pair.arrays() == 1, "the others are returned")
     assert (view == 3.0).all()
     del view
     pair.returned()
@@ -240,7 +240,7 @@ def test_an_array_of_this_process_outlives_a_forked_child(pair: Pair) -> None:
         assert os.waitpid(child, 0)[1] == 0
     for i in range(3):
         pair.near.ask("drop", np.full(MIB, 7 + i, np.uint8))
-    within(30.0, lambda: pair.held() == 1, "the others are returned")
+    within(30.0, lambda: pair.arrays() == 1, "the others are returned")
     assert (pair.got[0] == 6).all()
     pair.got.clear()
     pair.returned()
@@ -250,7 +250,7 @@ def test_a_read_only_array_is_sent_as_any_other(pair: Pair) -> None:
     array = np.full(MIB, 8, np.uint8)
     array.flags.writeable = False
     pair.near.ask("keep", array)
-    assert pair.held() == 1 and (pair.got[0] == 8).all()
+    assert pair.arrays() == 1 and (pair.got[0] == 8).all()
 
 
 # -- how much memory ---------------------------------------------------------------------------------------------------
@@ -261,7 +261,7 @@ def test_what_the_pool_has_no_room_for_goes_through_the_socket(hubs: tuple[Hub, 
     for i in range(6):
         pair.near.ask("keep", np.full(MIB, i, np.uint8))
     pair.near.ask("keep", np.full(5 * MIB, 6, np.uint8))
-    assert pair.held() == 4 and pair.sharing._budget.num_bytes == 4 * MIB
+    assert pair.arrays() == 4 and pair.sharing._budget.num_bytes == 4 * MIB
     assert all((array == i).all() for i, array in enumerate(pair.got))
 
 
@@ -269,7 +269,7 @@ def test_links_may_do_without_shared_memory(hubs: tuple[Hub, Hub], tmp_path: Pat
     pair = Pair(tmp_path, *hubs, limits=Limits(pool_bytes=0, mapped_bytes=0))
     for i in range(3):
         pair.near.ask("keep", np.full(MIB, i, np.uint8))
-    assert all((array == i).all() for i, array in enumerate(pair.got)) and pair.held() == 0
+    assert all((array == i).all() for i, array in enumerate(pair.got)) and pair.arrays() == 0
 
 
 def test_idle_memory_goes_back_to_the_system(hubs: tuple[Hub, Hub], tmp_path: Path) -> None:
@@ -284,7 +284,7 @@ def test_idle_memory_goes_back_to_the_system(hubs: tuple[Hub, Hub], tmp_path: Pa
         idle_map.view[0] = 1
         del pair.got[1]
         for _ in range(2):
-            within(30.0, lambda: pair.near.ask("drop", 0) or pair.held() == 1, "the second is returned")
+            within(30.0, lambda: pair.near.ask("drop", 0) or pair.arrays() == 1, "the second is returned")
             near.turn()
             assert list(pair.sharing._sent) == [kept, idle] and idle_map.view[0] == 1
             clock.advance(6.0)
@@ -306,7 +306,7 @@ def test_free_segments_of_other_sizes_make_room_for_a_new_one(hubs: tuple[Hub, H
         pair.near.ask("drop", np.full(size * MIB, size, np.uint8))
         pair.returned()
         pair.near.ask("keep", np.full(size * MIB, size, np.uint8))
-        assert pair.held() == 1, "it did not go through the socket"
+        assert pair.arrays() == 1, "it did not go through the socket"
         assert pair.got.pop().min() == size
         pair.returned()
 
@@ -318,19 +318,19 @@ def test_an_interrupted_copy_keeps_no_segment(pair: Pair, monkeypatch: pytest.Mo
     monkeypatch.setattr(segments.Segment, "write", interrupt)
     with pytest.raises(KeyboardInterrupt):
         pair.near.ask("keep", np.zeros(MIB, np.uint8))
-    assert pair.held() == 0
+    assert pair.arrays() == 0
 
 
 def test_a_descriptor_for_a_link_that_has_closed_its_wire_is_given_back() -> None:
-    ours, theirs = socket.socketpair()
+    near_socket, far_end = socket.socketpair()
     hub = Hub(name="closed")
-    sender = Writer(hub, SocketWire(ours))
+    sender = Writer(hub, SocketWire(near_socket))
     sender.close()
     fd = os.memfd_create("late")
     sender.put_with_descriptor(b"too late", fd, lambda part, fd: len(part))
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(fd)
-    theirs.close()
+    far_end.close()
     hub.close()
 
 
@@ -344,22 +344,22 @@ def test_a_segment_is_told_of_in_order_when_the_socket_is_full(pair: Pair) -> No
     for reply in replies:
         reply.result(20.0)
     assert [int(array[0]) for array in pair.got[60:]] == [0, 1, 2]
-    assert pair.held() == 3
+    assert pair.arrays() == 3
 
 
 # -- peers that lie ----------------------------------------------------------------------------------------------------
 
 
 class Liar:
-    """A link, and at its other end a bare socket that says what it likes."""
+    """A link whose far end is a bare socket, to send arbitrary bytes."""
 
     def __init__(self, hub: Hub) -> None:
-        mine, theirs = socket.socketpair()
-        self.socket = theirs
-        wire = SocketWire(mine)
+        near_end, far_end = socket.socketpair()
+        self.socket = far_end
+        wire = SocketWire(near_end)
         self.link = Link(hub, wire, sharing=Sharing(hub, wire, Limits()))
         self.errors: list[WireError] = []
-        self.got: list[Any] = []  # Any: whatever was sent
+        self.got: list[Any] = []  # Any: the received values
         self.link.on_malformed = self.errors.append
         self.link.handler = lambda request: self.got.append(request.args)
         self.link.open()
@@ -453,13 +453,13 @@ def test_returns_of_what_is_not_theirs_are_counted(pair: Pair) -> None:
     assert pair.far._sharing is not None
     pair.far._sharing._put(frames.RETURN, struct.pack("<Q?Q?Q?", 999, True, number, True, number, True))
     within(30.0, lambda: pair.table.unknown_returns == 2, "they are counted")
-    assert pair.held() == 0 and pair.near.ending is None
+    assert pair.arrays() == 0 and pair.near.ending is None
 
 
 def test_a_link_without_shared_memory_refuses_frames_about_it(hubs: tuple[Hub, Hub]) -> None:
-    mine, theirs = socket.socketpair()
-    link = Link(hubs[0], SocketWire(mine))
+    near_end, far_end = socket.socketpair()
+    link = Link(hubs[0], SocketWire(near_end))
     link.open()
-    theirs.sendall(b"".join(encode(frames.RETURN, 0, b"")))
-    with theirs, pytest.raises(WorkerLostError, match="this link has none"):
+    far_end.sendall(b"".join(encode(frames.RETURN, 0, b"")))
+    with far_end, pytest.raises(WorkerLostError, match="this link has none"):
         link.call("anything").result(30.0)

@@ -1,4 +1,4 @@
-"""What programs say of themselves: only when somebody looks, only of the living, and nothing from strangers."""
+"""Status files: written only after a request, and read only of live processes of this user."""
 
 import json
 import os
@@ -17,14 +17,14 @@ from fanwise.links.status_files import Status, StatusFile, ask_for_statuses, sta
 
 @pytest.fixture
 def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where statuses lie, when somebody has looked."""
+    """Request statuses, and return their folder."""
     with tempfile.TemporaryDirectory(prefix="r-") as base:
         monkeypatch.setenv("XDG_RUNTIME_DIR", base)
         yield Path(base) / "fanwise" / "status"
 
 
 @pytest.fixture
-def asked(folder: Path) -> Path:
+def requested(folder: Path) -> Path:
     ask_for_statuses()
     return folder
 
@@ -45,20 +45,20 @@ def test_nothing_is_written_until_somebody_looks(folder: Path) -> None:
     file.close()
 
 
-def test_the_last_word_counts_and_is_gone_at_the_end(asked: Path) -> None:
+def test_the_last_word_counts_and_is_gone_at_the_end(requested: Path) -> None:
     file = StatusFile("run")
     file.write({"epoch": 1})
     file.write({"epoch": 2, "loss": float("nan")})
-    (found,) = statuses()
-    assert found == Status("run", this_host(), os.getpid(), found.written_s, {"epoch": 2, "loss": None})
-    assert [path.stat().st_mode & 0o777 for path in asked.iterdir()] == [0o600]
+    (result,) = statuses()
+    assert result == Status("run", this_host(), os.getpid(), result.written_s, {"epoch": 2, "loss": None})
+    assert [path.stat().st_mode & 0o777 for path in requested.iterdir()] == [0o600]
     file.close()
     file.close()
     file.write({"epoch": 3})
-    assert statuses() == [] and list(asked.iterdir()) == []
+    assert statuses() == [] and list(requested.iterdir()) == []
 
 
-def test_two_of_a_process_are_two(asked: Path) -> None:
+def test_two_of_a_process_are_two(requested: Path) -> None:
     one, two = StatusFile("run"), StatusFile("run")
     one.write({"a": 1})
     two.write({"a": 2})
@@ -67,14 +67,14 @@ def test_two_of_a_process_are_two(asked: Path) -> None:
     two.close()
 
 
-def test_what_a_dead_process_has_left_vanishes(asked: Path) -> None:
+def test_what_a_dead_process_has_left_vanishes(requested: Path) -> None:
     code = "import os, sys\nfrom fanwise.links.status_files import StatusFile\nStatusFile('run').write({})\nos._exit(0)"
     subprocess.run([sys.executable, "-c", code], check=True)
-    assert len(list(asked.iterdir())) == 1
-    assert statuses() == [] and list(asked.iterdir()) == []
+    assert len(list(requested.iterdir())) == 1
+    assert statuses() == [] and list(requested.iterdir()) == []
 
 
-def test_a_fork_neither_says_nor_ends_anything(asked: Path) -> None:
+def test_a_fork_neither_says_nor_ends_anything(requested: Path) -> None:
     file = StatusFile("run")
     file.write({"of": "parent"})
     pid = os.fork()
@@ -111,17 +111,17 @@ WRONG: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_what_is_no_status_is_left_out(asked: Path, wrong: str) -> None:
-    WRONG[wrong](asked / NAME)
+def test_what_is_no_status_is_left_out(requested: Path, wrong: str) -> None:
+    WRONG[wrong](requested / NAME)
     assert statuses() == []
 
 
-def test_what_is_right_is_not_left_out(asked: Path) -> None:
-    (asked / NAME).write_text(said(body={"x": 1}))
+def test_what_is_right_is_not_left_out(requested: Path) -> None:
+    (requested / NAME).write_text(said(body={"x": 1}))
     assert bodies() == [{"x": 1}]
 
 
-def test_of_a_process_that_cannot_be_seen_the_news_counts(asked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_a_process_that_cannot_be_seen_the_news_counts(requested: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = StatusFile("run")
     file.write({"x": 1})
     with monkeypatch.context() as patch:
@@ -130,7 +130,7 @@ def test_of_a_process_that_cannot_be_seen_the_news_counts(asked: Path, monkeypat
     file.close()
 
 
-def test_too_much_is_not_said(asked: Path) -> None:
+def test_too_much_is_not_said(requested: Path) -> None:
     file = StatusFile("run")
     file.write({"x": 1})
     file.write({"x": "x" * (1 << 18)})

@@ -136,7 +136,7 @@ def test_what_did_not_fit_may_be_offered_again_with_more_or_fewer_parts_behind_i
     into = memoryview(bytearray(1 << 20))
     stuck = 0
     while waiting:
-        # A link offers at least what it offered before, or so many that none but the first ones matter.
+        # As a link does: repeat at least the unsent bytes at the beginning.
         size = a.write(list(itertools.islice(waiting, chance.randint(8, 20))))
         stuck += size == 0
         if size == 0 or chance.random() < 0.1:

@@ -32,44 +32,44 @@ class Log:
         self.gate = threading.Event()
         self.promised: Future[Any] = Future()
 
-    def _begin(self, what: Any) -> None:
+    def _begin(self, label: Any) -> None:
         with self.lock:
             self.now += 1
             self.most = max(self.most, self.now)
-        self.seen.append(what)
+        self.seen.append(label)
 
     def _end(self) -> None:
         with self.lock:
             self.now -= 1
 
-    def add(self, what: Any) -> int:
-        self._begin(what)
+    def add(self, label: Any) -> int:
+        self._begin(label)
         self._end()
         return len(self.seen)
 
-    def wait(self, what: Any) -> None:
-        self._begin(what)
+    def wait(self, label: Any) -> None:
+        self._begin(label)
         with rpc.waiting():
             assert self.gate.wait(LIMIT_S)
         self._end()
 
-    async def sleep(self, what: Any) -> str:
-        self._begin(what)
+    async def sleep(self, label: Any) -> str:
+        self._begin(label)
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         self._end()
         return "slept"
 
-    async def sleep_long(self, what: Any) -> None:
-        self._begin(what)
+    async def sleep_long(self, label: Any) -> None:
+        self._begin(label)
         try:
             await asyncio.Event().wait()
         finally:
             self._end()
 
     @async_execution
-    def promise(self, what: Any) -> "Future[Any]":
-        self._begin(what)
+    def promise(self, label: Any) -> "Future[Any]":
+        self._begin(label)
 
         def end(future: "Future[Any]") -> Any:
             self._end()
@@ -204,10 +204,10 @@ def test_a_thousand_calls_of_eight_callers_run_one_at_a_time_and_in_the_order_of
     one.begin(call_from_threads, 0)
     two.begin(call_from_threads, 1)
     one.result(), two.result()
-    most, seen = one.do(call, "both")
-    assert most == 1 and len(seen) == CALLERS * CALLS
+    most, labels = one.do(call, "both")
+    assert most == 1 and len(labels) == CALLERS * CALLS
     for number in range(CALLERS):
-        assert [i for who, i in seen if who == number] == list(range(CALLS))
+        assert [i for who, i in labels if who == number] == list(range(CALLS))
     all_do(workers, forget)
     within(LIMIT_S, lambda: three.do(queues)[0] == 0, "the queue of an unused actor is deleted")
     all_do(workers, leave)
@@ -226,8 +226,8 @@ def test_calls_run_up_to_the_limit_and_queued_ones_use_no_thread(real_workers: W
     assert two.do(queues)[1] <= before + concurrency + 2
     one.do(open_the_gate)
     assert one.do(outcomes) == ["None"] * 40
-    most, seen = one.do(call, "both")
-    assert (most, seen) == (concurrency, ["first", *range(40)])
+    most, labels = one.do(call, "both")
+    assert (most, labels) == (concurrency, ["first", *range(40)])
     end(workers)
 
 

@@ -60,14 +60,14 @@ class Account:
 
 
 def decoded(call: tuple[Any, Any, Any], functions: Allowed | None) -> Any:
-    message = encode_call(call, "f", None)
+    message = encode_call(call, "f")
     assert message.head[0] == PLAIN_CALL
     return decode_call(memoryview(message.head)[1:], message.buffers, functions)
 
 
 def test_calls_and_replies_are_decoded_as_they_were() -> None:
     value = [1, -2.5, "a", b"b", None, True, {"k": (1, frozenset((2,)))}]
-    assert decoded((add, (value,), {"scale": 2}), Allowed([add])) == ((add, (value,), {"scale": 2}), None)
+    assert decoded((add, (value,), {"scale": 2}), Allowed([add])) == (add, (value,), {"scale": 2})
     message = encode_reply({"x": torch.arange(5000), "y": np.ones(3)})
     reply = decode_reply(memoryview(message.head)[1:], message.buffers)
     assert torch.equal(reply["x"], torch.arange(5000)) and np.array_equal(reply["y"], np.ones(3))
@@ -81,7 +81,7 @@ def test_a_function_that_is_not_on_the_list_is_an_error_that_shows_the_list() ->
 
 
 def test_without_a_list_any_function_is_found() -> None:
-    assert decoded((os.getpid, (), {}), None) == ((os.getpid, (), {}), None)
+    assert decoded((os.getpid, (), {}), None) == (os.getpid, (), {})
 
 
 @pytest.mark.parametrize("value", [Account, Account().total, lambda: 1, functools.partial(add, 1), "shop.step", 3])
@@ -96,7 +96,7 @@ def test_other_values_are_not_plain(value: Any) -> None:
         encode_reply([value])
 
 
-@pytest.mark.parametrize("value", [None, 3, ("f",), ("f", (), {}, (1,)), ("f", [], {}, None), ("f", (), {1: 2}, None)])
+@pytest.mark.parametrize("value", [None, 3, ("f",), ("f", (), {}, None), ("f", [], {}), ("f", (), {1: 2})])
 def test_a_plain_value_that_is_no_call_is_a_wire_error(value: Any) -> None:
     message = encode_reply(value)
     with pytest.raises(WireError, match="is not a function with its arguments"):
@@ -133,7 +133,7 @@ def call_with_lambda(to: str) -> None:
 
 def restricted(real_workers: Workers) -> list[Worker]:
     """w0, and w1, on which w0 may call some functions."""
-    listed = [add, echo, fail, numbers, add_later, add_in_coroutine, torch.add]
+    listed = [add, echo, fail, add_later, add_in_coroutine, torch.add]
     workers = [real_workers.begin(0, 2), real_workers.begin(1, 2, allow=listed)]
     for worker in workers:
         worker.result()
@@ -144,7 +144,8 @@ def test_functions_on_the_list_are_called_in_every_way(real_workers: Workers) ->
     w0, w1 = restricted(real_workers)
     assert w0.do(call, "w1", add, 1, 2, scale=2) == 6
     assert w0.do(call_later, "w1", add, 1, 2) == 3
-    assert w0.do(items, "w1", 200) == list(range(200))
+    with pytest.raises(NotSendableError, match="streams cannot be used with it"):
+        w0.do(items, "w1", 200)
     assert w0.do(call, "w1", add_later, 4) == 5 and w0.do(call, "w1", add_in_coroutine, 4) == 6
     assert torch.equal(w0.do(call, "w1", torch.add, torch.ones(100_000), 1), torch.full((100_000,), 2.0))
     assert w1.do(call, "w0", os.getpid) == w0.do(os.getpid), "the other way any function may be called"
@@ -162,7 +163,7 @@ def test_what_is_not_plain_or_not_on_the_list_is_an_error_of_the_caller(real_wor
             worker.do(call, to, add, 1, Account())
         with pytest.raises(NotSendableError, match="functions that are defined at the top of a module"):
             worker.do(call_with_lambda, to)
-        with pytest.raises(NotSendableError, match=r"allow-list, so rpc.remote and actors cannot be used"):
+        with pytest.raises(NotSendableError, match=r"allow-list, so rpc.remote, actors and streams cannot be used"):
             worker.do(create_there, to)
         with pytest.raises(NotSendableError, match=r"call echo outside of autograd.context"):
             worker.do(call_in_context, to)
@@ -253,8 +254,6 @@ def test_a_pickle_in_a_reply_is_not_read(real_workers: Workers, tmp_path: Path) 
     w0.do(reply_with_pickles, str(canary))
     with pytest.raises(WireError, match="received a pickle, which was not read"):
         w1.do(call, "w0", add, 1, 2)
-    with pytest.raises(WireError, match="received a pickle, which was not read"):
-        w1.do(items, "w0", 3)
     assert not canary.exists()
 
 

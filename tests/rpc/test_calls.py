@@ -173,7 +173,7 @@ def is_given(rref: Any) -> bool:
     return True
 
 
-def kept(index: int) -> Any:
+def retained(index: int) -> Any:
     return KEPT[index]
 
 
@@ -191,7 +191,7 @@ def use_references_of_an_earlier_group(url: str) -> tuple[dict[str, str], str]:
         "rpc_async": lambda: rpc.rpc_async("w0", is_given, (created,)).wait(),
         "container": lambda: rpc.rpc_sync("w0", is_given, ({"a": [created]},)),
         "remote": lambda: rpc.remote("w0", is_given, (own,)).to_here(),
-        "result": lambda: rpc.rpc_sync("w0", kept, (0,)),
+        "result": lambda: rpc.rpc_sync("w0", retained, (0,)),
         "stream": lambda: list(rpc.stream("w0", is_given, (own,))),
         "proxy": lambda: own.rpc_sync().append(2),
         "proxy as an argument": lambda: rpc.rpc_sync("w0", is_given, (own.rpc_sync(),)),

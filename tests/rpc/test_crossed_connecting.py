@@ -69,8 +69,8 @@ class Side:
     def dial(self, member: Member, *, within_s: float) -> Link:
         if self.other.connections.closed:
             raise WorkerLostError("nobody listens there.")
-        ours, theirs = socket.socketpair()
-        near, far = Link(self.hub, SocketWire(ours)), Link(self.other.hub, SocketWire(theirs))
+        near_link, far_link = socket.socketpair()
+        near, far = Link(self.hub, SocketWire(near_link)), Link(self.other.hub, SocketWire(far_link))
         self.other.hub.call_soon(lambda: self.other.connections.accept(far))
         far.open()
         return near
@@ -137,11 +137,11 @@ class InterruptedLock:
         self._lock.release()
 
     def is_free(self) -> bool:
-        taken: list[bool] = []
-        thread = threading.Thread(target=lambda: taken.append(self._lock.acquire(blocking=False)))
+        acquired: list[bool] = []
+        thread = threading.Thread(target=lambda: acquired.append(self._lock.acquire(blocking=False)))
         thread.start()
         thread.join()
-        return taken[0]
+        return acquired[0]
 
 
 def test_an_interrupt_after_the_lock_of_a_link_was_acquired_releases_it(sides: tuple[Side, Side]) -> None:

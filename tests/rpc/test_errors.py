@@ -144,7 +144,7 @@ def arguments_kept_by_failed_calls(to: str) -> list[str]:
         "another constructor": lambda x: rpc.rpc_async(to, fail_with_two, (x,)).wait(),
         "rpc_sync to itself": lambda x: rpc.rpc_sync(rpc.get_worker_info(), fail_with, (x,)),
     }
-    kept = []
+    retained = []
     for way, make_call in ways.items():
         for size in (10, 1 << 20):
             gc.collect()
@@ -156,9 +156,9 @@ def arguments_kept_by_failed_calls(to: str) -> list[str]:
             except (LookupError, TwoArguments):
                 del x
             if tensor() is not None:
-                kept.append(f"{way}, {size}")
+                retained.append(f"{way}, {size}")
             gc.enable()
-    return kept
+    return retained
 
 
 def test_failed_call_keeps_no_arguments_alive(pair: list[Worker]) -> None:

@@ -26,7 +26,7 @@ from fanwise.testing import within
 # Any throughout: what users' functions take and return.
 KEPT: list[Any] = []
 
-# -- what workers are told to do -----------------------------------------------------------------------------------
+# -- functions that run on workers -------------------------------------------------------------------------------------
 
 
 def pid() -> int:
@@ -49,7 +49,7 @@ def hold_the_interpreter(begun: Path, go: Path) -> str:
 
 
 def begin(way: str, to: str, function: Any, *args: object, timeout_s: float = 0) -> bool:
-    """Whether it is done already."""
+    """Return True if it is done already."""
     if way == "rpc_async":
         KEPT.append(future := rpc.rpc_async(to, function, args, timeout=timeout_s))
         return future.done()
@@ -76,7 +76,7 @@ class Held:
         worker.begin(hold_the_interpreter, folder / "begun", self._go)
         within(LIMIT_S, lambda: (folder / "begun").exists() and (folder / "begun").read_bytes(), "it holds it")
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         self._is_over = True
         with open(os.open(self._go, os.O_RDWR), "wb") as go:
             go.write(b".")
@@ -89,7 +89,7 @@ class Held:
 
 
 @pytest.fixture
-def held(tmp_path: Path) -> Callable[[Worker], Held]:
+def hold_link(tmp_path: Path) -> Callable[[Worker], Held]:
     return lambda worker: Held(worker, tmp_path)
 
 
@@ -98,20 +98,20 @@ WAYS = ["rpc_async", "remote"]
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_who_does_not_wait_goes_on_while_the_link_is_made(real_workers: Workers, held: Hold, way: str) -> None:
+def test_who_does_not_wait_goes_on_while_the_link_is_made(real_workers: Workers, hold_link: Hold, way: str) -> None:
     three = real_workers.group(3)
-    busy = held(three[1])
+    busy = hold_link(three[1])
     assert not three[0].do(begin, way, "w1", pid)
     assert three[0].do(call, "w2", pid) == three[2].pid, "calls to others leave meanwhile"
     three[0].do(begin, "rpc_async", "w2", pid)
     assert three[0].do(end) == three[2].pid
-    busy.go_on()
+    busy.resume()
     assert three[0].do(end) == three[1].pid
     all_do(three, leave)
 
 
 def begin_here(way: str) -> bool:
-    """Whether the first call to this worker itself has left when it returns."""
+    """Return True if the first call to this worker itself was sent when `rpc_async` returns."""
     connections, me = agents.current().connections, agents.current().info
     assert connections.get_open(me.id) is None
     begin(way, me.name, pid)
@@ -136,11 +136,11 @@ def sums(*values: Any) -> list[float]:
     return [float(value.sum()) for value in values]
 
 
-def test_what_is_changed_after_the_call_arrives_as_it_was(real_workers: Workers, held: Hold) -> None:
+def test_what_is_changed_after_the_call_arrives_as_it_was(real_workers: Workers, hold_link: Hold) -> None:
     two = real_workers.group(2)
-    busy = held(two[1])
+    busy = hold_link(two[1])
     two[0].do(change_after_the_call, "w1")
-    busy.go_on()
+    busy.resume()
     assert two[0].do(end) == [100_000.0, 100_000.0, 3.0]
 
 
@@ -156,21 +156,21 @@ def echo(value: Any) -> Any:
 
 
 def test_many_calls_wait_for_one_link_and_their_callbacks_may_call_there_again(
-    real_workers: Workers, held: Hold
+    real_workers: Workers, hold_link: Hold
 ) -> None:
     two = real_workers.group(2)
-    busy = held(two[1])
+    busy = hold_link(two[1])
     two[0].do(collect_all, "w1")
-    busy.go_on()
+    busy.resume()
     assert two[0].do(end) == [2 * number for number in range(100)]
 
 
 # -- when no link can be made --------------------------------------------------------------------------------------
 
 
-def test_its_time_runs_out_while_it_waits_for_the_link(real_workers: Workers, held: Hold) -> None:
+def test_its_time_runs_out_while_it_waits_for_the_link(real_workers: Workers, hold_link: Hold) -> None:
     two = real_workers.group(2)
-    busy = held(two[1])
+    busy = hold_link(two[1])
     two[0].do(begin, "rpc_async", "w1", pid)
     two[0].do(begin, "rpc_async", "w1", pid, timeout_s=0.2)
     text = r"RPC ran for more than set timeout \(200 ms\).*worker w1 has not answered"
@@ -181,7 +181,7 @@ def test_its_time_runs_out_while_it_waits_for_the_link(real_workers: Workers, he
     two[0].do(begin, "remote", "w1", pid, timeout_s=0.2)
     with pytest.raises(RuntimeError, match=r"RRef creation via rpc\.remote"):
         two[0].do(end_when_given_up)
-    busy.go_on()
+    busy.resume()
     assert two[0].do(end) == two[1].pid
     all_do(two, leave)
 
@@ -193,9 +193,9 @@ def end_when_given_up() -> Any:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_its_callee_is_killed_while_it_waits_for_the_link(real_workers: Workers, held: Hold, way: str) -> None:
+def test_its_callee_is_killed_while_it_waits_for_the_link(real_workers: Workers, hold_link: Hold, way: str) -> None:
     three = real_workers.group(3)
-    busy = held(three[1])
+    busy = hold_link(three[1])
     three[0].do(begin, way, "w1", pid)
     busy.kill()
     with pytest.raises(WorkerLostError, match="w1") as caught:
@@ -221,13 +221,13 @@ def error_of(function: Callable[[], object]) -> str:
     return ""
 
 
-def test_this_worker_leaves_while_it_waits_for_the_link(real_workers: Workers, held: Hold) -> None:
+def test_this_worker_leaves_while_it_waits_for_the_link(real_workers: Workers, hold_link: Hold) -> None:
     two = real_workers.group(2)
-    busy = held(two[1])
+    busy = hold_link(two[1])
     two[0].do(begin, "rpc_async", "w1", pid)
     error = two[0].do(leave_at_once)
     assert error.startswith(ClosedError.__name__) and "RPC was shut down in this process" in error
-    busy.go_on()
+    busy.resume()
 
 
 def begin_and_leave(to: str, mark: Path) -> None:
@@ -240,12 +240,12 @@ def touch(mark: Path) -> None:
 
 
 def test_a_graceful_shutdown_waits_for_calls_that_wait_for_their_links(
-    real_workers: Workers, held: Hold, tmp_path: Path
+    real_workers: Workers, hold_link: Hold, tmp_path: Path
 ) -> None:
     two = real_workers.group(2, dynamic=True)
-    busy = held(two[1])
+    busy = hold_link(two[1])
     two[0].begin(begin_and_leave, "w1", tmp_path / "mark")
-    busy.go_on()
+    busy.resume()
     two[0].result()
     assert (tmp_path / "mark").exists()
     two[1].do(leave)
@@ -263,14 +263,14 @@ def value_of(rref: Any) -> float:
     return float(rref.to_here().sum())
 
 
-def test_a_reference_in_a_call_that_never_left_is_given_back(real_workers: Workers, held: Hold) -> None:
+def test_a_reference_in_a_call_that_never_left_is_given_back(real_workers: Workers, hold_link: Hold) -> None:
     two = real_workers.group(2)
-    busy = held(two[1])
+    busy = hold_link(two[1])
     two[0].do(begin_with_a_reference, "w1", 0.2)
     with pytest.raises(DeadlineExceeded):
         two[0].do(end)
     within(LIMIT_S, lambda: two[0].do(num_owned) == 0, "the value was freed")
-    busy.go_on()
+    busy.resume()
 
 
 def call_in_vain_and_go_back(to: str) -> Iterator[float]:
@@ -289,9 +289,9 @@ def step(to: str) -> float:
     return float(next(KEPT[0]))
 
 
-def test_a_call_that_never_left_takes_no_part_in_a_backward_pass(real_workers: Workers, held: Hold) -> None:
+def test_a_call_that_never_left_takes_no_part_in_a_backward_pass(real_workers: Workers, hold_link: Hold) -> None:
     three = real_workers.group(3)
-    busy = held(three[1])
+    busy = hold_link(three[1])
     three[0].do(step, "w1")
     busy.kill()
     within(LIMIT_S, lambda: three[0].do(names) == ["w0", "w2"], "its death is known")

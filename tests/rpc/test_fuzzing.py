@@ -1,9 +1,8 @@
-"""Mutated bytes at a member's socket, before and after the greeting: it goes on, takes no memory, runs nothing of them.
+"""Mutated bytes at a member's socket, before and after the handshake: it keeps working, and runs none of them.
 
-Each connection says some valid words of a member first, and then words that were changed: in their bytes, their
-lengths, their kinds, their tables, and, for a member with an allow-list, their pickles, which it must not read. For a
-member without one a pickle may run code, as SECURITY.md says; so its words carry an empty one, and what is around it is
-changed.
+Each connection sends some valid messages of a member, and then messages with changed bytes, lengths, kinds or tables.
+For a member with an allow-list the pickles are changed too, because it must not read them. For a member without one a
+pickle may run code, as SECURITY.md says, so it is empty and only the bytes around it are changed.
 """
 
 import contextlib
@@ -51,7 +50,7 @@ def total(tensor: torch.Tensor) -> float:
 
 
 def where() -> tuple[str, int, int]:
-    """How to come in here: the path, whom to ask for, and the process."""
+    """Return the path of the socket, the incarnation and the process ID of this worker."""
     me = agent.current().group.me
     return me.address, me.incarnation, os.getpid()
 
@@ -62,7 +61,7 @@ def works() -> float:
 
 
 def engines_loaded() -> list[str]:
-    """What bytes of others could have this process load: each takes more memory than all else here may."""
+    """Modules that forged bytes could load, each of which would exceed the memory limit of the test."""
     return [name for name in ("jax", "tensorflow") if name in sys.modules]
 
 
@@ -70,7 +69,7 @@ def resident_bytes(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-# -- what is said ------------------------------------------------------------------------------------------------------
+# -- messages ------------------------------------------------------------------------------------------------------
 
 
 def words(chance: random.Random, incarnation: int, *, with_pickles: bool, canary: Path) -> list[tuple[int, Any]]:
@@ -110,7 +109,6 @@ def words(chance: random.Random, incarnation: int, *, with_pickles: bool, canary
         (g, g) if chance.random() < 0.3 else None,
         [fork] * chance.randrange(2),
         ["cpu"] * len(tensors) if chance.random() < 0.3 else None,
-        (chance.randrange(3), chance.randrange(1 << 20)) if chance.random() < 0.3 else None,
     )
     extra = pack(metadata) if metadata != Metadata() else b""
     data = chance.choice(pickles(canary)) if with_pickles else b"N."
@@ -118,12 +116,11 @@ def words(chance: random.Random, incarnation: int, *, with_pickles: bool, canary
     message = compose(extra, tensors, data, [memoryview(bytes(5000))] * chance.randrange(2), what)
     if chance.random() < 0.3:
         call = (total, (torch.ones(3), [1, {"a": b"b"}]), {"tensor": 2})
-        message = encode_call(call, "f", (1, 9) if chance.random() < 0.3 else None)
+        message = encode_call(call, "f")
     elif what is not None and chance.random() < 0.3:
         actor = GlobalId(0, incarnation, -chance.randrange(4))
         message = addressed(message, Address(actor, chance.choice([0.0, 0.01, 60.0]), chance.choice([0, 0, 1, 3])))
-    kinds = [frames.REQUEST, frames.NOTICE, frames.CALL, frames.CALL, frames.REPLY]
-    kinds += [frames.ITEM, frames.TAKEN, frames.CANCEL]
+    kinds = [frames.REQUEST, frames.NOTICE, frames.CALL, frames.CALL, frames.REPLY, frames.CANCEL]
     return [
         (chance.choice(kinds), chance.choice([*plain, *[(message, ())] * 6])) for _ in range(chance.randrange(1, 5))
     ]
@@ -162,10 +159,10 @@ def changed(chance: random.Random, data: bytes, until: int) -> bytes:
     return bytes(found)
 
 
-def stream_of(chance: random.Random, said: Sequence[tuple[int, Any]], *, with_pickles: bool) -> bytes:
+def stream_of(chance: random.Random, messages_sent: Sequence[tuple[int, Any]], *, with_pickles: bool) -> bytes:
     """The frames of some words, most of them changed."""
     parts = []
-    for kind, word in said:
+    for kind, word in messages_sent:
         head, buffers = dumps(word)
         head = bytes(head)
         if chance.random() < 0.2:  # arrays of another engine
@@ -200,7 +197,7 @@ class Attack:
         self.path = Path(path)
         self.key = host_key(self.path.parent)
         self.count = 0
-        for _ in range(20):  # what the first of them leave behind for the others
+        for _ in range(20):  # the first ones may affect the others
             self.once()
         self.base_bytes = resident_bytes(self.pid)
         self.peak_bytes = self.base_bytes
@@ -239,8 +236,8 @@ class Attack:
         hello, _ = dumps(("hello", (member, self.incarnation, 1 << 30, 1 << 40)))
         if chance.random() < 0.9:
             connection.sendall(b"".join(frames.encode(frames.REQUEST, 1, bytes(hello))))
-        said = words(chance, self.incarnation, with_pickles=self.with_pickles, canary=self.canary)
-        connection.sendall(stream_of(chance, said, with_pickles=self.with_pickles))
+        messages_sent = words(chance, self.incarnation, with_pickles=self.with_pickles, canary=self.canary)
+        connection.sendall(stream_of(chance, messages_sent, with_pickles=self.with_pickles))
         if chance.random() < 0.3:
             connection.shutdown(socket.SHUT_WR)
         connection.settimeout(0.005)
@@ -249,7 +246,7 @@ class Attack:
                 pass
 
     def check(self) -> None:
-        """The member lives, answers, has taken no memory, and has run and loaded nothing of what came."""
+        """Check that the member answers, and has allocated, run and loaded nothing."""
         assert self.worker.do(works) == 6.0
         grown = self.peak_bytes - self.base_bytes
         assert grown < MEMORY_MAX_BYTES, f"{grown >> 20} MiB more after {self.count} connections"
@@ -316,5 +313,5 @@ def test_a_member_outlives_ten_minutes_of_it(real_workers: Workers, tmp_path: Pa
             for _ in range(100):
                 attack.once()
             attack.check()
-    told = [(attack.count, (attack.peak_bytes - attack.base_bytes) >> 20) for attack in attacks]
-    print(f"(connections, MiB more) {told}")
+    statistics = [(attack.count, (attack.peak_bytes - attack.base_bytes) >> 20) for attack in attacks]
+    print(f"(connections, MiB more) {statistics}")

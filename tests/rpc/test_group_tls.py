@@ -29,11 +29,11 @@ LIMIT_S = 20.0
 
 @pytest.fixture
 def where() -> Iterator[Address]:
-    """A port of the loopback that nobody else gets meanwhile: bound here, listened on there."""
-    with socket.socket() as held:
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        held.bind(("127.0.0.1", 0))
-        yield parse(f"tcp://127.0.0.1:{held.getsockname()[1]}", rank=0)[0]
+    """Reserve a loopback port by binding it here, for a listener elsewhere."""
+    with socket.socket() as reserved:
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.bind(("127.0.0.1", 0))
+        yield parse(f"tcp://127.0.0.1:{reserved.getsockname()[1]}", rank=0)[0]
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def hubs() -> Iterator[list[Hub]]:
 def join_all(
     hubs: list[Hub], where: Address, secrets: list[str], size: int | None, *, heartbeat_s: float = 30.0
 ) -> list[Group | Exception]:
-    """What each got: its group, or the error."""
+    """Return the group of each worker, or its error."""
     got: list[Group | Exception] = [RuntimeError("nothing")] * len(secrets)
 
     def join(rank: int) -> None:
@@ -97,18 +97,18 @@ def test_a_stranger_with_another_secret_is_kept_out(hubs: list[Hub], where: Addr
 @contextlib.contextmanager
 def standing(hub: Hub) -> Iterator[None]:
     """The hub does nothing meanwhile, as in a process that is stopped or holds the interpreter: its host answers."""
-    stands, go_on = threading.Event(), threading.Event()
+    stands, resume = threading.Event(), threading.Event()
 
     def stand() -> None:
         stands.set()
-        go_on.wait(LIMIT_S)
+        resume.wait(LIMIT_S)
 
     hub.call_soon(stand)
     assert stands.wait(LIMIT_S)
     try:
         yield
     finally:
-        go_on.set()
+        resume.set()
 
 
 def three_groups(hubs: list[Hub], where: Address) -> tuple[list[Group], dict[str, list[tuple[type[Event], str]]]]:
@@ -147,21 +147,21 @@ def test_when_rank_0_is_silent_the_group_ends_and_rank_0_has_lost_the_others(hub
         group.close()
 
 
-def kept(links: list[Link], link: Link) -> None:
+def links_kept(links: list[Link], link: Link) -> None:
     link.handler = lambda request: request.answer("here")
     links.append(link)
 
 
 @pytest.fixture
 def listening(hubs: list[Hub], where: Address) -> tuple[TlsRendezvous, Member]:
-    """How to meet, and a member that listens on the first hub."""
+    """Return a rendezvous, and a member that listens on the first hub."""
     meeting = TlsRendezvous(where, new_secret())
-    address = meeting.listen(hubs[0], lambda link: kept([], link))
+    address = meeting.listen(hubs[0], lambda link: links_kept([], link))
     return meeting, Member("w0", 0, 7, address, this_host(), os.getpid())
 
 
 def pid_reached(meeting: TlsRendezvous, hub: Hub, member: Member) -> int:
-    """Of the process that answered, where the kernel tells that; 0 over TLS."""
+    """Return the process ID of the peer as reported by the kernel; 0 over TLS."""
     link = meeting.dial_member(hub, member.address, member.host, within_s=LIMIT_S)
     link.open()
     assert link.ask("where", within_s=LIMIT_S) == "here"

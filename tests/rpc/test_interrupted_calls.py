@@ -11,8 +11,9 @@ from fake_agents import FakeAgent, fake_workers, make, remote, wait_until_empty
 from rpc_workers import LIMIT_S, Workers, all_do, leave, mark_and_wait, num_owned
 
 import fanwise.rpc as rpc
-from fanwise.base.errors import DeadlineExceeded, NotSendableError
+from fanwise.base.errors import CancelledError, DeadlineExceeded, NotSendableError
 from fanwise.rpc import agent as agents
+from fanwise.rpc.calling.call import ChainedCall
 from fanwise.rpc.calling.call_future import CallFuture
 from fanwise.testing import within
 
@@ -71,6 +72,24 @@ def test_a_reply_after_an_interrupted_wait_or_cancel_is_read(use: str) -> None:
     assert not call.done()
     reply.arrive()
     assert call.done()
+
+
+class SlowChainedCall(ChainedCall):
+    """Sent by another thread after `cancel` has found it unsent."""
+
+    sent: ChainedCall
+
+    def fail(self, error: Exception) -> bool:
+        self.follow(self.sent)
+        return super().fail(error)
+
+
+def test_a_call_that_is_sent_while_it_is_canceled_is_canceled_too() -> None:
+    call, sent = SlowChainedCall(), ChainedCall()
+    call.sent = sent
+    assert call.cancel()
+    with pytest.raises(CancelledError):
+        sent.value()
 
 
 @pytest.mark.parametrize("to", [0, 1])

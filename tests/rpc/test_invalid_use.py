@@ -1,4 +1,4 @@
-"""Invalid calls and settings: the error names what is wrong, and both workers still work afterwards."""
+"""Invalid calls and settings: the error names the mistake, and both workers still work afterwards."""
 
 import functools
 import re

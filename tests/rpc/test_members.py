@@ -63,8 +63,8 @@ def confirmed(actions: list[Action]) -> list[int]:
 
 
 def refusal(actions: list[Action]) -> Refuse:
-    (found,) = [action for action in actions if isinstance(action, Refuse)]
-    return found
+    (result,) = [action for action in actions if isinstance(action, Refuse)]
+    return result
 
 
 def updates(actions: list[Action]) -> dict[int, Update]:

@@ -1,4 +1,4 @@
-"""Messages: what is composed comes out as it was, tensors with their layout, strides and flags."""
+"""Messages survive a round trip, with the layout, strides and flags of tensors."""
 
 import math
 import pickle
@@ -24,8 +24,8 @@ from fanwise.tensor.wire.header import ENGINE_CODES
 def through(tensors: Sequence[torch.Tensor], extra: bytes = b"", call: str | None = "f") -> messages.Parsed:
     """As a link takes it: the head in one piece, the buffers in memory of their own."""
     head, buffers = dumps(compose(extra, tensors, b"pickle", [memoryview(b"array")], call))
-    came = loads(memoryview(bytes(head)), [memoryview(bytearray(buffer)) for buffer in buffers])
-    return parse(came if call is None else came[0])
+    received = loads(memoryview(bytes(head)), [memoryview(bytearray(buffer)) for buffer in buffers])
+    return parse(received if call is None else received[0])
 
 
 @pytest.mark.parametrize("call", ["f", None])
@@ -107,17 +107,17 @@ class Evil:
 
 
 def parsed_with(tensor: torch.Tensor, change: Callable[[bytes], bytes]) -> torch.Tensor:
-    """What a worker makes of a tensor when its peer has changed what is said of it."""
+    """Parse a message after changing the header of its tensor."""
     message = compose(b"", [tensor], b"", [], "f")
     at = 1 + messages._COUNTS.size + messages._ENTRY.size
-    num_tensors, extra, table, beside, rows = messages._COUNTS.unpack_from(message.head, 1)
+    num_tensors, extra, table, num_out_of_band = messages._COUNTS.unpack_from(message.head, 1)
     size = _about_size(message)
     about = change(bytes(message.head[at : at + size]))
-    counts = messages._COUNTS.pack(num_tensors, extra, table + len(about) - size, beside, rows)
+    counts = messages._COUNTS.pack(num_tensors, extra, table + len(about) - size, num_out_of_band)
     entry = messages._ENTRY.pack(len(about), messages._PARTS)
     head = b"".join((message.head[:1], counts, entry, about, message.head[at + size :]))
-    found: torch.Tensor = parse(Message(head, message.buffers, "f")).tensors[0]
-    return found
+    result: torch.Tensor = parse(Message(head, message.buffers, "f")).tensors[0]
+    return result
 
 
 def _about_size(message: Message) -> int:
@@ -151,11 +151,11 @@ def test_a_changed_description_is_a_wire_error_or_a_tensor_that_can_be_read(kind
         return bytes(changed)
 
     try:
-        found = parsed_with(OF_PARTS[kind](), change)
+        result = parsed_with(OF_PARTS[kind](), change)
     except WireError:
         return
-    if found.numel() < 10_000:
-        found.to_dense().sum()  # reads all of it: an index beyond its end would crash
+    if result.numel() < 10_000:
+        result.to_dense().sum()  # reads all of it: an index beyond its end would crash
 
 
 @pytest.mark.filterwarnings("ignore:Sparse")
@@ -193,17 +193,17 @@ def test_a_tensor_of_a_type_that_torch_does_not_have_is_a_wire_error() -> None:
 @pytest.mark.parametrize("kind", OF_PARTS)
 @pytest.mark.filterwarnings("ignore:Sparse")
 def test_parts_of_a_tensor_are_whole(kind: str) -> None:
-    """Else its indices could be one number that is said to be any number of them, and to check them takes for ever."""
+    """Nested parts could claim any number of indices, which would take forever to check."""
     message = compose(b"", [OF_PARTS[kind]()], b"", [], "f")
     at = 1 + messages._COUNTS.size + messages._ENTRY.size + _about_size(message)
-    entry, said = messages._ENTRY.size, struct.pack("<4q2B", 1 << 40, 1 << 40, 0, 0, 0, 1)
-    strided = messages._PARTS_HEADER.pack(messages._STRIDED, 0, 2) + said
+    entry, description = messages._ENTRY.size, struct.pack("<4q2B", 1 << 40, 1 << 40, 0, 0, 0, 1)
+    strided = messages._PARTS_HEADER.pack(messages._STRIDED, 0, 2) + description
     one = bytes(compose(b"", [torch.ones(1, 1)], b"", [], "f").head)[1 + messages._COUNTS.size :]
     part = messages._ENTRY.pack(len(strided), messages._PARTS) + strided + one
     header_size, size = messages._ENTRY.unpack_from(message.head, at)
-    (num, extra, table, beside, rows) = messages._COUNTS.unpack_from(message.head, 1)
+    (num, extra, table, num_out_of_band) = messages._COUNTS.unpack_from(message.head, 1)
     longer = len(part) - (entry + header_size + size)
-    counts = messages._COUNTS.pack(num, extra, table + longer, beside, rows)
+    counts = messages._COUNTS.pack(num, extra, table + longer, num_out_of_band)
     rest = message.head[at + entry + header_size + size :]
     head = b"".join((message.head[:1], counts, message.head[1 + len(counts) : at], part, rest))
     with pytest.raises(WireError, match="nested parts of a tensor"):
@@ -220,8 +220,8 @@ def test_sparse_tensors_of_views_come_as_they_were() -> None:
 
 def test_strides_of_a_huge_gap_take_no_memory() -> None:
     shape, strides, order = (3, 5), (1, 1 << 40), (1, 0)
-    said = struct.pack("<4q2B", *shape, *strides, *order)
-    dense = parsed_with(torch.ones(5, 3).t(), lambda about: about[: messages._PARTS_HEADER.size] + said)
+    description = struct.pack("<4q2B", *shape, *strides, *order)
+    dense = parsed_with(torch.ones(5, 3).t(), lambda about: about[: messages._PARTS_HEADER.size] + description)
     assert dense.untyped_storage().nbytes() < 1000
 
 
@@ -232,10 +232,10 @@ def serializer(**maps: dict[torch.device, torch.device]) -> Serializer:
     return Serializer(name_of=lambda id: f"w{id}", devices=DeviceMaps(maps, ()))
 
 
-def carried(message: Message, by: Serializer, sender: int) -> Any:  # Any: what was message
+def carried(message: Message, by: Serializer, sender: int) -> Any:  # Any: the value
     head, buffers = dumps(message)
-    came = loads(head, buffers)
-    return by.deserialize(came if isinstance(came, Message) else came[0], sender).value
+    received = loads(head, buffers)
+    return by.deserialize(received if isinstance(received, Message) else received[0], sender).value
 
 
 def test_tensors_arrive_where_the_map_says_and_answers_come_back() -> None:
@@ -246,3 +246,10 @@ def test_tensors_arrive_where_the_map_says_and_answers_come_back() -> None:
     _function, args, _kwargs = carried(call, callee, 0)
     assert [arg.device.type for arg in args] == ["meta", "meta"]
     assert type(args[0]) is torch.nn.Parameter and all(arg.requires_grad for arg in args)
+
+
+def test_thousands_of_tensors_have_a_limited_number_of_buffers() -> None:
+    tensors = [torch.full((2000,), float(number)) for number in range(1500)]
+    message = compose(b"", tensors, b"N.", [], "f")
+    assert len(message.buffers) == 1024
+    assert all(map(torch.equal, parse(message).tensors, tensors))

@@ -40,7 +40,7 @@ def peer(name: str) -> dict[str, Any]:
     return dict(rpc.metrics()["peers"][name])
 
 
-def mine() -> dict[str, Any]:
+def own() -> dict[str, Any]:
     return {key: value for key, value in rpc.metrics().items() if key != "peers"}
 
 
@@ -53,7 +53,7 @@ def end() -> None:
 
 
 def agree(one: Worker, other: Worker) -> None:
-    """What one has sent the other has."""
+    """Return True if each worker has received all bytes of the other."""
 
     def both() -> bool:
         there, back = one.do(peer, other.name), other.do(peer, one.name)
@@ -73,13 +73,13 @@ def test_two_workers_say_the_same_of_their_calls(real_workers: Workers) -> None:
         w0.do(call, "w1", fail)
     agree(w0, w1)
     agree(w1, w0)
-    seen = w0.do(peer, "w1")
-    assert (seen["calls_made"], seen["calls_received"], seen["calls_open"]) == (51, 5, 0)
+    numbers = w0.do(peer, "w1")
+    assert (numbers["calls_made"], numbers["calls_received"], numbers["calls_open"]) == (51, 5, 0)
     assert w1.do(peer, "w0")["calls_failed"] == 1
-    assert seen["latency_s"]["count"] == sum(seen["latency_s"]["buckets"].values()) == 51
+    assert numbers["latency_s"]["count"] == sum(numbers["latency_s"]["buckets"].values()) == 51
     to_itself = w0.do(peer, "w0")
     assert (to_itself["calls_made"], to_itself["calls_received"]) == (7, 7)
-    assert w0.do(mine) == {
+    assert w0.do(own) == {
         "worker": "w0",
         "workers": 2,
         "workers_joined": 0,
@@ -112,8 +112,8 @@ def test_what_is_late_open_or_refused_is_seen(real_workers: Workers) -> None:
         w0.do(call, "w1", wait_for_ever, timeout_s=0.05)
     with pytest.raises(WireError, match="allow-list"):
         w0.do(call, "w1", fail)
-    seen = w0.do(peer, "w1")
-    assert (seen["calls_made"], seen["calls_timed_out"], seen["latency_s"]["count"]) == (3, 1, 2)
+    numbers = w0.do(peer, "w1")
+    assert (numbers["calls_made"], numbers["calls_timed_out"], numbers["latency_s"]["count"]) == (3, 1, 2)
     there = w1.do(peer, "w0")
     assert (there["calls_received"], there["calls_failed"], there["refused"]["not_allowed"]) == (3, 1, 1)
     for worker in (w0, w1):
@@ -124,17 +124,17 @@ def test_the_numbers_of_a_worker_go_on_when_it_dies_and_comes_back(real_workers:
     w0, w1 = real_workers.group(2, dynamic=True)
     w0.do(call, "w1", max, 1, 2, times=10)
     w1.kill()
-    within(LIMIT_S, lambda: w0.do(mine)["workers_lost"] == 1, "its loss is counted")
+    within(LIMIT_S, lambda: w0.do(own)["workers_lost"] == 1, "its loss is counted")
     before = w0.do(peer, "w1")
     assert before["calls_made"] == 10 and before["latency_s"]["count"] == 10
     again = real_workers.join(1)
-    within(LIMIT_S, lambda: w0.do(mine)["workers_joined"] == 2, "it is back")
+    within(LIMIT_S, lambda: w0.do(own)["workers_joined"] == 2, "it is back")
     w0.do(call, "w1", max, 1, 2, times=3)
     after = w0.do(peer, "w1")
     assert after["calls_made"] == 13 and after["bytes_sent"] > before["bytes_sent"]
     assert w0.do(peers) == ["w0", "w1"]
     again.do(end)
-    within(LIMIT_S, lambda: w0.do(mine)["workers_left"] == 1, "it has left")
+    within(LIMIT_S, lambda: w0.do(own)["workers_left"] == 1, "it has left")
     w0.do(end)
 
 

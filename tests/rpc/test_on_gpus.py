@@ -1,5 +1,4 @@
-"""Tensors on real GPUs in calls: by handles, through main memory, by device maps; and the same on the CPU, to see that
-what is asked here can hold.
+"""Tensors on real GPUs in calls: as handles, through main memory and with device maps. Also run on the CPU.
 
 Nothing here may touch CUDA when it is imported: the interpreter that all workers are forks of imports it too.
 """
@@ -25,7 +24,7 @@ CPU_AND_GPU = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda:0", m
 # Any throughout: what users' functions take and return.
 
 
-# -- what the workers do -----------------------------------------------------------------------------------------------
+# -- functions that run on workers -------------------------------------------------------------------------------------
 
 
 def join(name: str, rank: int, url: str, device_maps: Any = None, ipc: str = "") -> None:
@@ -87,7 +86,7 @@ def products(to: str, device: str, times: int) -> tuple[list[float], set[str]]:
 
 
 def there_and_back(to: str, device: str) -> list[str]:
-    """What did not come back as it went."""
+    """Return the values that did not survive a round trip."""
     wide = torch.randn(600, 700, generator=torch.Generator().manual_seed(1)).to(device)
     sent = {
         "transposed": wide.T,
@@ -104,7 +103,7 @@ def there_and_back(to: str, device: str) -> list[str]:
     }
     wrong = []
     for name, x in sent.items():
-        for _ in range(2):  # what is sent first finds out what the other one sees
+        for _ in range(2):  # the first message requests the devices of the peer
             y = rpc.rpc_sync(to, echo, (x,))
             is_same = torch.equal(y.detach(), x.detach()) and (y.device, y.dtype, type(y)) == (
                 x.device,
@@ -116,7 +115,7 @@ def there_and_back(to: str, device: str) -> list[str]:
 
 
 def change_there_and_here(to: str, device: str) -> tuple[float, float]:
-    """What the callee does to its tensor is not seen here, and what is done here later is not seen there."""
+    """Neither side sees later changes of the other side's tensor."""
     for _ in range(2):
         x = torch.ones(BIG, device=device)
         future = rpc.rpc_async(to, double_in_place, (x,))
@@ -128,7 +127,7 @@ def change_there_and_here(to: str, device: str) -> tuple[float, float]:
 def what_is_still_computed(to: str, device: str) -> list[bool]:
     """Kernels that are queued when the call begins come before it: on the usual stream, and on another."""
     rpc.rpc_sync(to, echo, (torch.ones(BIG, device=device),))
-    found = []
+    differences = []
     streams: Any = torch.cuda  # Any: torch has not annotated them
     for on in [contextlib.nullcontext(), streams.stream(streams.Stream()) if device != "cpu" else torch.no_grad()]:
         with on:
@@ -136,8 +135,8 @@ def what_is_still_computed(to: str, device: str) -> list[bool]:
             for _ in range(200):
                 x = (x + 1) @ one
             y = rpc.rpc_sync(to, echo, (x,)) @ one
-            found.append(bool((y == 200).all()))
-    return found
+            differences.append(bool((y == 200).all()))
+    return differences
 
 
 def kept_there(to: str, device: str) -> tuple[str, float]:
@@ -150,8 +149,8 @@ def gradient(to: str, device: str) -> tuple[str, float]:
     weight = torch.ones(BIG, device=device, requires_grad=True)
     with autograd.context() as context_id:
         autograd.backward(context_id, [rpc.rpc_sync(to, torch.mul, (weight, 3)).sum()])
-        found = autograd.get_gradients(context_id)[weight]
-    return str(found.device), float(found.sum())
+        differences = autograd.get_gradients(context_id)[weight]
+    return str(differences.device), float(differences.sum())
 
 
 def where_it_arrives(to: str, device: str) -> tuple[str, str, str]:

@@ -1,4 +1,4 @@
-"""Options: what they take, and what torch's texts say of what they do not take."""
+"""Options: accepted values, and torch's messages for others."""
 
 import pytest
 import torch

@@ -46,16 +46,16 @@ def size_of(x: torch.Tensor) -> int:
 
 
 def begin() -> tuple[float, int]:
-    """From now on the peak counts. Memory in MB, and threads."""
+    """Reset the peak. Return the memory in MB and the number of threads."""
     Path("/proc/self/clear_refs").write_text("5")
     return memory_mb("VmRSS"), threading.active_count()
 
 
-def memory_mb(what: str = "VmHWM") -> float:
+def memory_mb(field: str = "VmHWM") -> float:
     for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(f"{what}:"):
+        if line.startswith(f"{field}:"):
             return int(line.split()[1]) / 1024
-    raise LookupError(what)
+    raise LookupError(field)
 
 
 def end() -> tuple[float, int]:
@@ -97,7 +97,7 @@ def test_memory_and_threads_are_bounded_while_a_worker_is_busy_and_all_calls_are
     before = all_do(busy, begin)
     for worker in busy[1:]:
         worker.begin(flood, "w0", 500)
-    within(LIMIT_S, lambda: busy[0].do(memory_mb) - before[0][0] > 6.0, "calls have come")
+    within(LIMIT_S, lambda: busy[0].do(memory_mb) - before[0][0] > 6.0, "calls have arrived")
     busy[0].do(set_free)
     assert [worker.result() for worker in busy[1:]] == [500, 500]
     after = all_do(busy, end)
@@ -108,16 +108,16 @@ def test_memory_and_threads_are_bounded_while_a_worker_is_busy_and_all_calls_are
 
 def fail_in_time(to: str) -> tuple[list[str], bool]:
     fill(to)
-    mine = rpc.RRef([1])
-    future = rpc.rpc_async(to, len, (mine,), timeout=0.1)
+    rref = rpc.RRef([1])
+    future = rpc.rpc_async(to, len, (rref,), timeout=0.1)
     assert future.done(), "it waited in rpc_async, and not longer"
-    made = rpc.remote(to, len, (mine,), timeout=0.1)
-    said = []
-    for wait in (future.wait, lambda: rpc.rpc_sync(to, len, (mine,), timeout=0.1), made.to_here):
+    made = rpc.remote(to, len, (rref,), timeout=0.1)
+    texts = []
+    for wait in (future.wait, lambda: rpc.rpc_sync(to, len, (rref,), timeout=0.1), made.to_here):
         with pytest.raises(DeadlineExceeded) as raised:
             wait()
-        said.append(str(raised.value))
-    return said, is_waiting_for_room(to)
+        texts.append(str(raised.value))
+    return texts, is_waiting_for_room(to)
 
 
 def has_forks() -> bool:
@@ -125,8 +125,8 @@ def has_forks() -> bool:
 
 
 def test_a_call_for_which_there_is_no_room_in_time_fails_as_any_other_and_leaves_nothing(busy: list[Worker]) -> None:
-    said, is_waiting = busy[1].do(fail_in_time, "w0")
-    assert all("RPC ran for more than set timeout (100 ms)" in text for text in said[:2]) and not is_waiting
+    texts, is_waiting = busy[1].do(fail_in_time, "w0")
+    assert all("RPC ran for more than set timeout (100 ms)" in text for text in texts[:2]) and not is_waiting
     within(LIMIT_S, lambda: not busy[1].do(has_forks), "the references in its arguments are given back")
     busy[0].do(set_free)
     assert busy[1].do(rpc.rpc_sync, "w0", max, (1, 2)) == 2
@@ -142,21 +142,21 @@ def wait_for_room(to: str) -> str:
     return "answered"
 
 
-heard: list[str] = []
+notified: list[str] = []
 
 
 def wait_in_a_thread(to: str) -> None:
-    threading.Thread(target=lambda: heard.append(wait_for_room(to)), daemon=True).start()
+    threading.Thread(target=lambda: notified.append(wait_for_room(to)), daemon=True).start()
 
 
 def leave_at_once() -> list[str]:
     rpc.shutdown(graceful=False)
-    within(LIMIT_S, lambda: heard, "who waits has heard of it")
-    return heard
+    within(LIMIT_S, lambda: notified, "the waiting thread was notified")
+    return notified
 
 
 def what_was_heard() -> list[str]:
-    return heard
+    return notified
 
 
 def test_who_waits_for_room_hears_of_a_shutdown_and_of_a_death(busy: list[Worker]) -> None:
@@ -185,14 +185,14 @@ def call_without_waiting(to: str, function: Callable[..., object], number: int) 
 
 
 def call_from_a_thread_that_reads(to: str) -> tuple[int, str]:
-    """How much a callback of what is no call could send; and why no more."""
-    sent, said, done, me = 0, "", threading.Event(), threading.get_ident()
+    """Return how many calls a callback on a reading thread could send, and the error of the next."""
+    sent, texts, done, me = 0, "", threading.Event(), threading.get_ident()
 
     def ask() -> None:
         agents.current().request(agents.current().worker(to).id, "devices").add_done_callback(call)
 
     def call(_: object) -> None:
-        nonlocal sent, said
+        nonlocal sent, texts
         if threading.get_ident() == me:  # the answer was here before the callback, and this thread may wait
             ask()
             return
@@ -201,25 +201,25 @@ def call_from_a_thread_that_reads(to: str) -> tuple[int, str]:
                 rpc.rpc_async(to, size_of, (torch.zeros(FLOATS),), timeout=0)
                 sent += 4 * FLOATS
         except WindowFullError as error:
-            said = str(error)
+            texts = str(error)
         finally:
             done.set()
 
     ask()
     assert done.wait(LIMIT_S)
-    return sent, said
+    return sent, texts
 
 
 def test_a_thread_that_reads_answers_does_not_wait_and_is_told_what_to_do(busy: list[Worker]) -> None:
-    sent, said = busy[1].do(call_from_a_thread_that_reads, "w0")
+    sent, texts = busy[1].do(call_from_a_thread_that_reads, "w0")
     assert 0 < sent <= WINDOW_MAX + OVERDRAFT
-    assert "Call from a thread of your own, or from a callback of a call's future" in said
+    assert "Call from a thread of your own, or from a callback of a call's future" in texts
     busy[0].do(set_free)
     all_do(busy, leave)
 
 
 def call_before_there_is_a_link(to: str) -> list[bool]:
-    """Which of the calls had failed when they came back from rpc_async. The first two keep their room."""
+    """Return which calls had failed when rpc_async returned. The first two keep their room."""
     calls = []
     for i in range(5):
         x = torch.full((FLOATS,), float(i))
@@ -257,10 +257,10 @@ def interrupting(mark: Callable[[], bool]) -> Iterator[None]:
 
 def be_interrupted_while_waiting_for_room(to: str) -> None:
     fill(to)
-    mine = rpc.RRef([1])
-    for call in (rpc.rpc_sync, rpc.rpc_async, rpc.remote, rpc.stream):
+    rref = rpc.RRef([1])
+    for call in (rpc.rpc_sync, rpc.rpc_async, rpc.remote):
         with interrupting(lambda: is_waiting_for_room(to)):
-            call(to, len, (mine,), timeout=0)
+            call(to, len, (rref,), timeout=0)
 
 
 def test_a_call_interrupted_while_it_waits_for_room_leaves_nothing(busy: list[Worker]) -> None:

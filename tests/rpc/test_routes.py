@@ -1,4 +1,4 @@
-"""Which calls wait for which links: their order is kept, none is left behind, and each fails or leaves once."""
+"""Calls that wait for links: they keep their order, and each is sent or fails exactly once."""
 
 import threading
 from collections.abc import Iterator
@@ -25,10 +25,10 @@ LIMIT_S = 30.0
 
 
 class PlayedLink:
-    """What routes look at."""
+    """The attributes of a link that `Routes` uses."""
 
     ending: Ending | None = None
-    num_open_whole = 0
+    num_open = 0
 
     def end(self) -> None:
         self.ending = Ending(False, "it was cut")
@@ -164,7 +164,7 @@ def test_what_waits_is_counted_with_what_was_sent(routes: Routes, log: list[str]
     routes.queue(1, PlayedCall("one", log))
     routes.queue(2, PlayedCall("two", log))
     link, other = played(), played()
-    link.num_open_whole, other.num_open_whole = 10, 100
+    link.num_open, other.num_open = 10, 100
     routes.add(1, link)
     routes.add(3, other)
     assert routes.num_open == 112
@@ -242,10 +242,10 @@ class PlayedGroup:
         self.dialled.append(other.incarnation)
         if other.incarnation == 11:
             raise WorkerLostError("nobody listens there.")
-        link, theirs = link_pair(self._hub, self._hub)
-        theirs.dumps, theirs.loads = dumps, loads
-        theirs.handler = Request.answer
-        theirs.open()
+        link, peer_link = link_pair(self._hub, self._hub)
+        peer_link.dumps, peer_link.loads = dumps, loads
+        peer_link.handler = Request.answer
+        peer_link.open()
         return link
 
 
@@ -253,11 +253,11 @@ def connections(hub: Hub, group: PlayedGroup) -> Connections:
     def outside(job: Any) -> None:  # Any: a job
         threading.Thread(target=job).start()
 
-    made = Connections(
+    links_made = Connections(
         WorkerInfo("w0", 0), hub, handle=lambda sender, request: None, waiting=nullcontext, outside=outside
     )
-    made.joined(cast(Any, group))
-    return made
+    links_made.joined(cast(Any, group))
+    return links_made
 
 
 OLD, NEW = member("w1", 1, 11), member("w1", 1, 12)
@@ -279,32 +279,32 @@ def test_when_all_have_agreed_to_leave_nobody_is_dialed_again(hub: Hub) -> None:
 
 
 def test_who_waits_for_a_link_that_another_makes_waits_no_longer_than_it_may(hub: Hub) -> None:
-    made, dialled = connections(hub, group := PlayedGroup(hub, [NEW])), threading.Event()
-    go_on, dial = threading.Event(), group.dial
+    links_made, dialled = connections(hub, group := PlayedGroup(hub, [NEW])), threading.Event()
+    resume, dial = threading.Event(), group.dial
 
     def dial_slowly(other: Member, *, within_s: float) -> Link:
         dialled.set()
-        assert go_on.wait(LIMIT_S)
+        assert resume.wait(LIMIT_S)
         return dial(other, within_s=within_s)
 
     group.dial = dial_slowly  # type: ignore[method-assign]
     log: list[str] = []
-    made.queue(1, PlayedCall("one", log))
+    links_made.queue(1, PlayedCall("one", log))
     assert dialled.wait(LIMIT_S)
     with pytest.raises(DeadlineExceeded, match=r"the link to worker 1 was not made within 0\.01 s"):
-        made.to(1, within_s=0.01)
-    assert made.num_open == 1
-    go_on.set()
-    link = made.to(1)
-    assert log == ["one left"] and made.get_open(1) is link
-    made.close()
+        links_made.to(1, within_s=0.01)
+    assert links_made.num_open == 1
+    resume.set()
+    link = links_made.to(1)
+    assert log == ["one left"] and links_made.get_open(1) is link
+    links_made.close()
 
 
 def test_a_call_that_waits_by_itself_is_passed_by_no_call_that_waits_for_its_answer(hub: Hub) -> None:
     """The caller makes the link itself, before anybody else has begun to."""
-    made, log = connections(hub, PlayedGroup(hub, [NEW])), list[str]()
-    made._outside = lambda job: None
-    made.queue(1, PlayedCall("one", log))
-    made.to(1)
+    links_made, log = connections(hub, PlayedGroup(hub, [NEW])), list[str]()
+    links_made._outside = lambda job: None
+    links_made.queue(1, PlayedCall("one", log))
+    links_made.to(1)
     assert log == ["one left"]
-    made.close()
+    links_made.close()

@@ -57,21 +57,21 @@ def load_jax() -> None:
 
 
 def there_and_back(to: str) -> list[Any]:
-    """What came back, in words: it is compared where JAX is."""
+    """Return a description of the result, to be compared in a process that has JAX."""
     import jax
     import numpy as np
 
     small, big, halves = numbers(3), numbers(5000), numbers(100, "bfloat16")
-    (nested, again), kwargs = rpc.rpc_sync(to, echo, ({"a": [small, (big, 1)]}, big), {"x": halves})
-    arrived = [nested["a"][0], nested["a"][1][0], again, kwargs["x"]]
+    (nested, second), kwargs = rpc.rpc_sync(to, echo, ({"a": [small, (big, 1)]}, big), {"x": halves})
+    arrived = [nested["a"][0], nested["a"][1][0], second, kwargs["x"]]
     same = [bool((a == b).all()) for a, b in zip(arrived, [small, big, big, halves], strict=True)]
     return [*same, all(isinstance(a, jax.Array) for a in arrived), np.asarray(kwargs["x"]).dtype.name]
 
 
 def by_reference(to: str) -> list[float]:
     rref = rpc.remote(to, numbers, (5000,))
-    mine = rpc.RRef(numbers(10))
-    return [total(rref.to_here()), rpc.rpc_sync(to, total_of_mine, (rref,)), rpc.rpc_sync(to, ask_back, (mine,))]
+    own = rpc.RRef(numbers(10))
+    return [total(rref.to_here()), rpc.rpc_sync(to, total_of_mine, (rref,)), rpc.rpc_sync(to, ask_back, (own,))]
 
 
 def ask_back(rref: Any) -> float:
@@ -79,7 +79,7 @@ def ask_back(rref: Any) -> float:
 
 
 def num_copies(to: str) -> list[int]:
-    """How many copies of memory the exchange of a big array made at the receiver, which sends back an empty one."""
+    """Return how many copies of a large array its receiver made, which replies with an empty one."""
     rpc.rpc_sync(to, watch_copies)
     rpc.rpc_sync(to, total, (numbers(1 << 20),))
     none: int = rpc.rpc_sync(to, copies)
@@ -132,7 +132,7 @@ def ask_for_jax(to: str) -> Any:
 
 
 def as_numpy(to: str) -> Any:
-    """What to do where the other side has no JAX."""
+    """Return the remedy in the error of a worker without JAX."""
     from fanwise.tensor import to_numpy
 
     ((x,), _) = rpc.rpc_sync(to, echo, (to_numpy(numbers(5000)),))

@@ -1,4 +1,4 @@
-"""Processes that join a group, and the sockets at which they meet: who is refused, and what is left."""
+"""Processes that join a group: refusals, and cleanup of their sockets."""
 
 import contextlib
 import gc
@@ -161,7 +161,7 @@ def become(user: int) -> None:
 
 
 def result_of_connecting(path: str) -> str:
-    """Return the name of the error, or what was received until the connection was closed."""
+    """Return the name of the error, or the bytes received until the connection was closed."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stranger:
             stranger.settimeout(LIMIT_S)

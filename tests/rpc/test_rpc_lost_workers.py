@@ -75,7 +75,7 @@ def sees(worker: Worker, *others: str) -> None:
 
 
 def reaches(worker: Worker, other: Worker) -> None:
-    """Wait until a call reaches this incarnation of the other worker, of which not all learn at the same time."""
+    """Wait until a call reaches this incarnation of the other worker. Not all workers learn of it at the same time."""
     within(LIMIT_S, lambda: worker.do(pid_or_zero, other.name) == other.pid, f"{worker.name} reaches {other.name}")
 
 

@@ -154,7 +154,7 @@ MODULES: dict[str, Make] = {
 
 
 def difference(a: Any, b: Any) -> str:
-    """What of a value is not as it was; empty if nothing."""
+    """Return the differences of a value after a round trip; empty if there are none."""
     if isinstance(a, list):
         return "not one tensor" if b[0] is not b[1] else difference(a[0], b[0])
     if isinstance(a, nn.Module):

@@ -24,7 +24,7 @@ ME = WorkerInfo("me", 0)
 
 
 class Jobs:
-    """RunnerThreads that do what the test says, when it says so."""
+    """Replaces RunnerThreads: jobs run when the test calls them."""
 
     def __init__(self) -> None:
         self.begun: list[Callable[[], None]] = []
@@ -59,7 +59,7 @@ class Asked:
 
 
 class Expecting:
-    """References that note what is expected, and what comes of it."""
+    """Replaces References: records expected values and their results."""
 
     def __init__(self) -> None:
         self.values: dict[Created, list[Any]] = {}  # Any: results and errors
@@ -86,13 +86,13 @@ def server_with(jobs: Jobs, references: Expecting) -> Server:
     )
 
 
-def served(*functions: Callable[..., Any]) -> tuple[Server, Jobs, list[Asked]]:  # Any: what they return
+def served(*functions: Callable[..., Any]) -> tuple[Server, Jobs, list[Asked]]:  # Any: their results
     jobs = Jobs()
     server = server_with(jobs, Expecting())
-    asked = [Asked(server._serializer.serialize((function, (3,), {}), 0, call="f")) for function in functions]
-    for request in asked:
+    requests = [Asked(server._serializer.serialize((function, (3,), {}), 0, call="f")) for function in functions]
+    for request in requests:
         server.serve(ME, cast(Request, request))
-    return server, jobs, asked
+    return server, jobs, requests
 
 
 MADE = GlobalId(0, 1, 5), GlobalId(0, 1, 6)
@@ -122,10 +122,10 @@ def test_the_value_of_a_call_that_cannot_be_opened_is_an_error(expecting: tuple[
     server, jobs, references = expecting
     whole = call_that_makes(torch.ones(2), server)
     head, metadata = bytes(whole.head), bytes(metadata_of(whole))
-    asked = Asked(whole._replace(head=head[: head.index(metadata) + len(metadata) + 2]))  # of its table are two bytes
-    server.serve(ME, cast(Request, asked))
+    request = Asked(whole._replace(head=head[: head.index(metadata) + len(metadata) + 2]))  # and two bytes of the table
+    server.serve(ME, cast(Request, request))
     jobs.begun[0]()
-    (error,), (reply,) = references.values[MADE], asked.answers
+    (error,), (reply,) = references.values[MADE], request.answers
     assert isinstance(error, Exception) and not isinstance(reply, Exception) and server.num_open == 0
 
 
@@ -178,12 +178,12 @@ def test_a_coroutine_that_is_cancelled_before_its_loop_has_begun_it_ends_all_the
         begun.set()
 
     async def hold() -> None:
-        held.set()
+        references_held.set()
         released.wait(10.0)  # the loop: all that comes now, comes at once
 
-    held, released = threading.Event(), threading.Event()
+    references_held, released = threading.Event(), threading.Event()
     holding = coroutines.run(hold())
-    assert held.wait(10.0)
+    assert references_held.wait(10.0)
     token = current_call.set(Called())
     try:
         future = coroutines.run(never())
@@ -200,10 +200,10 @@ def test_a_coroutine_that_is_cancelled_before_its_loop_has_begun_it_ends_all_the
 
 def test_a_call_that_was_canceled_before_its_job_began_never_begins() -> None:
     begun: list[int] = []
-    server, jobs, (asked,) = served(begun.append)
-    cast(Request, asked).listener.cancelled()  # type: ignore[union-attr]
+    server, jobs, (requests,) = served(begun.append)
+    cast(Request, requests).on_cancel()  # type: ignore[misc]
     jobs.begun[0]()
-    assert (begun, asked.answers, server.num_open) == ([], ["unanswered"], 0)
+    assert (begun, requests.answers, server.num_open) == ([], ["unanswered"], 0)
 
 
 def make_lock(_: int) -> object:
@@ -211,9 +211,9 @@ def make_lock(_: int) -> object:
 
 
 def test_a_result_that_cannot_be_sent_is_named_with_its_function() -> None:
-    _server, jobs, asked = served(make_lock)
+    _server, jobs, requests = served(make_lock)
     jobs.begun[0]()
-    (error,) = asked[0].answers
+    (error,) = requests[0].answers
     assert isinstance(error, NotSendableError) and isinstance(error, TypeError)
     assert "what make_lock returned (a _thread.lock) cannot be sent: TypeError: cannot pickle" in str(error)
     assert "keep it on its worker with rpc.remote" in str(error)

@@ -2,7 +2,7 @@
 
     host a: w0, rank 0        host b: w1, w2
 
-Each worker is a process that does what it is told through a pipe. The hosts are network namespaces, which serve all
+Each worker is a process that receives commands through a pipe. The hosts are network namespaces, which serve all
 tests; where they cannot be made the tests are skipped.
 """
 
@@ -34,7 +34,7 @@ SECRET = new_secret()
 # Any throughout: what users' functions take and return.
 
 
-# -- what the workers do -----------------------------------------------------------------------------------------------
+# -- functions that run on workers -------------------------------------------------------------------------------------
 
 
 def begin_on(host: PlayedHost) -> None:
@@ -60,7 +60,7 @@ def leave() -> None:
 
 
 def leave_at_once() -> None:
-    with contextlib.suppress(WorkerLostError):  # who was cut off learns that here
+    with contextlib.suppress(WorkerLostError):  # of a worker that was cut off
         rpc.shutdown(graceful=False)
 
 
@@ -90,7 +90,7 @@ def call_async(to: str, number: int) -> list[int]:
 
 
 def sum_there(to: str, megabytes: int) -> tuple[float, float]:
-    """Of a big tensor, there and here; it comes back too."""
+    """Return the sums of a large tensor on the callee and after its return."""
     tensor = torch.arange(megabytes << 18, dtype=torch.float32).remainder_(7)
     back = rpc.rpc_sync(to, torch.neg, args=(tensor,))
     return float(back.sum()), -float(tensor.sum())
@@ -107,14 +107,14 @@ def process_linked(to: str) -> int:
 
 
 def has_shared_memory(to: str) -> bool:
-    """Whether a big buffer has gone to `to` through shared memory."""
+    """Return True if a large buffer was sent to `to` through shared memory."""
     agent = agents.current()
     sharing = agent.connections.to(agent.worker(to).id)._sharing
     return sharing is not None and sharing.num_sent_bytes > 0
 
 
 def use_a_reference(to: str, through: str) -> tuple[int, list[int]]:
-    """How many values `to` keeps meanwhile, and what is read from it, here and by `through`."""
+    """Return how many values `to` keeps meanwhile, and the values read here and by `through`."""
     rref = rpc.remote(to, pow, args=(3, 4))
     read = [rref.to_here(), rpc.rpc_sync(through, read_reference, args=(rref,))]
     return rpc.rpc_sync(to, owned), read
@@ -129,7 +129,7 @@ def scaled(x: torch.Tensor, by: torch.Tensor) -> torch.Tensor:
 
 
 def gradients(first: str, second: str) -> list[list[float]]:
-    """Of sum(2x * 3x), the factors made on two other workers."""
+    """Return the gradient of sum(2x * 3x), with factors computed on two other workers."""
     x = torch.tensor([1.0, 2.0], requires_grad=True)
     with autograd.context() as context_id:
         a = rpc.rpc_sync(first, scaled, args=(x, torch.tensor(2.0)))
@@ -168,7 +168,7 @@ def train(on: str) -> list[float]:
 
 
 def be_busy() -> None:
-    """For as long as this process lives."""
+    """Keep the references as long as this process lives."""
     never: torch.futures.Future[None] = torch.futures.Future()
     never.wait()
 

@@ -1,4 +1,4 @@
-"""What programs hear of the other workers: once a fact, in order, on threads that hold up nobody."""
+"""Events of other workers: reported once, in order, on threads that block nothing else."""
 
 import logging
 import signal
@@ -68,8 +68,8 @@ def events(group: PlayedGroup) -> WorkerEvents:
     return WorkerEvents(group.hub, cast(Any, group))
 
 
-def told(list_: list[Any], *expected: Any) -> None:
-    within(LIMIT_S, lambda: len(list_) >= len(expected), f"{len(expected)} calls have come, not {list_}")
+def expect_reports(list_: list[Any], *expected: Any) -> None:
+    within(LIMIT_S, lambda: len(list_) >= len(expected), f"{len(expected)} calls were made, not {list_}")
     assert list_ == list(expected)
 
 
@@ -82,9 +82,9 @@ def test_each_callback_is_called_once_for_what_it_is_meant_for(group: PlayedGrou
     events.subscribe(lambda *args: lost.append(args), Lost)
     group.happens(Joined(member(1)), Joined(member(2)))
     group.happens(Lost(member(1), "it fell"), Left(member(2)), Joined(member(1, life=2)))
-    told(joined, info(1), info(2), info(1))
-    told(left, info(2))
-    told(lost, (info(1), "it fell"))
+    expect_reports(joined, info(1), info(2), info(1))
+    expect_reports(left, info(2))
+    expect_reports(lost, (info(1), "it fell"))
 
 
 def test_who_is_there_already_has_joined_and_who_is_gone_already_is_not_told_of(
@@ -96,14 +96,14 @@ def test_who_is_there_already_has_joined_and_who_is_gone_already_is_not_told_of(
     events.subscribe(joined.append, Joined)
     events.subscribe(lambda *args: lost.append(args), Lost)
     group.happens(Joined(member(3)), Lost(member(3), "late"))
-    told(lost, (info(3), "late"))
-    told(joined, info(1), info(3))
+    expect_reports(lost, (info(3), "late"))
+    expect_reports(joined, info(1), info(3))
 
 
 def test_nobody_is_missed_and_nobody_comes_twice_whenever_one_subscribes(
     group: PlayedGroup, events: WorkerEvents
 ) -> None:
-    heard: list[list[Any]] = []
+    reported: list[list[Any]] = []
     going = threading.Event()
 
     def grow() -> None:
@@ -115,23 +115,23 @@ def test_nobody_is_missed_and_nobody_comes_twice_whenever_one_subscribes(
     growing.start()
     going.wait(LIMIT_S)
     while growing.is_alive():
-        heard.append([])
-        events.subscribe(heard[-1].append, Joined)
+        reported.append([])
+        events.subscribe(reported[-1].append, Joined)
     growing.join()
-    for one in heard:
-        told(one, *(info(rank) for rank in range(1, 200)))
+    for one in reported:
+        expect_reports(one, *(info(rank) for rank in range(1, 200)))
 
 
 def test_a_slow_callback_holds_up_neither_the_hub_nor_another_callback(
     group: PlayedGroup, events: WorkerEvents
 ) -> None:
-    go_on, begun = threading.Event(), threading.Event()
+    resume, begun = threading.Event(), threading.Event()
     slow: list[Any] = []
     quick: list[Any] = []
 
     def wait(worker: rpc.WorkerInfo) -> None:
         begun.set()
-        go_on.wait(LIMIT_S)
+        resume.wait(LIMIT_S)
         slow.append(worker)
 
     events.subscribe(wait, Joined)
@@ -139,73 +139,73 @@ def test_a_slow_callback_holds_up_neither_the_hub_nor_another_callback(
     group.happens(Joined(member(1)))
     assert begun.wait(LIMIT_S)
     group.happens(Joined(member(2)))
-    told(quick, info(1), info(2))
+    expect_reports(quick, info(1), info(2))
     assert slow == []
-    go_on.set()
-    told(slow, info(1), info(2))
+    resume.set()
+    expect_reports(slow, info(1), info(2))
 
 
 @pytest.mark.parametrize("error", [ValueError("wrong"), SystemExit(3)])
 def test_a_callback_that_raises_is_shown_and_is_called_again(
     group: PlayedGroup, events: WorkerEvents, caplog: pytest.LogCaptureFixture, error: BaseException
 ) -> None:
-    heard: list[Any] = []
+    reported: list[Any] = []
 
-    def hear(worker: rpc.WorkerInfo) -> None:
-        heard.append(worker)
+    def report(worker: rpc.WorkerInfo) -> None:
+        reported.append(worker)
         if worker.id == 1:
             raise error
 
-    events.subscribe(hear, Joined)
+    events.subscribe(report, Joined)
     with caplog.at_level(logging.ERROR, logger="fanwise.rpc"):
         group.happens(Joined(member(1)), Joined(member(2)))
-        told(heard, info(1), info(2))
-    assert "hear" in caplog.text and "w1" in caplog.text and type(error).__name__ in caplog.text
+        expect_reports(reported, info(1), info(2))
+    assert "report" in caplog.text and "w1" in caplog.text and type(error).__name__ in caplog.text
 
 
 def test_after_cancel_and_after_the_end_nothing_more_is_told(group: PlayedGroup, events: WorkerEvents) -> None:
-    heard: list[Any] = []
+    reported: list[Any] = []
     others: list[Any] = []
-    go_on, begun = threading.Event(), threading.Event()
+    resume, begun = threading.Event(), threading.Event()
 
-    def hear(worker: rpc.WorkerInfo) -> None:
-        heard.append(worker)
+    def report(worker: rpc.WorkerInfo) -> None:
+        reported.append(worker)
         begun.set()
-        go_on.wait(LIMIT_S)
+        resume.wait(LIMIT_S)
 
-    subscription = events.subscribe(hear, Joined)
+    subscription = events.subscribe(report, Joined)
     events.subscribe(others.append, Joined)
     group.happens(Joined(member(1)), Joined(member(2)))
     assert begun.wait(LIMIT_S)
     subscription.cancel()
     subscription.cancel()
-    go_on.set()
+    resume.set()
     group.happens(Joined(member(3)))
-    told(others, info(1), info(2), info(3))
+    expect_reports(others, info(1), info(2), info(3))
     events.close()
     group.happens(Joined(member(4)))
-    assert heard == [info(1)]
+    assert reported == [info(1)]
     assert others == [info(1), info(2), info(3)]
 
 
 def test_a_callback_may_subscribe_and_cancel(group: PlayedGroup, events: WorkerEvents) -> None:
-    heard: list[Any] = []
+    reported: list[Any] = []
     subscriptions: list[Any] = []
 
-    def hear(worker: rpc.WorkerInfo) -> None:
+    def report(worker: rpc.WorkerInfo) -> None:
         subscriptions[0].cancel()
-        events.subscribe(heard.append, Joined)
+        events.subscribe(reported.append, Joined)
 
-    subscriptions.append(events.subscribe(hear, Joined))
+    subscriptions.append(events.subscribe(report, Joined))
     group.happens(Joined(member(1)), Joined(member(2)))
-    told(heard, info(1), info(2))
+    expect_reports(reported, info(1), info(2))
 
 
 def test_where_no_thread_can_be_started_what_happened_is_told_with_the_next(
     group: PlayedGroup, events: WorkerEvents, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    heard: list[Any] = []
-    events.subscribe(heard.append, Joined)
+    reported: list[Any] = []
+    events.subscribe(reported.append, Joined)
 
     def start(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
@@ -215,7 +215,7 @@ def test_where_no_thread_can_be_started_what_happened_is_told_with_the_next(
         group.happens(Joined(member(1)))
     assert "no thread could be started" in caplog.text
     group.happens(Joined(member(2)))
-    told(heard, info(1), info(2))
+    expect_reports(reported, info(1), info(2))
 
 
 def test_what_is_no_function_is_refused(events: WorkerEvents) -> None:
@@ -247,7 +247,7 @@ def names() -> list[str]:
     return [worker.name for worker in rpc.workers()]
 
 
-def heard() -> list[tuple[Any, ...]]:
+def reported() -> list[tuple[Any, ...]]:
     return HEARD
 
 
@@ -263,11 +263,11 @@ def ask(to: str) -> int:
     return int(rpc.rpc_sync(to, max, (1, 2)))
 
 
-def sees(worker: Worker, *what: tuple[Any, ...]) -> None:
+def sees(worker: Worker, *event_text: tuple[Any, ...]) -> None:
     def has_heard() -> bool:
-        return [one[: len(what[0])] for one in worker.do(heard)] == list(what)
+        return [one[: len(event_text[0])] for one in worker.do(reported)] == list(event_text)
 
-    within(LIMIT_S, has_heard, f"{worker.name} has heard {what}, not {worker.do(heard)}")
+    within(LIMIT_S, has_heard, f"{worker.name} has heard {event_text}, not {worker.do(reported)}")
 
 
 def end() -> None:
@@ -283,7 +283,7 @@ def test_workers_hear_of_a_death_of_a_goodbye_and_of_a_new_life(real_workers: Wo
     sees(first, *joined)
     second.kill()
     sees(first, *joined, ("lost", "w1", ["w0", "w2"]))
-    assert "ended" in first.do(heard)[-1][3]
+    assert "ended" in first.do(reported)[-1][3]
     third.do(end)
     sees(first, *joined, ("lost", "w1", ["w0", "w2"]), ("left", "w2", ["w0"]))
     again = real_workers.join(1)
@@ -299,11 +299,11 @@ def test_a_worker_that_was_stopped_hears_that_all_others_are_lost_to_it(real_wor
     joined = [("joined", "w0"), ("joined", "w2")]
     sees(second, *joined)
     second.send(signal.SIGSTOP)
-    within(LIMIT_S, lambda: ("lost", "w1") in [one[:2] for one in first.do(heard)], "the others hear of it")
+    within(LIMIT_S, lambda: ("lost", "w1") in [one[:2] for one in first.do(reported)], "the others hear of it")
     second.send(signal.SIGCONT)
     sees(second, *joined, ("lost", "w0"), ("lost", "w2"))
-    assert second.do(heard)[-1][2:] == (["w1"], second.do(heard)[-1][3])
-    assert "was declared lost" in second.do(heard)[-1][3]
+    assert second.do(reported)[-1][2:] == (["w1"], second.do(reported)[-1][3])
+    assert "was declared lost" in second.do(reported)[-1][3]
     for worker in (first, third):
         worker.do(end)
 
@@ -313,7 +313,7 @@ def test_calls_go_on_while_a_callback_hangs_and_the_shutdown_does_not_wait_for_i
     first.do(hang_in_callbacks)
     first.do(listen)
     third.kill()
-    within(LIMIT_S, lambda: ("lost", "w2") in [one[:2] for one in first.do(heard)], "the other callback is called")
+    within(LIMIT_S, lambda: ("lost", "w2") in [one[:2] for one in first.do(reported)], "the other callback is called")
     assert first.do(ask, "w1") == 2 and second.do(ask, "w0") == 2
     first.do(end_hanging)
     second.do(end)

@@ -12,7 +12,7 @@
     counts (pure)      counters of a link
     peers              the peer, its death, and how a link ended
     process_state      whether a process of this host is alive or stopped
-    message_limits     the largest message that this process takes
+    memory_limits      the memory that this process may use, which limits messages
     runtime_folder     folder of sockets, lock files and status files of this user
     status_files       state of training runs for the boards of the same user
     shared_secret      the secret of a cluster

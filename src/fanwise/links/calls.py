@@ -22,7 +22,7 @@ from ..base.errors import CancelledError, ClosedError, DeadlineExceeded, WindowF
 from . import frames
 from .codec import unpack_error
 from .counts import Latencies
-from .credits import Spending, cost_of
+from .credits import Spending
 from .frames import Buffer, Frame
 from .hub import Alarm
 from .peers import LinkState, NeverSent
@@ -30,7 +30,6 @@ from .reader import Reader, may_wait_for
 
 _log = logging.getLogger(__name__)
 
-TAKEN = struct.Struct("<QQ")
 _CREDIT, _WANT = struct.Struct("<QQ"), struct.Struct("<Q")
 
 Waiting = Callable[[], contextlib.AbstractContextManager[None]]
@@ -51,7 +50,7 @@ class Reply:
 
     __slots__ = (
         *("_callback", "_calls", "_done", "_due_s", "_error", "_more", "_value"),
-        *("began_s", "call_id", "cost", "link", "method", "on_item", "was_interrupted"),
+        *("began_s", "call_id", "cost", "link", "method", "was_interrupted"),
     )
 
     def __init__(self, calls: "Calls", method: str, due_s: float | None = None) -> None:
@@ -68,8 +67,6 @@ class Reply:
         # Most replies have one callback, and thousands may be open: no list, which the garbage collector would visit.
         self._callback: Callable[[Reply], object] | None = None
         self._more: tuple[Callable[[Reply], object], ...] = ()
-        # Called with each item of a streamed answer and its cost, by the reading thread. ValueError: too many.
-        self.on_item: Callable[[Any, int], None] | None = None
 
     def done(self) -> bool:
         return self._done
@@ -97,7 +94,10 @@ class Reply:
         return self._done
 
     def add_done_callback(self, callback: "Callable[[Reply], object]") -> None:
-        """Call `callback(self)` when the answer is here, on the thread that reads it; at once if it is done."""
+        """Call `callback(self)` when the answer is here, on the thread that reads it; at once if it is done.
+
+        A callback must tolerate a second call, which follows an interrupt such as Ctrl-C.
+        """
         with self._calls.lock:
             if not self._done:
                 if self._callback is None:
@@ -113,18 +113,14 @@ class Reply:
         try:
             if not self.settle(None, error):
                 return False
-            self._calls.send_about(frames.CANCEL, self.call_id)  # before a thread that wakes up can send more
+            self._calls.send_cancel(self.call_id)  # before a thread that wakes up can send more
             self.announce()
         except BaseException:  # an interrupt; a second CANCEL is ignored
             if self._error is error:
-                self._calls.send_about(frames.CANCEL, self.call_id)
+                self._calls.send_cancel(self.call_id)
                 self.announce()
             raise
         return True
-
-    def take(self, num_items: int, num_bytes: int) -> None:
-        """Tell the peer how much of a streamed answer was consumed in total."""
-        self._calls.send_about(frames.TAKEN, self.call_id, TAKEN.pack(num_items, num_bytes))
 
     def resolve(self, value: object, error: BaseException | None) -> bool:
         """Set the result, wake the threads that wait for it, and run the callbacks. Return False if it was done."""
@@ -152,11 +148,13 @@ class Reply:
         """Wake the threads that wait for the result, and run the callbacks."""
         self._calls.wake(self)
         while (callback := self._callback) is not None:
-            self._callback, self._more = (self._more[0], self._more[1:]) if self._more else (None, ())
             try:
                 callback(self)
             except Exception:
                 _log.exception("a callback of the answer to %r failed", self.method)
+            with self._calls.lock:
+                if self._callback is callback:  # otherwise another thread has called it too, at the end of the link
+                    self._callback, self._more = (self._more[0], self._more[1:]) if self._more else (None, ())
 
 
 class Calls:
@@ -369,11 +367,11 @@ class Calls:
             if due_s:
                 self._alarm.set(min(due_s))
 
-    def send_about(self, kind: int, call_id: int, head: bytes = b"") -> None:
-        """Send a frame about an open call. Does nothing if the link has ended."""
+    def send_cancel(self, call_id: int) -> None:
+        """Tell the peer that an open call was canceled. Does nothing if the link has ended."""
         if call_id and self._state.ending is None:
             with contextlib.suppress(ClosedError):
-                self._send(frames.encode(kind, call_id, head))
+                self._send(frames.encode(frames.CANCEL, call_id, b""))
 
     # -- frames of the peer ----------------------------------------------------------------------------------------
 
@@ -409,19 +407,6 @@ class Calls:
             del failure, error  # otherwise they would keep this frame, and so the received bytes
         return True
 
-    def on_item(self, frame: Frame, loads: Callable[..., Any]) -> bool:
-        """Handle ITEM. Return False if nobody waits for it. Raises `WireError` if it is not expected."""
-        reply = self.open_replies.get(frame.call_id)
-        if reply is None:
-            return False
-        if reply.on_item is None:
-            raise WireError("an answer came in parts, where one was asked for.")
-        try:
-            reply.on_item(loads(frame.head, frame.buffers), cost_of(frame.head, frame.buffers))
-        except ValueError as error:
-            raise WireError(f"the peer gave more than was asked for: {error}.") from error
-        return True
-
     def on_credit(self, frame: Frame) -> None:
         """Handle CREDIT. Raises `WireError` if it cannot be true."""
         with self.lock:
@@ -440,7 +425,7 @@ class Calls:
         with self.lock:
             self._failed.extend(self.open_replies.values())
             self._failed.extend(self.spending.waiting())
-        for reply in self._failed:
+        for reply in self._failed:  # all of them first, because callbacks may read other replies
             failure = ("was not answered", WorkerLostError) if reply.call_id else ("was not sent", NeverSent)
             reply.settle(None, self._state.ended_error(reply.method, *failure))
         for reply in self._failed:

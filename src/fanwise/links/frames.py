@@ -35,8 +35,7 @@ REQUEST, NOTICE, REPLY, ERROR, GOODBYE = 1, 2, 3, 4, 5
 SEGMENT, RETURN, DROPPED = 6, 7, 8
 # A request that costs credit, and credit, see `credits`.
 CALL, WANT, CREDIT = 9, 10, 11
-# Streamed answers and cancellation, see `link`.
-ITEM, TAKEN, CANCEL = 12, 13, 14
+CANCEL = 12
 _KINDS = frozenset(range(REQUEST, CANCEL + 1))
 
 SHARED = 1  # a flag

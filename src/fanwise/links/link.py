@@ -4,9 +4,7 @@
       ask(method, *args)  -- REQUEST -------------------->  handler(request)
                           <- REPLY or ERROR --------------  request.answer(value) / request.fail(error), now or later
       call_on_credit      -- CALL ---------------------->   the same, when the peer has room for it
-      reply.cancel        -- CANCEL -------------------->   request.listener.cancelled()
-      reply.on_item       <- ITEM, ITEM, ... -----------    request.give(value), for a streamed answer
-      reply.take          -- TAKEN --------------------->   request.listener.taken(...)
+      reply.cancel        -- CANCEL -------------------->   request.on_cancel()
       notify(method, *args) -- NOTICE ------------------>   handler(request), without a reply
 
 The parts: `reader` reads and waits, `writer` writes, `calls` is the caller's half. This file is the face of a link and
@@ -28,11 +26,11 @@ import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from ..base.errors import ClosedError, FanwiseError, WireError
 from . import frames
-from .calls import TAKEN, Calls, Waiting, Watch
+from .calls import Calls, Waiting, Watch
 from .calls import Reply as Reply
 from .codec import dumps, load_error, loads, pack_error
 from .counts import Latencies, LinkCounts
@@ -53,23 +51,14 @@ _memory_bytes = functools.cache(memory_bytes)
 _CREDIT, _WANT = struct.Struct("<QQ"), struct.Struct("<Q")
 
 
-class Listener(Protocol):
-    """Receives events of the caller of a request, on the reading thread. Must not block."""
-
-    def cancelled(self) -> None:
-        """The caller has canceled the call."""
-
-    def taken(self, num_items: int, num_bytes: int) -> None:
-        """The caller has consumed so much of a streamed answer in total. Raises ValueError if that is impossible."""
-
-    def lost(self) -> None:
-        """The link to the caller has ended."""
-
-
 class Request:
-    """A call of the peer. Answer it once, from any thread; later answers are ignored."""
+    """A call of the peer. Answer it once, from any thread; later answers are ignored.
 
-    __slots__ = ("_call_id", "_cost", "args", "link", "listener", "method")
+    Attributes:
+        on_cancel: called on the reading thread if the caller cancels the call before it is answered. Must not block.
+    """
+
+    __slots__ = ("_call_id", "_cost", "args", "link", "method", "on_cancel")
 
     def __init__(self, link: "Link", call_id: int, cost: int = 0) -> None:
         self.link = link
@@ -77,7 +66,7 @@ class Request:
         self._cost = cost
         self.method = ""
         self.args: tuple[Any, ...] = ()
-        self.listener: Listener | None = None
+        self.on_cancel: Callable[[], None] | None = None
 
     @property
     def is_open(self) -> bool:
@@ -96,10 +85,6 @@ class Request:
         If so, `again` is called when they were sent, or when the link ends, on a thread that must not block.
         """
         return self.link._writer.when_drained(again)
-
-    def give(self, value: object) -> None:
-        """Send an item of a streamed answer. Raises as `Link.notify`."""
-        self.link._send_value(frames.ITEM, self._call_id, value, "an answer")
 
     def unanswered(self) -> None:
         """Close the request without an answer, because nobody waits for it."""
@@ -123,9 +108,9 @@ class Request:
         if self._cost:
             self.taken_up()
         call_id, self._call_id = self._call_id, 0
-        # The listener refers to this request. In a cycle of the two, the contents of a call, such as a big tensor in
-        # shared memory, would stay in use until a garbage collection.
-        self.listener = None
+        # It refers to this request. In a cycle of the two, the contents of a call, such as a big tensor in shared
+        # memory, would stay in use until a garbage collection.
+        self.on_cancel = None
         self.link.asked.pop(call_id, None)
         return call_id
 
@@ -273,20 +258,15 @@ class Link:
         waiting: Waiting = contextlib.nullcontext,
         overdraws: bool = False,
         watch: Watch | None = None,
-        on_item: Callable[[Any, int], None] | None = None,
     ) -> Reply:
         """As `call`, when the peer has room for it. Blocks until then, within `waiting()`.
 
         Does not block on a thread that reads, nor with `overdraws`, unless the window is overdrawn too far. Raises
         `DeadlineExceeded`; `WindowFullError` on a thread that must not wait; `CancelledError` if the reply that it
         waits for was canceled. `was_never_sent` is true of errors that came before the call was sent.
-
-        Args:
-            on_item: asks for a streamed answer; see `Reply`. The deadline is for the wait only.
         """
-        due_s = None if deadline_s is None or on_item is not None else self._hub.clock.now_s() + deadline_s
+        due_s = None if deadline_s is None else self._hub.clock.now_s() + deadline_s
         reply, parts = Reply(self._calls, str(method), due_s), None
-        reply.on_item = on_item
         try:
             head, buffers = self._dumped((method, ()))
             cost = cost_of(head, buffers)
@@ -341,7 +321,11 @@ class Link:
 
     def notify(self, method: str, *args: object) -> None:
         """Send a message without an answer. Raises `ClosedError` or `WorkerLostError` if the link has ended."""
-        self._send_value(frames.NOTICE, 0, (method, args), method)
+        head, buffers = self._dumped((method, args))
+        self._hub.check_usable()
+        if self.ending is not None:
+            raise self._state.ended_error(method, "cannot be told")
+        self._send(self._encode(frames.NOTICE, 0, head, buffers))
 
     # -- facts about the link --------------------------------------------------------------------------------------
 
@@ -358,11 +342,6 @@ class Link:
     def num_open(self) -> int:
         """Number of calls that were sent and not answered."""
         return len(self._calls.open_replies)
-
-    @property
-    def num_open_whole(self) -> int:
-        """As `num_open`, without streams."""
-        return sum(reply.on_item is None for reply in list(self._calls.open_replies.values()))
 
     @property
     def num_waiting(self) -> int:
@@ -434,14 +413,6 @@ class Link:
         elif status == "lost":
             reader.find_end()
 
-    def _send_value(self, kind: int, call_id: int, value: object, name: str) -> None:
-        """Send a message without an answer. `name`: for errors."""
-        head, buffers = self._dumped(value)
-        self._hub.check_usable()
-        if self.ending is not None:
-            raise self._state.ended_error(name, "cannot be told")
-        self._send(self._encode(kind, call_id, head, buffers))
-
     def _answer(self, call_id: int, value: object) -> bool:
         try:
             head, buffers = self._dumped(value)
@@ -457,8 +428,9 @@ class Link:
         """Handle a frame. Raises `WireError` if it is invalid; interrupts pass through. Nothing else is raised."""
         kind = frame.kind
         if kind == frames.REPLY or kind == frames.ERROR:
-            if not self._calls.on_answer(frame, self.loads, self.load_error) and kind == frames.REPLY:
-                self._on_unwanted(frame)
+            is_wanted = self._calls.on_answer(frame, self.loads, self.load_error)
+            if not is_wanted and kind == frames.REPLY and self.on_late is not None:
+                self.on_late(frame.head, frame.buffers)
         elif kind < frames.REPLY or kind == frames.CALL:
             self._serve(frame)
         elif kind == frames.GOODBYE:
@@ -467,20 +439,17 @@ class Link:
             self._calls.on_credit(frame)
         elif kind == frames.WANT:
             self._on_want(frame)
-        elif kind == frames.ITEM:
-            if not self._calls.on_item(frame, self.loads):
-                self._on_unwanted(frame)
-        elif kind == frames.TAKEN or kind == frames.CANCEL:
-            self._on_caller_event(frame)
+        elif kind == frames.CANCEL:
+            request = self.asked.get(frame.call_id)
+            if request is not None and request.on_cancel is not None:
+                request.on_cancel()
+            else:
+                self.asked.pop(frame.call_id, None)
         else:
             shared(self._sharing).handle(frame)
 
     def _is_awaited(self, frame: Frame) -> bool:
         return frame.kind in (frames.REPLY, frames.ERROR) and frame.call_id in self._calls.open_replies
-
-    def _on_unwanted(self, frame: Frame) -> None:
-        if self.on_late is not None:
-            self.on_late(frame.head, frame.buffers)
 
     def _serve(self, frame: Frame) -> None:
         cost = 0
@@ -510,23 +479,6 @@ class Link:
             _log.error("notice %r of %s was not handled", request.method, self.peer, exc_info=error)
         with contextlib.suppress(FanwiseError):  # closed meanwhile, which the caller notices
             request.fail(error)
-
-    def _on_caller_event(self, frame: Frame) -> None:
-        """Handle TAKEN or CANCEL."""
-        request = self.asked.get(frame.call_id)
-        listener = None if request is None else request.listener
-        if frame.kind == frames.CANCEL:
-            if listener is not None:
-                listener.cancelled()
-            else:
-                self.asked.pop(frame.call_id, None)
-            return
-        try:
-            num_items, num_bytes = TAKEN.unpack(frame.head)
-            if listener is not None:
-                listener.taken(num_items, num_bytes)
-        except (struct.error, ValueError) as error:
-            raise WireError(f"the peer reports an impossible consumption: {error}.") from error
 
     # -- credit for the peer's calls -------------------------------------------------------------------------------
 
@@ -629,9 +581,6 @@ class Link:
         self._wire.hang_up()
         self._reader.close()
         self._calls.fail_all()
-        for request in list(self.asked.values()):
-            if request.listener is not None:
-                request.listener.lost()
         while self._endings:
             try:
                 self._endings.pop(0)(self, ending)

@@ -63,18 +63,25 @@ class Waiters:
         """
         turn = threading.Lock()
         turn.acquire()
-        with self._lock:
-            self.asleep.setdefault(reply, []).append(turn)
         try:
+            with self._lock:
+                self.asleep.setdefault(reply, []).append(turn)
             if not condition():
                 turn.acquire(timeout=-1 if timeout_s is None else max(0.0, timeout_s))
         finally:
-            with self._lock:
-                turns = self.asleep.get(reply, [])
-                if turn in turns:
-                    turns.remove(turn)
-                    if not turns:
-                        del self.asleep[reply]
+            try:
+                self._remove(reply, turn)
+            except BaseException:  # an interrupt, perhaps before it was done
+                self._remove(reply, turn)
+                raise
+
+    def _remove(self, reply: Hashable, turn: threading.Lock) -> None:
+        with self._lock:
+            turns = [known for known in self.asleep.get(reply, ()) if known is not turn]
+            if turns:
+                self.asleep[reply] = turns
+            else:
+                self.asleep.pop(reply, None)
 
     def wake(self, reply: Hashable) -> None:
         """Wake the threads that wait for this reply."""
@@ -196,6 +203,7 @@ class Reader:
         An interrupt may come anywhere, so the lock is acquired by C code (see `SocketWire`) and released right here.
         """
         acquired: list[bool] = []
+        has_read = False
         try:
             acquired.extend(map(self.lock.acquire, (False,)))
             if acquired[0]:
@@ -203,13 +211,25 @@ class Reader:
                 read()
         finally:
             if acquired and acquired[0]:
-                self.reader_id = 0
-                self.lock.release()
-                if self._is_closing and not self._writer.closed:
-                    self.close()
-                elif self._unhandled or self._wire.holds_bytes:  # left by an interrupt, or not shown by polling
-                    self.schedule()
-        return acquired[0]
+                has_read = True
+                try:
+                    self._stop_reading(acquired)
+                except BaseException:  # an interrupt, perhaps before it was done
+                    self._stop_reading(acquired)
+                    raise
+        return has_read
+
+    def _stop_reading(self, acquired: list[bool]) -> None:
+        """Release the lock, once, and do what other threads have left to the reading one."""
+        if acquired[0]:
+            self.reader_id = 0
+            acquired[0] = False
+            self.lock.release()
+        if self._is_closing:
+            if not self._writer.is_closed:
+                self.close()
+        elif self._unhandled or self._wire.holds_bytes:  # left by an interrupt, or not shown by polling
+            self.schedule()
 
     def _read_once(self) -> bool:
         """Read the bytes that have arrived and handle them. Return False if there were none, or the link has ended."""

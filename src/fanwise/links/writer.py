@@ -47,8 +47,9 @@ class Writer:
         self._carriers: deque[_Carrier] = deque()
         self._ready: Callable[[int], None] | None = None
         self._polled = False
-        self._num_waiting = 0
-        self._ended = self.closed = False
+        self._waiting: set[object] = set()  # calls of `wait_for_room`
+        self._ended = self._is_closing = False
+        self.is_closed = False  # `close` is complete; a thread that waits for room closes the wire later
         self._events = READ
         self._borrowed = False
         self._on_drained = deque[Callable[[], None]]()
@@ -88,7 +89,7 @@ class Writer:
     def put_with_descriptor(self, part: bytes, fd: int, write: Callable[[Buffer, int], int]) -> None:
         """Write or queue `part`, and `fd` with its first byte. `write(part, fd)` does that. Owns `fd` from now on."""
         with self._lock:
-            if self.closed:
+            if self._is_closing:
                 os.close(fd)
                 return
             carrier = _Carrier(memoryview(part), fd, write)
@@ -112,16 +113,24 @@ class Writer:
 
     def wait_for_room(self, timeout_s: float) -> None:
         """Block until the wire may take bytes, or is hung up. The descriptor stays open meanwhile."""
-        with self._lock:
-            if self.closed:
-                return
-            self._num_waiting += 1
+        wait = object()
         try:
+            with self._lock:
+                if self._is_closing:
+                    return
+                self._waiting.add(wait)
             self._wire.wait_writable(timeout_s)
         finally:
-            with self._lock:
-                self._num_waiting -= 1
-                self._close_if_unused()
+            try:
+                self._stop_waiting(wait)
+            except BaseException:  # an interrupt, perhaps before it was done
+                self._stop_waiting(wait)
+                raise
+
+    def _stop_waiting(self, wait: object) -> None:
+        with self._lock:
+            self._waiting.discard(wait)
+            self._close_if_unused()
 
     def drain(self) -> None:
         """Write as much of the queue as the wire takes now."""
@@ -186,7 +195,7 @@ class Writer:
         Returns False, and does not call `replace`, if the link has ended.
         """
         with self._lock:
-            if self._ended or self.closed:
+            if self._ended or self._is_closing:
                 return False
             self._fd = replace()
             self._watch()
@@ -214,17 +223,18 @@ class Writer:
             self._poll_for_events()
 
     def close(self) -> None:
-        """Drop the queue and close the wire, once no thread polls it. No thread may be reading."""
+        """Drop the queue and close the wire, once no thread waits for it. No thread may be reading."""
         with self._lock:
-            self.closed = True
+            self._is_closing = True
             self._queue.clear()
             self.num_queued_bytes = 0
             while self._carriers:
                 os.close(self._carriers.popleft().fd)
             self._close_if_unused()
+            self.is_closed = True
 
     def _close_if_unused(self) -> None:
-        if self.closed and not self._num_waiting:
+        if self._is_closing and not self._waiting:
             self._wire.close()
 
     def _wanted_events(self) -> int:

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from .spawning import spawn as spawn
     from .starting import init_rpc as init_rpc
     from .starting import shutdown as shutdown
-    from .streams.stream import Stream as Stream
+    from .streams import Stream as Stream
     from .traffic import metrics as metrics
     from .worker_events import Subscription as Subscription
     from .worker_events import Worker as Worker

@@ -95,7 +95,7 @@ class Agent:
             self.serializer, runners, enqueue_actor_call=self.queues.enqueue, references=self.references
         )
         self.sender = Sender(self)
-        self.call, self.call_sync, self.stream = self.sender.call, self.sender.call_sync, self.sender.stream
+        self.call, self.call_sync = self.sender.call, self.sender.call_sync
         self.on("devices", lambda sender: describe_devices(self.devices))
         self._previous_switch_interval_s = sys.getswitchinterval()
         if self._previous_switch_interval_s > SWITCH_INTERVAL_S:
@@ -202,11 +202,6 @@ class Agent:
 
     # -- shared services ---------------------------------------------------------------------------------------------
 
-    @property
-    def num_streams(self) -> int:
-        """Number of open streams, in both directions."""
-        return self.server.num_streams + self.sender.num_streams
-
     def call_later(self, delay_s: float, job: Callable[[], None]) -> None:
         """Run `job` on the hub's thread after a delay."""
 
@@ -254,14 +249,8 @@ class Agent:
         return self.connections.closed
 
     def open_calls(self) -> tuple[int, int]:
-        """Return the number of open calls in both directions, and of calls ever started.
-
-        A stream does not count on its consumer, which reads it in a call or in the program. In a static group it does
-        not count on its producer either while it waits to be read.
-        """
-        server = self.server
-        num_open_in = server.num_open if self.group.world_size is None else server.num_open_but_waiting
-        return self.connections.num_open + num_open_in, server.num_begun
+        """Return the number of open calls in both directions, and of calls ever started."""
+        return self.connections.num_open + self.server.num_open, self.server.num_begun
 
     def close(self) -> None:
         """Close the links and stop the threads. Pending calls fail; running jobs are not interrupted.

@@ -69,17 +69,13 @@ def check_plain(value: object) -> None:
         _codec.dumps(value)
 
 
-def encode_call(call: Invocation, name: str, window: tuple[int, int] | None) -> Message:
-    """Serialize a call for error messages named `name`. `window`: for a stream.
-
-    Raises TypeError or NotSendableError if the call is not plain.
-    """
+def encode_call(call: Invocation, name: str) -> Message:
+    """Serialize a call. `name`: for error messages. Raises TypeError or NotSendableError if the call is not plain."""
     function, args, kwargs = call
     function_name = name_of_function(function)
     if function_name is None:
         raise NotSendableError("with an allow-list, only functions that are defined at the top of a module are called.")
-    limits = None if window is None else tuple(window)
-    return compose_plain(*_codec.dumps((function_name, args, kwargs, limits)), name)
+    return compose_plain(*_codec.dumps((function_name, args, kwargs)), name)
 
 
 def encode_reply(value: object) -> Message:
@@ -87,17 +83,14 @@ def encode_reply(value: object) -> Message:
     return compose_plain(*_codec.dumps(value), None)
 
 
-def decode_call(
-    data: memoryview, buffers: Sequence[memoryview], allowed: Allowed | None
-) -> tuple[Invocation, tuple[int, int] | None]:
-    """Return the call and the window of its stream. `allowed`: None to call any function.
+def decode_call(data: memoryview, buffers: Sequence[memoryview], allowed: Allowed | None) -> Invocation:
+    """Inverse of `encode_call`. `allowed`: None to call any function.
 
     Raises WireError if the function is not allowed or the bytes are invalid.
     """
     match _codec.loads(data, buffers):
-        case (str(name), tuple(args), dict(kwargs), None | (int(), int()) as window) if set(map(type, kwargs)) <= {str}:
-            function = function_named(name) if allowed is None else allowed.find(name)
-            return (function, args, kwargs), window
+        case (str(name), tuple(args), dict(kwargs)) if set(map(type, kwargs)) <= {str}:
+            return function_named(name) if allowed is None else allowed.find(name), args, kwargs
     raise WireError(f"a plain call of {len(data)} bytes is not a function with its arguments.")
 
 

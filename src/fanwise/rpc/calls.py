@@ -28,7 +28,7 @@ from .worker_info import WorkerInfo
 
 if TYPE_CHECKING:
     from .agent import Agent  # loaded when this process becomes a worker, like the next one
-    from .streams.stream import Stream
+    from .streams import Stream
 
 To = str | int | WorkerInfo
 Args = Sequence[Any] | None
@@ -166,36 +166,36 @@ def stream(
     kwargs: Kwargs = None,
     timeout: float = UNSET_RPC_TIMEOUT,
     *,
-    window_items: int = 64,
-    window_bytes: int = 32 << 20,
+    window: int = 16,
 ) -> "Stream[Any]":
     """Run `func` on `to` and iterate over the items it yields while it runs.
 
     Args:
         to, args, kwargs: as in `rpc_sync`.
-        func: a generator function, an async generator function, or a function that returns an iterable.
+        func: a generator function, or a function that returns an iterable.
         timeout: seconds for each item, from when it is requested; -1 for the default, 0 for no limit.
-        window_items, window_bytes: how far the function may be ahead of the consumer, plus one item of any size; then
-            it blocks at its `yield`. Items that are ahead are in the memory of the consumer.
+        window: number of items that the function may be ahead of the consumer, in the memory of the consumer. Then it
+            stays at its `yield`.
 
     Returns:
         An iterator, also for `async for`, and a context manager. Leaving the loop early ends the function:
         its generator gets `GeneratorExit` at its `yield` and runs its `finally`.
 
     Raises:
-        As `rpc_sync`, if the call cannot be sent. Later errors of the function are raised instead of an item. Blocks
-        while a link is opened or the queue of `to` is full.
+        As `rpc_async`, if the call cannot be sent. Errors of the function are raised instead of an item.
 
-    The generator runs on a thread of its own on `to`, in addition to the `num_worker_threads` there.
+    Each step of the generator is a call on `to`, so it may continue on another thread after a `yield`. It keeps its
+    grad mode.
 
     >>> list(stream("worker1", range, args=(3,)))
     [0, 1, 2]
     """
     agent, info, invocation = _resolve_call(to, func, args, kwargs)
-    for name, value in (("window_items", window_items), ("window_bytes", window_bytes)):
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 1 << 63:
-            raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
-    return agent.stream(info, invocation, timeout_s=timeout, window=(window_items, window_bytes))
+    if isinstance(window, bool) or not isinstance(window, int) or window < 1:
+        raise ValueError(f"window must be a whole number of at least 1, got {window!r}")
+    from .streams import Stream  # loaded on use
+
+    return Stream(agent, info, invocation, timeout_s=timeout, window=window)
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ import torch
 from torch.futures import Future
 
 from . import agent as _agent
-from . import autograd, uncompiled
+from . import autograd
 from .calls import rpc_async
 from .references.rref import RRef
 from .worker_info import WorkerInfo
@@ -83,12 +83,12 @@ class _LocalOptimizer:
 
     def __init__(self, optimizer_class: Any, params_rref: Sequence[RRef[Any]], *args: Any, **kwargs: Any) -> None:
         self._params: list[torch.Tensor] = [rref.local_value() for rref in params_rref]
-        self.optim = uncompiled.create(optimizer_class, self._params, *args, **kwargs)
+        self.optim = optimizer_class(self._params, *args, **kwargs)
 
     def step(self, context_id: int) -> None:
         grads = autograd.get_gradients(context_id)
         with _exclusive_step(), self._use_grads([grads.get(param) for param in self._params]):
-            uncompiled.step(self.optim)
+            self.optim.step()
 
     @contextmanager
     def _use_grads(self, grads: Sequence[torch.Tensor | None]) -> Iterator[None]:

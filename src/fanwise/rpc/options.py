@@ -61,8 +61,9 @@ class TensorPipeRpcBackendOptions(RpcBackendOptions):
         devices: GPUs of this worker that calls use; None for all.
         allow: the functions that other workers may call here; None for all. Arguments and results, also of the calls
             that this worker makes, are then plain values: None, bool, int, float, str, bytes, tuple, list, dict,
-            frozenset, arrays and tensors, which arrive on the CPU. No pickle is read. References, actors and
-            distributed autograd cannot be used with this worker. An error of a user's type arrives as a RemoteError.
+            frozenset, arrays and tensors, which arrive on the CPU. No pickle is read. References, actors,
+            streams and distributed autograd cannot be used with this worker. An error of a user's type arrives as a
+            RemoteError.
         heartbeat_s: seconds of silence after which a worker on another host counts as lost, because it is stopped or
             holds the interpreter's lock. At least 1, and equal on all workers. A higher value detects a hanging worker
             later; a lower one evicts busy workers. It does not apply to a process that has ended (detected within

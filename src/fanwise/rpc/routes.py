@@ -72,13 +72,13 @@ class Routes:
 
     @property
     def num_open(self) -> int:
-        """Number of calls that are queued or wait for a reply, without streams."""
+        """Number of calls that are queued or wait for a reply."""
         with self._lock:
             queues = list(self._queues.values())
             # Links last, so that a call sent meanwhile is counted twice rather than not at all.
             num_queued = sum(len(queue.calls) + queue.num_sending for queue in queues)
             links = [*self.links.values(), *(queue.link for queue in queues if queue.link is not None)]
-        return num_queued + sum(link.num_open_whole for link in links)
+        return num_queued + sum(link.num_open for link in links)
 
     def open_calls(self) -> dict[int, list[str]]:
         """Return the names of the calls that wait for a reply, by worker."""

@@ -10,7 +10,6 @@ import logging
 import numbers
 import sys
 import threading
-import time
 from collections.abc import Callable
 from functools import partial
 from types import FrameType
@@ -37,9 +36,6 @@ from .worker_info import WorkerInfo
 _log = logging.getLogger("fanwise.rpc")
 
 _MAX_LISTED_CALLS = 10
-
-# Time limit for closing the generators of abandoned streams.
-_STREAM_CLOSE_S, _POLL_S = 5.0, 0.002
 
 # A shutdown that takes longer logs the open calls.
 _NOTICE_S = 10.0
@@ -216,7 +212,6 @@ def _shut_down(agent: _agent.Agent, graceful: bool, timeout: float) -> None:
     if graceful:
         agent.call_later(_NOTICE_S, partial(_log_open_calls, agent, is_finished))
     try:
-        agent.sender.close_streams(of_calls=False)
         if graceful:
             steps.wait_for_all(timeout)
         agent.group.shutdown(
@@ -264,13 +259,9 @@ def _is_in_call() -> bool:
 
 
 def _release_all(agent: _agent.Agent) -> None:
-    """Release references and streams when all calls have ended and the peers are still reachable. At most 5 s."""
+    """Release references when all calls have ended and the peers are still reachable."""
     if agent.group.world_size is not None:  # else remaining workers handle the departure
         steps.release()
-    agent.sender.close_streams(of_calls=True)
-    until_s = time.monotonic() + _STREAM_CLOSE_S
-    while agent.num_streams and time.monotonic() < until_s:
-        time.sleep(_POLL_S)
 
 
 class Steps:

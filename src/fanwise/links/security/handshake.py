@@ -111,7 +111,7 @@ class DialerHandshake:
 # -- the hello of links between hosts ---------------------------------------------------------------------------------
 
 
-PROTOCOL = 7  # increased whenever a frame or a message changes its meaning
+PROTOCOL = 8  # increased whenever a frame or a message changes its meaning
 
 _LAYOUT = struct.Struct("<8sH6x16s")
 _MAGIC = b"fanwise\0"

@@ -114,9 +114,11 @@ class ChainedCall(Call[Any]):
         return True
 
     def cancel(self) -> bool:
-        if self._followed is not None:
-            return self._followed.cancel()
-        return self.fail(CancelledError("the call was canceled before it was sent."))
+        if self._followed is None and self.fail(CancelledError("the call was canceled before it was sent.")):
+            if self._followed is not None:  # sent meanwhile, by another thread
+                self._followed.cancel()
+            return True
+        return self._followed is not None and self._followed.cancel()
 
     def _on_followed_done(self, call: "Future[Any]") -> None:
         if claim(self._unclaimed):

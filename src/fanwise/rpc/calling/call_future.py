@@ -114,7 +114,8 @@ class CallFuture(Call[Any]):
         try:
             value = self._agent.serializer.deserialize(self._reply.result(), self._to.id).value
         except Exception as error:
-            explained = call_error(error, self._to, self._limit_s, closed=self._agent.is_closed).with_traceback(None)
+            error.with_traceback(None)  # the reply holds the error, which would hold the frames of the callers
+            explained = call_error(error, self._to, self._limit_s, closed=self._agent.is_closed)
             self.set_exception(explained)
             return None, explained
         except BaseException as error:  # Ctrl-C, or user code: wake the other waiting threads
@@ -229,6 +230,8 @@ class QueuedRequest:
         self._future.set_exception(error)
 
     def _on_reply(self, reply: Reply) -> None:
+        if self._future.done():  # a second call, after an interrupt
+            return
         try:
             self._future.set_result(reply.result())
         except Exception as error:

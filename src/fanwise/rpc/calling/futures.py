@@ -14,7 +14,9 @@ While this process is a worker, `install` replaces functions of torch:
 
 import contextlib
 import copy
+import math
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
@@ -38,20 +40,26 @@ def error_of(future: "Future[Any]") -> Exception | None:
     return None
 
 
-def wait_for(future: "Future[Any]") -> None:
-    """Block until a future is done. Unlike torch's own `wait`, Ctrl-C interrupts it."""
-    if not future.done():
-        done = threading.Event()
-        future.add_done_callback(lambda _: done.set())
-        wait_for_event(done)
+def wait_for(future: "Future[Any]", within_s: float | None = None) -> bool:
+    """Block until a future is done, at most `within_s` seconds. Return whether it is done.
+
+    Unlike torch's own `wait`, Ctrl-C interrupts it.
+    """
+    if future.done():
+        return True
+    done = threading.Event()
+    future.add_done_callback(lambda _: done.set())
+    return wait_for_event(done, within_s)
 
 
-def wait_for_event(event: threading.Event) -> None:
-    """Block until `event` is set, Ctrl-C, or cancellation of the running call (`CallCancelled`)."""
-    scope = current_scope()
+def wait_for_event(event: threading.Event, within_s: float | None = None) -> bool:
+    """Block until `event` is set, as `wait_for`. Raises `CallCancelled` if the running call is canceled."""
+    scope, deadline_s = current_scope(), math.inf if within_s is None else time.monotonic() + within_s
     with contextlib.nullcontext() if scope is None else scope.wake_on_cancel(event.set):
-        while not event.wait(_SIGNAL_CHECK_S):
-            pass
+        while not event.wait(max(0.0, min(_SIGNAL_CHECK_S, deadline_s - time.monotonic()))):
+            if time.monotonic() >= deadline_s:
+                return False
+    return True
 
 
 def result_of(future: "Future[Any]") -> Any:

@@ -1,14 +1,13 @@
 """The caller's half of a call; `server` has the other.
 
-    call, call_sync, stream --> get a link --> serialize function and arguments --> send when the link has room
-                                  no link: a `QueuedCall` waits for one, or this thread does
+    call, call_sync --> get a link --> serialize function and arguments --> send when the link has room
+                          no link: a `QueuedCall` waits for one, or this thread does
 
 A serialized message may carry forks of references, so it is either sent or rolled back. A link that ended before
 anything was sent is replaced by another; nothing is sent twice.
 """
 
 import math
-import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -17,9 +16,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch.futures import Future
 
-from ...base.errors import ClosedError, DeadlineExceeded, FanwiseError, WindowFullError
+from ...base.errors import DeadlineExceeded, FanwiseError, WindowFullError
 from ...links.calls import was_never_sent
-from ...links.link import Link, Reply
+from ...links.link import Link
 from ...links.peers import NeverSent
 from .. import allowed
 from .. import current as process
@@ -28,8 +27,6 @@ from ..messages import pickling
 from ..messages.ids import Created, Invocation
 from ..messages.messages import Message, addressed
 from ..messages.metadata import Address
-from ..streams.stream import Stream, StreamReader
-from ..streams.window import Amount
 from ..worker_info import WorkerInfo
 from . import cancellation
 from .call import Call, ChainedCall
@@ -49,7 +46,6 @@ class Sender:
     def __init__(self, agent: "Agent") -> None:
         self._agent = agent
         self._serializer, self._connections = agent.serializer, agent.connections
-        self._streams: weakref.WeakSet[StreamReader] = weakref.WeakSet()
         self._num_forks = process.num_forks
 
     def call(
@@ -66,14 +62,23 @@ class Sender:
         `remote` is set if the value stays on `to`, `address` for a call to an actor.
         """
         try:
-            limit_s = self._time_limit(timeout_s)
+            limit_s = self.time_limit(timeout_s)
         except DeadlineExceeded as error:
             return ChainedCall.failed(error)
         scope = cancellation.current_scope()
         parent = scope if remote is None else None  # a remote value is released by its references
 
         def send(link: Link, message: Message) -> Call[Any]:
-            return CallFuture(self._agent, self._send_on_credit(link, message, limit_s, scope, parent), to, limit_s)
+            reply = link.call_on_credit(
+                message,  # type: ignore[arg-type]  # `dumps` knows it
+                deadline_s=limit_s,
+                waiting=self._agent.waiting,
+                watch=None if scope is None else scope.add_child,
+            )
+            keep_alive_until(reply, message)
+            if parent is not None:
+                parent.add_child(reply)
+            return CallFuture(self._agent, reply, to, limit_s)
 
         def queue(message: Message) -> Call[Any] | None:
             call = QueuedCall(self._agent, message, to, limit_s)
@@ -91,7 +96,7 @@ class Sender:
         self, to: WorkerInfo, invocation: Invocation, *, timeout_s: float, address: Address | None = None
     ) -> Any:
         """As `call`, and wait. The calling thread reads the reply itself."""
-        limit_s = self._time_limit(timeout_s)
+        limit_s = self.time_limit(timeout_s)
         scope = cancellation.current_scope()
         watch = None
         if scope is not None:
@@ -105,27 +110,6 @@ class Sender:
         serialize = partial(self._serialize, to, invocation, "sync", limit_s, None, address)
         reply = self._send(to, limit_s, serialize, send_and_wait)
         return self._serializer.deserialize(reply, to.id).value
-
-    def stream(
-        self, to: WorkerInfo, invocation: Invocation, *, timeout_s: float, window: tuple[int, int]
-    ) -> Stream[Any]:
-        """Run a function on `to` and return its items. `timeout_s` applies to each item, as in `call`.
-
-        `window`: maximum number of items and bytes ahead. Blocks until the call is sent.
-        """
-        limit_s, window_size = self._time_limit(timeout_s), Amount(*window)
-        scope = cancellation.current_scope()
-        cancellation.check()
-        reader = StreamReader(self._agent, to, window_size, is_of_call=scope is not None)
-
-        def send(link: Link, message: Message) -> Reply:
-            return self._send_on_credit(link, message, limit_s, scope, scope, on_item=reader.on_item)
-
-        serialize = partial(self._serialize, to, invocation, "stream", limit_s, window=window_size)
-        reply = self._send(to, limit_s, serialize, send)
-        reader.start(reply)
-        self._streams.add(reader)
-        return Stream(self._agent, reader, _name_of(invocation[0]), limit_s)
 
     def _send(
         self,
@@ -178,28 +162,6 @@ class Sender:
             raise explained from None
         return fail(explained)
 
-    def _send_on_credit(
-        self,
-        link: Link,
-        message: Message,
-        limit_s: float | None,
-        scope: cancellation.Scope | None,
-        parent: cancellation.Scope | None,
-        on_item: Callable[[Message, int], None] | None = None,
-    ) -> Reply:
-        """Send a call when the peer has room for it. `scope` cancels the wait for that, and `parent` the call."""
-        reply = link.call_on_credit(
-            message,  # type: ignore[arg-type]  # `dumps` knows it
-            deadline_s=limit_s,
-            waiting=self._agent.waiting,
-            watch=None if scope is None else scope.add_child,
-            on_item=on_item,
-        )
-        keep_alive_until(reply, message)
-        if parent is not None:
-            parent.add_child(reply)
-        return reply
-
     def _wait_for_queue(self, to: WorkerInfo, message: Message, limit_s: float | None) -> Link:
         """Wait on this thread until the queued calls are sent, because the queue of calls is full."""
         if self._agent.may_wait():
@@ -232,18 +194,7 @@ class Sender:
             link: Link = result_of(connected)
         return link
 
-    def close_streams(self, *, of_calls: bool) -> None:
-        """Close the streams that the program reads and, with `of_calls`, those that called functions left open."""
-        for reader in list(self._streams):
-            if of_calls or not reader.is_of_call:
-                reader.close(ClosedError("RPC was shut down in this process while it read this stream."))
-
-    @property
-    def num_streams(self) -> int:
-        """Number of open streams that this worker reads."""
-        return sum(not reader.is_finished for reader in list(self._streams))
-
-    def _time_limit(self, timeout_s: float) -> float | None:
+    def time_limit(self, timeout_s: float) -> float | None:
         """Return the time limit of a call in seconds. Raises ClosedError in a fork, whose locks may be held."""
         if self._num_forks != process.num_forks:
             raise process.forked_error(self._agent.info)
@@ -264,14 +215,13 @@ class Sender:
         limit_s: float | None,
         remote: Created | None = None,
         address: Address | None = None,
-        window: Amount | None = None,
     ) -> Message:
         """Serialize a call. A profiler records it under torch's name."""
         name, serializer = _name_of(invocation[0]), self._serializer
         if serializer.sends_plain_calls(to.id):
             serializer.check_plain_call(to.id, name, remote=remote)
             try:
-                return allowed.encode_call(invocation, name, window)
+                return allowed.encode_call(invocation, name)
             except Exception as error:
                 encode, hint = allowed.check_plain, allowed.PLAIN_HINT
                 raise explain_error(error, invocation, name, to.name, encode=encode, hint=hint) from error
@@ -282,7 +232,7 @@ class Sender:
             )
         try:
             with profile:
-                message = serializer.serialize(invocation, to.id, call=name, remote=remote, window=window)
+                message = serializer.serialize(invocation, to.id, call=name, remote=remote)
         except Exception as error:
             raise explain_error(error, invocation, name, to.name, encode=partial(pickling.encode, to=to.id)) from error
         return message if address is None else addressed(message, address._replace(left_s=limit_s or 0.0))

@@ -44,7 +44,6 @@ class Deserialized(NamedTuple):
     value: Any
     autograd: Context | None = None
     has_references: bool = False
-    window: tuple[int, int] | None = None  # of a stream
 
 
 class Serializer:
@@ -85,8 +84,8 @@ class Serializer:
         worker = "this worker" if self.allowed is not None else f"worker {self._name_of(to)}"
         if remote is not None:
             raise NotSendableError(
-                f"{worker} has an allow-list, so rpc.remote and actors cannot be used with it: call {name} by "
-                f"rpc_sync, rpc_async or stream"
+                f"{worker} has an allow-list, so rpc.remote, actors and streams cannot be used with it: call {name} by "
+                f"rpc_sync or rpc_async"
             )
         if self.autograd is not None and self.autograd.has_current:
             raise NotSendableError(
@@ -101,12 +100,8 @@ class Serializer:
         *,
         call: str | None = None,
         remote: Created | None = None,
-        window: tuple[int, int] | None = None,
     ) -> Message:
-        """Serialize a call, given its name, or a reply for worker `to`. Raises the error of pickle.
-
-        `window`: for a call that is a stream.
-        """
+        """Serialize a call, given its name, or a reply for worker `to`. Raises the error of pickle."""
         forks: list[Fork] = []
         keep_alive: list[Any] = []
         try:
@@ -117,8 +112,8 @@ class Serializer:
             header = None if self.autograd is None else self.autograd.on_send(to, tensors)
             devices = self._target_devices(tensors, to, is_call=call is not None) if tensors else None
             extra = b""
-            if forks or header is not None or remote is not None or devices is not None or window is not None:
-                extra = pack(Metadata(header, remote, forks, devices, window))
+            if forks or header is not None or remote is not None or devices is not None:
+                extra = pack(Metadata(header, remote, forks, devices))
             share = None if devices is None or self._cuda_ipc is None else partial(self._cuda_ipc.share, to)
             message = compose(extra, tensors, data, buffers, call, share)
             return message._replace(keep_alive=tuple(keep_alive)) if keep_alive else message
@@ -161,19 +156,18 @@ class Serializer:
         if kind == PLAIN_REPLY:
             return Deserialized(allow_list.decode_reply(memoryview(message.head)[1:], message.buffers))
         if kind == PLAIN_CALL:
-            call, window = allow_list.decode_call(memoryview(message.head)[1:], message.buffers, self.allowed)
-            return Deserialized(call, window=window)
+            return Deserialized(allow_list.decode_call(memoryview(message.head)[1:], message.buffers, self.allowed))
         if self.allowed is not None:
             raise WireError("received a pickle, which was not read because this worker has an allow-list.")
         extra, tensors, data, buffers = parse(message, open_handle)
-        header, _remote, forks, devices, window = unpack(extra) if extra else EMPTY
+        header, _remote, forks, devices = unpack(extra) if extra else EMPTY
         if tensors and (devices is not None or self._devices.maps):
             tensors = self._move_tensors(tensors, devices, message, sender)
         if header is not None and self.autograd is not None:
             tensors = self.autograd.on_receive(sender, header, tensors)
         decode = pickling.decode if is_reply(message) else pickling.decode_call
         with self._references.receiving(forks) if self._references is not None and forks else nullcontext():
-            return Deserialized(decode(data, tensors, buffers), header, bool(forks), window)
+            return Deserialized(decode(data, tensors, buffers), header, bool(forks))
 
     def roll_back(self, message: Message, to: int) -> None:
         """Release the contents of a message for worker `to` that was not sent. Does not block."""

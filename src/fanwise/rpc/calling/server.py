@@ -26,8 +26,6 @@ from .. import allowed
 from ..messages.ids import Created, Invocation
 from ..messages.messages import BARE_CALL, PLAIN_CALL, Message, creation_of
 from ..messages.metadata import Address, Context
-from ..streams.producer import Producer
-from ..streams.window import Amount
 from ..worker_info import WorkerInfo
 from .call import method_called
 from .cancellation import Scope, current_call
@@ -66,7 +64,6 @@ class Server:
         self.num_open = 0
         self.num_begun = 0
         self.coroutines = Coroutines()
-        self._producers: set[Producer] = set()
         self._references = references
         self._serializer = serializer
         self._runners = runners
@@ -88,39 +85,28 @@ class Server:
         with self._lock:
             self.num_open += 1
             self.num_begun += 1
-        call = request.listener = ReceivedCall(self, sender, request, creation, value)
+        call = ReceivedCall(self, sender, request, creation, value)
+        request.on_cancel = call.cancel
         if address is None:
             self._runners.call(call)
         else:
             self._enqueue_actor_call(address, call)
 
-    def on_finished(self, producer: Producer | None) -> None:
-        """Count a call as finished. `producer`: if it was a stream."""
+    def on_finished(self) -> None:
+        """Count a call as finished."""
         with self._lock:
             self.num_open -= 1
-            if producer is not None:
-                self._producers.discard(producer)
-
-    @property
-    def num_streams(self) -> int:
-        return len(self._producers)
-
-    @property
-    def num_open_but_waiting(self) -> int:
-        """Number of open calls without streams that wait for their consumers."""
-        with self._lock:
-            return self.num_open - sum(producer.is_blocked for producer in self._producers)
 
 
 class ReceivedCall:
-    """One received call: the listener of its request, and a job of the runner threads.
+    """One received call, and a job of the runner threads.
 
     Attributes:
         on_end: called once, after the reply.
     """
 
     __slots__ = (
-        *("_autograd_context", "_creation", "_is_plain", "_name", "_producer"),
+        *("_autograd_context", "_creation", "_is_plain", "_name"),
         *("_scope", "_sender", "_server", "_value", "on_end", "request"),
     )
 
@@ -137,9 +123,6 @@ class ReceivedCall:
         self._name = ""
         self._is_plain = request.method.head[0] == PLAIN_CALL  # type: ignore[attr-defined]  # Message
         self._scope: Scope | None = None
-        self._producer: Producer | None = None
-
-    # -- events from the link: see `Listener` ----------------------------------------------------------------------
 
     def scope(self) -> Scope:
         """Return the cancellation scope, created on demand."""
@@ -151,22 +134,9 @@ class ReceivedCall:
     def is_cancelled(self) -> bool:
         return self._scope is not None and self._scope.is_cancelled
 
-    def cancelled(self) -> None:
+    def cancel(self) -> None:
         """Handle a cancellation by the caller, on a reading thread."""
         self.scope().cancel()
-        if self._producer is not None:
-            self._producer.cancel()
-
-    def taken(self, num_items: int, num_bytes: int) -> None:
-        """Handle an acknowledgment of a stream. Raises ValueError if it is invalid."""
-        if self._producer is None:
-            raise ValueError(f"acknowledgment of {num_items} items of a call that is no stream")
-        self._producer.on_ack(num_items, num_bytes)
-
-    def lost(self) -> None:
-        """Handle the loss of the link. Only streams are canceled: other functions may have side effects."""
-        if self._producer is not None:
-            self.cancelled()
 
     # -- running ---------------------------------------------------------------------------------------------------
 
@@ -208,8 +178,6 @@ class ReceivedCall:
         function, args, kwargs = content.value
         self._autograd_context = content.autograd
         self._name = _name_of(content.value)
-        if content.window is not None:
-            function = partial(self._run_as_stream, Amount(*content.window), function)
         self.request.taken_up()
         token = current_call.set(self)
         try:
@@ -240,29 +208,10 @@ class ReceivedCall:
             return
         self._answer(value)
 
-    def _run_as_stream(self, limit: Amount, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        if hasattr(function, "_wrapped_async_rpc_function"):
-            raise TypeError(
-                f"{self._name} is an async_execution function, which returns one value: it cannot be streamed."
-            )
-        self._producer = producer = Producer(
-            limit,
-            self.request,
-            self.scope(),
-            serialize=partial(self._serialize, description=f"an item that {self._name} yielded"),
-            roll_back=self._roll_back,
-            release_slot=self._server._runners.waiting,
-        )
-        if self.is_cancelled() or self.request.link.ending is not None:
-            self.cancelled()  # perhaps before `_producer` was set
-        with self._server._lock:
-            self._server._producers.add(producer)
-        return producer.run(function(*args, **kwargs), self._name)
-
     # -- replying --------------------------------------------------------------------------------------------------
 
     def _serialize(self, value: Any, description: str) -> Message:
-        """Serialize a result or an item. Raises an error that explains why that failed."""
+        """Serialize a result. Raises an error that explains why that failed."""
         try:
             if self._is_plain:
                 return allowed.encode_reply(value)
@@ -316,7 +265,7 @@ class ReceivedCall:
         self._finish(partial(self._send_error, sent))
 
     def _finish(self, send_reply: Callable[[], object]) -> None:
-        self._server.on_finished(self._producer)
+        self._server.on_finished()
         try:
             with contextlib.suppress(FanwiseError):  # the caller has disconnected
                 send_reply()

@@ -2,6 +2,5 @@
 
 messages    the format of calls, replies and control messages
 pickling    user values                          metadata  metadata of a call, addresses of actors. Pure
-records     codec of control messages            packing   packs many buffers into few. Pure
-ids         ids of workers, references, forks. Pure
+records     codec of control messages            ids       ids of workers, references, forks. Pure
 """

@@ -1,20 +1,19 @@
 """The format of messages on the links of rpc: control messages, and calls and replies, which contain user values.
 
     control   0, then a message of the typed codec of `records`: no pickle; handled on the reading thread
-    message   1 a call or 2 a reply: counts, metadata, tensor table, rows, pickle; large buffers out of band
-              3 a call or 4 a reply: pickle; array buffers out of band. No tensors, metadata or rows
+    message   1 a call or 2 a reply: counts, metadata, tensor table, pickle; large buffers out of band
+              3 a call or 4 a reply: pickle; array buffers out of band. No tensors or metadata
               5 a call to an actor: its address, then as 1 or 3
               6 a call or 7 a reply: a value of the typed codec, without pickle, for workers with an allow-list
               deserialized outside the reading thread
 
     compose: (metadata, tensors, pickle, buffers) --> Message --link--> Message --> parse
 
-Many buffers are packed together (`packing`); the rows contain their positions.
-
 The table has the header (`to_wire`) of each tensor and the bytes of a small one, because a buffer costs the receiver
-more than a copy. A CUDA tensor may be a handle of its memory. A sparse tensor is sent as the dense tensors it consists
-of. A dense one that is not contiguous keeps its strides and is sent in memory order, without gaps. Everything except
-the user's pickle and CUDA handles has a fixed structure and is validated when it is read.
+more than a copy. A frame has a limited number of buffers, so further tensors are in the table too. A CUDA tensor may be
+a handle of its memory. A sparse tensor is sent as the dense tensors it consists of. A dense one that is not contiguous
+keeps its strides and is sent in memory order, without gaps. Everything except the user's pickle and CUDA handles has a
+fixed structure and is validated when it is read.
 """
 
 import struct
@@ -29,7 +28,6 @@ from ...tensor import from_wire, to_wire
 from ...tensor.with_torch.wire import SPARSE, in_order_of_memory, rebuild_sparse, rebuild_strided
 from .ids import Created
 from .metadata import ADDRESS_BYTES, Address, creation_in, pack_address, unpack_address
-from .packing import PACKED_FROM, pack, size_of_rows, unpack
 from .records import control_codec
 
 Buffer = bytes | bytearray | memoryview
@@ -43,11 +41,12 @@ _CALLS, _REPLIES = (_BARE_CALL, _CALL, _PLAIN_CALL), (_BARE_REPLY, _REPLY, _PLAI
 # The first bytes of calls and replies that consist of a pickle only, or of a plain value.
 BARE_CALL, BARE_REPLY, PLAIN_CALL, PLAIN_REPLY = _BARE_CALL, _BARE_REPLY, _PLAIN_CALL, _PLAIN_REPLY
 _WITHOUT_METADATA = (_BARE_CALL, _BARE_REPLY, _PLAIN_CALL, _PLAIN_REPLY)
-# Number of tensors, size of metadata, size of the table, number of tensor buffers, number of rows (0: not packed).
-_COUNTS = struct.Struct("<IQQII")
+# Number of tensors, size of metadata, size of the table, number of tensor buffers.
+_COUNTS = struct.Struct("<IQQI")
 _ENTRY = struct.Struct("<HI")  # size of the header; size of the bytes, or _OUT_OF_BAND, _PARTS, _HANDLE
 _OUT_OF_BAND, _PARTS, _HANDLE = 0xFFFFFFFF, 0xFFFFFFFE, 0xFFFFFFFD
 _IN_TABLE_BYTES = 4096
+_OUT_OF_BAND_MAX = 1024
 
 
 class Message(NamedTuple):
@@ -128,20 +127,16 @@ def compose(
 ) -> Message:
     """Serialize a call, given its name, or a reply. Large tensors are not copied: do not change them before sending."""
     name = "a reply" if call is None else call
-    if not tensors and not extra and len(buffers) <= PACKED_FROM:
+    if not tensors and not extra:
         return Message(_KINDS[_BARE_REPLY if call is None else _BARE_CALL] + pickle, buffers, name)
     table: list[Buffer] = []
     out_of_band: list[memoryview] = []
     for tensor in tensors:
         _write_tensor(tensor, table, out_of_band, share)
     body = b"".join(table)
-    memory, rows, num_rows = [*out_of_band, *buffers], b"", 0
-    if len(memory) > PACKED_FROM:
-        num_rows = len(memory)
-        memory, rows = pack(memory)
-    counts = _COUNTS.pack(len(tensors), len(extra), len(body), len(out_of_band), num_rows)
+    counts = _COUNTS.pack(len(tensors), len(extra), len(body), len(out_of_band))
     kind = _KINDS[_REPLY if call is None else _CALL]
-    return Message(b"".join((kind, counts, extra, body, rows, pickle)), memory, name)
+    return Message(b"".join((kind, counts, extra, body, pickle)), [*out_of_band, *buffers], name)
 
 
 def compose_plain(data: bytes, buffers: Sequence[memoryview], call: str | None) -> Message:
@@ -182,22 +177,19 @@ def parse(message: Message, open_handle: OpenHandle | None = None) -> Parsed:
     if view[0] in _WITHOUT_METADATA:
         return Parsed(b"", [], view[1:], message.buffers)
     try:
-        num_tensors, extra_size, table_size, num_out_of_band, num_rows = _COUNTS.unpack_from(view, 1)
+        num_tensors, extra_size, table_size, num_out_of_band = _COUNTS.unpack_from(view, 1)
         offset = 1 + _COUNTS.size
         extra = view[offset : offset + extra_size]
         offset += extra_size
         end = offset + table_size
-        buffers, data = message.buffers, end
-        if num_rows:
-            data += size_of_rows(num_rows)
-            buffers = unpack(view[end:data], buffers)
+        buffers = message.buffers
         if not num_tensors:
-            return Parsed(extra, [], view[data:], buffers)
+            return Parsed(extra, [], view[end:], buffers)
         table = _Table(view[offset:end], iter(buffers[:num_out_of_band]), open_handle)
         tensors = [table.read() for _ in range(num_tensors)]
     except (struct.error, StopIteration) as error:
         raise WireError(f"a call of {len(view)} bytes is truncated: {error}.") from error
-    return Parsed(extra, tensors, view[data:], buffers[num_out_of_band:])
+    return Parsed(extra, tensors, view[end:], buffers[num_out_of_band:])
 
 
 # -- the table of tensors ------------------------------------------------------------------------------------------
@@ -231,7 +223,7 @@ def _write_tensor(
         table += (_ENTRY.pack(len(handle), _HANDLE), handle)
         return
     header, (memory,) = to_wire(tensor)
-    if memory.nbytes <= _IN_TABLE_BYTES:
+    if memory.nbytes <= _IN_TABLE_BYTES or len(out_of_band) == _OUT_OF_BAND_MAX:
         table += (_ENTRY.pack(len(header), memory.nbytes), header, memory)
     else:
         table += (_ENTRY.pack(len(header), _OUT_OF_BAND), header)

@@ -3,7 +3,6 @@
 flags u8, number of forks u32
 context, message        u64 each    of autograd, for a message sent in a context
 reference, fork         3 i64 each  for a call whose value stays on the callee
-window                  u64 each    for a stream: maximum number of items and bytes ahead
 forks                   10 i64 each one for each reference among the values
 devices                 UTF-8       devices of the tensors, comma-separated, if not all are on the CPU
 
@@ -18,11 +17,11 @@ from typing import NamedTuple
 from ...base.errors import WireError
 from .ids import Created, Fork, GlobalId, WorkerKey
 
-_HEAD, _CONTEXT, _REMOTE, _FORK, _WINDOW, _ADDRESS = map(struct.Struct, ("<BI", "<QQ", "<6q", "<10q", "<QQ", "<3qdI"))
+_HEAD, _CONTEXT, _REMOTE, _FORK, _ADDRESS = map(struct.Struct, ("<BI", "<QQ", "<6q", "<10q", "<3qdI"))
 ADDRESS_BYTES = _ADDRESS.size
 # `Address.concurrency` is less than this, so it fits into a u32.
 CONCURRENCY_LIMIT = 2**32 - 1
-_HAS_CONTEXT, _HAS_REMOTE, _HAS_DEVICES, _HAS_WINDOW = 1, 2, 4, 8
+_HAS_CONTEXT, _HAS_REMOTE, _HAS_DEVICES = 1, 2, 4
 
 Context = tuple[int, int]  # id of the autograd context, number of the message
 Buffer = bytes | bytearray | memoryview
@@ -36,29 +35,25 @@ class Metadata(NamedTuple):
         remote: for a call whose value stays on the callee.
         forks: forks of the references among the values, in order.
         devices: device of each tensor.
-        window: for a stream: maximum number of items and bytes ahead.
     """
 
     context: Context | None = None
     remote: Created | None = None
     forks: Sequence[Fork] = ()
     devices: Sequence[str] | None = None
-    window: tuple[int, int] | None = None
 
 
 EMPTY = Metadata()
 
 
 def pack(metadata: Metadata) -> bytes:
-    context, remote, forks, devices, window = metadata
-    flags = (context is not None) | (remote is not None) << 1 | (devices is not None) << 2 | (window is not None) << 3
+    context, remote, forks, devices = metadata
+    flags = (context is not None) | (remote is not None) << 1 | (devices is not None) << 2
     parts = [_HEAD.pack(flags, len(forks))]
     if context is not None:
         parts.append(_CONTEXT.pack(*context))
     if remote is not None:
         parts.append(_REMOTE.pack(*remote[0], *remote[1]))
-    if window is not None:
-        parts.append(_WINDOW.pack(*window))
     parts += [_FORK.pack(*rref_id, *fork_id, *owner, *parent) for rref_id, fork_id, owner, parent in forks]
     if devices is not None:
         parts.append(",".join(devices).encode())
@@ -99,16 +94,13 @@ def _unpack(view: memoryview) -> Metadata:
     if flags & _HAS_REMOTE:
         numbers, offset = _REMOTE.unpack_from(view, offset), offset + _REMOTE.size
         remote = GlobalId(*numbers[:3]), GlobalId(*numbers[3:])
-    window: tuple[int, int] | None = None
-    if flags & _HAS_WINDOW:
-        window, offset = _WINDOW.unpack_from(view, offset), offset + _WINDOW.size
     end = offset + num_forks * _FORK.size
     forks = list(_forks(view[offset:end]))
     devices = str(view[end:], "utf-8").split(",") if flags & _HAS_DEVICES else None
     is_whole = end <= len(view) if flags & _HAS_DEVICES else end == len(view)
-    if not is_whole or flags > _HAS_CONTEXT | _HAS_REMOTE | _HAS_DEVICES | _HAS_WINDOW:
+    if not is_whole or flags > _HAS_CONTEXT | _HAS_REMOTE | _HAS_DEVICES:
         raise WireError(f"invalid metadata of {len(view)} bytes, with flags {flags} and {num_forks} forks.")
-    return Metadata(context, remote, forks, devices, window)
+    return Metadata(context, remote, forks, devices)
 
 
 def _forks(view: memoryview) -> Iterator[Fork]:

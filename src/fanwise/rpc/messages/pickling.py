@@ -287,4 +287,4 @@ def _all_reducers() -> tuple[dict[type, Reducer], bool]:
     return tables, True
 
 
-_pickler = Pickler(_all_reducers)
+_pickler = Pickler(_all_reducers, max_buffers=1024)

@@ -45,6 +45,7 @@ def of(words_drawn: list[int]) -> list[float]:
 @given(WORDS)
 def test_a_normal_number_is_exact_to_four_units_of_its_last_place(word: int) -> None:
     result = of([word])[0]
+    assert gaussian.standard_normal_of(word) == result
     with mpmath.workdps(50):
         error = abs((mpmath.mpf(result) - exact_normal(word, result)) / exact_normal(word, result))
     assert error < 8e-16

@@ -86,9 +86,9 @@ class At:
         return self._changed(value, "max")
 
     def _changed(self, value: Any, how: How) -> _Array:
-        writer = self._writer()
-        check_value(self._x, value, how)
-        return writer.changed(self._x, self._index, value, how)
+        x, writer = self._x, self._writer()
+        check_value(x, value, how)
+        return writer.changed(x, self._index, value, how)
 
     def _writer(self) -> Any:
         if self._index is _NO_INDEX:
@@ -124,11 +124,12 @@ _allowed: set[tuple[Any, ...]] = set()
 
 def check_value(x: _Array, value: Any, how: How) -> None:
     """Raise TypeError or OverflowError unless a value can be written into x with this operation."""
+    dtype = x.dtype
     # The dtype's type too: comparing dtypes of two engines raises.
-    key = (type(x.dtype), x.dtype, type(value), how)
+    key = (type(dtype), dtype, type(value), how)
     if key in _allowed:
         return
-    array_name, array_rank = dtype_name(x.dtype), dtype_rank(x.dtype)
+    array_name, array_rank = dtype_name(dtype), dtype_rank(dtype)
     # numpy.float64 is a float too.
     rank = next((rank for kind, rank in _number_ranks.items() if isinstance(value, kind)), None)
     if rank is None:

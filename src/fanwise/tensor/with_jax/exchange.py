@@ -37,10 +37,12 @@ _PACKED = {dtype for dtype in _DTYPES if dtype.name.startswith(("float4", "int4"
 
 def export_memory(x: Any, copy: bool | None) -> Exported:
     """Return a read-only view of the memory, or of a copy if it is not one piece on a CPU."""
-    _check_plain(x)
+    if type(x) is not _PlainArray:
+        _check_plain(x)
     try:
         array = np.asarray(x)
     except RuntimeError as error:
+        _check_plain(x)
         raise ValueError(f"This JAX array of shape {x.shape} cannot be fetched to this process: {error}") from error
     # An array gathered from several devices owns its memory, and its read-only flag could be lifted.
     array = array if array.base is not None else locked(array)
@@ -162,12 +164,12 @@ def _default_device() -> jax.Device:
 
 
 def _check_plain(x: Any) -> None:
-    if isinstance(x, jax.core.Tracer):
-        raise TypeError(
-            f"This array of shape {x.shape} has no values yet, because JAX traces a function (jit, grad). Convert "
-            f"outside of the function, or inside of jax.pure_callback"
-        )
     if type(x) is not _PlainArray:
+        if isinstance(x, jax.core.Tracer):
+            raise TypeError(
+                f"This array of shape {x.shape} has no values yet, because JAX traces a function (jit, grad). Convert "
+                f"outside of the function, or inside of jax.pure_callback"
+            )
         raise TypeError(
             f"{type(x).__module__}.{type(x).__qualname__} is no plain JAX array. Convert jax.numpy.asarray(x), or "
             f"jax.random.key_data(x) of random keys"

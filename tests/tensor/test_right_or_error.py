@@ -230,7 +230,7 @@ def checked(name: str, call: Call, engines: Sequence[str]) -> Iterator[Row]:
     bounds = {"value": Bounds(outputs, outputs)}
     if inputs and outputs and call.order:
         doubles = parts(reference(name, call, inputs))
-        bounds |= first_derivatives(name, call, inputs, doubles)
+        bounds["gradient"] = first_derivatives(name, call, inputs, doubles)
         if call.order > 1:
             bounds["second derivative"] = second_derivatives(name, call, inputs, doubles, bounds["gradient"])
     for mode in MODES:

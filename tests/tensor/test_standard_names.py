@@ -77,6 +77,8 @@ def test_defaults_are_what_creation_makes(xp: Namespace) -> None:
     assert defaults["integral"] == (xp.int32 if xp.engine == "jax" else xp.int64)
     floats = [xp.asarray(1.0), xp.asarray([[1.0, 2]]), xp.zeros(2), xp.ones((1, 2)), xp.empty(0), xp.eye(2)]
     floats += [xp.full(2, 0.5), xp.arange(1.0), xp.linspace(0, 1, 3)]
+    if xp.engine != "tensorflow":
+        floats += [xp.fft.fftfreq(4), xp.fft.rfftfreq(4)]
     assert [x.dtype for x in floats] == [xp.float32] * len(floats)
     assert [xp.asarray(x).dtype for x in (1j, [1, 2j])] == [xp.complex64] * 2
     integers = [xp.asarray(1), xp.asarray([[1, 2]]), xp.arange(3), xp.full((), 3)]

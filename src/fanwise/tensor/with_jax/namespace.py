@@ -41,17 +41,17 @@ _LIMITS: dict[Any, tuple[int, int]] = {
 # Functions of JAX with a dtype or a device; True if the default dtype is float32.
 _CHECKED = {
     **dict.fromkeys(("cumulative_sum", "empty_like", "ones_like", "prod", "sum", "zeros_like"), False),
-    **dict.fromkeys(("empty", "eye", "ones", "zeros"), True),
+    **dict.fromkeys(("empty", "eye", "fftfreq", "ones", "rfftfreq", "zeros"), True),
 }
 
 
 def names(part: str) -> dict[str, Any]:
     source = getattr(jnp, part) if part else jnp
     functions = {name: getattr(source, name) for name in PARTS[part] if hasattr(source, name)}
+    functions |= {name: _checked(functions[name], _CHECKED[name]) for name in functions.keys() & _CHECKED}
     if part:
         return functions | ({"vector_norm": vector_norm} if part == "linalg" else {})
     functions |= {name: np.dtype(getattr(jnp, name)) for name in (*DTYPES, *EXTRA_DTYPES)} | CONSTANTS
-    functions |= {name: _checked(functions[name], is_float32) for name, is_float32 in _CHECKED.items()}
     functions |= {name: _as_tuple(functions[name]) for name in ("broadcast_arrays", "meshgrid")}
     functions |= {function.__name__: function for function in _CORRECTED}
     return functions | {name: _fitting(functions[name]) for name in of_two_arrays()}

@@ -27,9 +27,10 @@ def names(part: str) -> dict[str, Any]:
     """Return the functions, constants and dtypes of one part of the standard by name."""
     source = getattr(compat, part) if part else compat
     functions = {name: getattr(source, name) for name in PARTS[part] if hasattr(source, name)}
+    created = {"empty", "eye", "fftfreq", "ones", "rfftfreq", "zeros"} & functions.keys()
+    functions |= {name: _of_float32(functions[name]) for name in created}
     if part:
         return functions
-    functions |= {name: _of_float32(functions[name]) for name in ("empty", "eye", "ones", "zeros")}
     functions |= {name: _of_floats(functions[name]) for name in ("mean", "std", "var")}
     functions |= {name: np.dtype(name) for name in (*DTYPES, "float16")} | {"bfloat16": np.dtype(ml_dtypes.bfloat16)}
     return functions | CONSTANTS | {function.__name__: function for function in _CORRECTED}

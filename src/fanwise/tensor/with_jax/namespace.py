@@ -30,11 +30,11 @@ from ..namespaces.arguments import (
     with_float32_defaults,
 )
 from ..namespaces.namespace import CONSTANTS, DTYPES, EXTRA_DTYPES, PARTS, of_two_arrays
+from . import check_width, config
 
 _Function = Callable[..., Any]
 _Axis = int | tuple[int, ...] | None
 
-_WIDE = {np.dtype(name) for name in ("float64", "int64", "uint64", "complex128")}
 _LIMITS: dict[Any, tuple[int, int]] = {
     np.dtype(name): limits(name) for name in DTYPES if name.startswith(("int", "uint"))
 }
@@ -58,17 +58,8 @@ def names(part: str) -> dict[str, Any]:
 
 
 def _check_dtype(dtype: Any) -> Any:
-    """Return the dtype, or raise TypeError if JAX is set to 32 bits and would narrow it."""
-    if dtype is None or jax.config.jax_enable_x64:  # type: ignore[attr-defined]
-        return dtype
-    result = np.dtype(dtype)
-    if result in _WIDE:
-        narrow = result.name.replace("64", "32").replace("128", "64")
-        raise TypeError(
-            f"jax makes no {result.name} here: it is set to 32 bits, and would narrow the numbers in silence. "
-            f"Ask for {narrow} (an array of numpy: x.astype({narrow!r})), or, before anything else, "
-            f"turn 64 bits on: jax.config.update('jax_enable_x64', True)"
-        )
+    if dtype is not None:
+        check_width(np.dtype(dtype))
     return dtype
 
 
@@ -104,7 +95,7 @@ def _as_tuple(function: _Function) -> _Function:
 
 
 def _default_int() -> Any:
-    return np.dtype("int64" if jax.config.jax_enable_x64 else "int32")  # type: ignore[attr-defined]
+    return np.dtype("int64" if config.jax_enable_x64 else "int32")
 
 
 # -- creation ----------------------------------------------------------------------------------------------------------
@@ -113,7 +104,7 @@ def _default_int() -> Any:
 @_checked
 def asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | None = None) -> jax.Array:
     if not contains(obj, (jax.Array,)) and not hasattr(obj, "__dlpack__"):
-        obj = numbers_to_numpy(obj, dtype, _default_int().name)
+        obj = numbers_to_numpy(obj, dtype, _default_int().name, copy=copy)
     for leaf in jax.tree.leaves(obj) if dtype is None else ():
         _check_dtype(getattr(leaf, "dtype", None))
     return jnp.asarray(obj, dtype=dtype, copy=copy, device=device)

@@ -60,10 +60,7 @@ def _of_floats(function: _Function) -> _Function:
 def asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | None = None) -> _Array:
     if isinstance(obj, _ARRAYS) or (hasattr(obj, "__array__") and not isinstance(obj, (list, tuple))):
         return np.asarray(obj, dtype=dtype, device=device, copy=copy)
-    if copy is False:
-        raise ValueError(f"asarray(copy=False) takes an array, got {type(obj).__name__}, which has to be copied")
-    result: _Array = numbers_to_numpy(obj, dtype)
-    return result
+    return numbers_to_numpy(obj, dtype, copy=copy)  # type: ignore[no-any-return]
 
 
 def arange(start: Any, /, stop: Any = None, step: Any = 1, *, dtype: Any = None, device: Any = None) -> _Array:

@@ -64,7 +64,7 @@ def _eager(x: Any) -> Any:
             f"(tf.function). Convert outside of the function, or inside of tf.py_function"
         )
     kind = f"{type(value).__module__}.{type(value).__qualname__}"
-    raise TypeError(f"{kind} is no plain tensor. Convert tf.convert_to_tensor(x)")
+    raise TypeError(f"{kind} is not a plain tensor. Convert tf.convert_to_tensor(x)")
 
 
 def reason_to_copy(array: Array, kind: Kind, copy: bool | None) -> str:

@@ -5,7 +5,6 @@ right differ, a derivative has a least and a greatest right value.
 """
 
 import functools
-import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -115,26 +114,22 @@ def along(name: str, call: Call, inputs: Sequence[Any], direction: Sequence[Any]
     return np.where(smooth, mean, right), np.where(smooth, mean, left)
 
 
-def one_sided_derivatives(
-    name: str, call: Call, inputs: Sequence[Any], outputs: Sequence[Any], step: float
-) -> list[Any]:
-    """From each side: the gradients for the weighted outputs, and the derivative along the tangents, all in one row."""
+def one_sided_gradients(name: str, call: Call, inputs: Sequence[Any], outputs: Sequence[Any], step: float) -> list[Any]:
+    """From each side: the gradients of the weighted outputs, all in one row."""
     cotangents = np.concatenate([w.ravel() for w in weights(outputs, 0.0)])
     sides: list[list[Any]] = [[], []]
-    pushed = [np.zeros(cotangents.size), np.zeros(cotangents.size)]
-    for n, (x, tangents) in enumerate(zip(inputs, weights(inputs, 0.4), strict=True)):
+    for n, x in enumerate(inputs):
         for place in [...] if call.elementwise else np.ndindex(x.shape):
             direction = [np.zeros_like(each) for each in inputs]
             direction[n][place] = 1.0
-            for side, column in enumerate(along(name, call, inputs, direction, step)):
+            for side, column in zip(sides, along(name, call, inputs, direction, step), strict=True):
                 weighed = column * cotangents
-                sides[side].append(weighed if call.elementwise else [weighed.sum()])
-                pushed[side] = pushed[side] + column * (tangents.ravel() if call.elementwise else tangents[place])
-    return [np.concatenate([*side, p]) for side, p in zip(sides, pushed, strict=True)]
+                side.append(weighed if call.elementwise else [weighed.sum()])
+    return [np.concatenate([*side, []]) for side in sides]
 
 
-def first_derivatives(name: str, call: Call, inputs: Sequence[Any], outputs: Sequence[Any]) -> dict[str, Bounds]:
-    """Bounds of the gradient and of the derivative along the tangents.
+def first_derivatives(name: str, call: Call, inputs: Sequence[Any], outputs: Sequence[Any]) -> Bounds:
+    """Bounds of the gradient.
 
     Where the derivatives from both sides differ, those of points nearby bound it too.
     """
@@ -142,25 +137,22 @@ def first_derivatives(name: str, call: Call, inputs: Sequence[Any], outputs: Seq
     bad = ~np.isfinite(np.concatenate([np.asarray(x, dtype=np.float64).ravel() for x in outputs]))
     bad |= ~np.logical_and.reduce(finite).ravel() if call.elementwise else not all(x.all() for x in finite)
     scale = 1.0 if call.elementwise else max([1.0, *(np.max(np.abs(x[np.isfinite(x)]), initial=0.0) for x in inputs)])
-    sides = one_sided_derivatives(name, call, inputs, outputs, 1e-5 * scale)
+    sides = one_sided_gradients(name, call, inputs, outputs, 1e-5 * scale)
     kink = (sides[0] != sides[1]) & np.isfinite(sides[0]) & np.isfinite(sides[1])
     least, most = np.minimum(*sides), np.maximum(*sides)
     if kink.any():
         chance = np.random.default_rng(0)
         for _ in range(8):
             nearby = [x + 1e-3 * scale * chance.standard_normal(x.shape) for x in inputs]
-            for side in one_sided_derivatives(name, call, nearby, outputs, 1e-6 * scale):
+            for side in one_sided_gradients(name, call, nearby, outputs, 1e-6 * scale):
                 known = np.isfinite(side) & (kink if call.elementwise else True)
                 least, most = (np.where(known, f(b, side), b) for f, b in ((np.minimum, least), (np.maximum, most)))
-    total = np.concatenate(
-        [*([bad] * len(inputs) if call.elementwise else [np.full(x.size, bad.any()) for x in inputs]), bad]
-    )
+    total = np.concatenate([bad if call.elementwise else np.full(x.size, bad.any()) for x in inputs])
     least[total] = most[total] = np.nan
-    shapes = [*(x.shape for x in inputs), *(x.shape for x in outputs)]
-    ends = np.cumsum([math.prod(shape) for shape in shapes])[:-1]
-    both = [[p.reshape(shape) for p, shape in zip(np.split(side, ends), shapes, strict=True)] for side in (least, most)]
-    count = len(inputs)
-    return {"gradient": Bounds(both[0][:count], both[1][:count]), "jvp": Bounds(both[0][count:], both[1][count:])}
+    ends = np.cumsum([x.size for x in inputs])[:-1]
+    return Bounds(
+        *([p.reshape(x.shape) for p, x in zip(np.split(b, ends), inputs, strict=True)] for b in (least, most))
+    )
 
 
 def second_derivatives(name: str, call: Call, inputs: Sequence[Any], outputs: Sequence[Any], first: Bounds) -> Bounds:

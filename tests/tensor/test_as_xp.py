@@ -46,14 +46,14 @@ print("scikit-learn")
 """
 
 
-def test_libraries_compute_with_it() -> None:
+def test_libraries_compute_with_a_namespace() -> None:
     # In a process of its own: both look for the switch when they are imported.
     environment = {**os.environ, "SCIPY_ARRAY_API": "1", "FANWISE_ENGINE": "torch"}
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=300, env=environment)
     assert done.stdout.split() == ["SciPy", "scikit-learn"], done.stderr
 
 
-def test_it_says_what_the_standard_asks_of_a_namespace() -> None:
+def test_a_namespace_has_the_attributes_of_the_standard() -> None:
     untyped: Any = ft
     assert untyped.__array_api_version__ == ft.namespace("numpy").__array_api_version__
     for engine, float32 in (("numpy", np.dtype("float32")), ("torch", torch.float32)):

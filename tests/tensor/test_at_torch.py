@@ -41,12 +41,12 @@ def test_numbers_of_numpy_are_numbers() -> None:
 def test_values_are_converted_to_the_dtype_of_the_array() -> None:
     x = torch.zeros(2, dtype=torch.float16)
     for index in (0, [0]):
-        found = at(x)[index].add(torch.tensor(1.0, dtype=torch.float64))
-        assert found.dtype == torch.float16 and found.tolist() == [1.0, 0.0]
+        result = at(x)[index].add(torch.tensor(1.0, dtype=torch.float64))
+        assert result.dtype == torch.float16 and result.tolist() == [1.0, 0.0]
     assert at(torch.zeros(2, dtype=torch.int16))[1].set(torch.tensor(True)).tolist() == [0, 1]
 
 
-def test_a_state_is_no_part_of_the_graph() -> None:
+def test_a_state_is_not_part_of_the_graph() -> None:
     x = torch.ones(2, requires_grad=True)
     state = State(x)
     state[0] = x[1] * 3
@@ -55,7 +55,7 @@ def test_a_state_is_no_part_of_the_graph() -> None:
     assert x.tolist() == [1.0, 1.0]
 
 
-def test_a_state_takes_an_array_over_when_told_to() -> None:
+def test_a_state_adopts_the_array_with_copy_false() -> None:
     for x in (np.zeros(2, np.float32), torch.zeros(2)):
         state = State(x, copy=False)
         state[:] = 2.0
@@ -67,7 +67,7 @@ def test_a_state_takes_an_array_over_when_told_to() -> None:
         assert other.value.tolist() == [0.0, 0.0] and x.tolist() == [0.5, 0.5]
 
 
-def test_an_index_array_inside_of_torch_func_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_index_array_inside_torch_func_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")  # torch.func sets it
     with pytest.raises(TypeError, match=r"inside torch\.func and torch\.vmap an index is of integers and slices"):
         torch.func.grad(lambda x: at(x)[[0, 1]].get().sum())(torch.ones(2))

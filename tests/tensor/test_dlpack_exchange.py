@@ -54,7 +54,7 @@ def bits(x: Any) -> tuple[tuple[int, ...], str, bytes]:
 
 
 @pytest.mark.parametrize("copy", [None, False, True])
-def test_every_type_is_exact_there_and_back(copy: bool | None) -> None:
+def test_a_round_trip_of_every_type_is_exact(copy: bool | None) -> None:
     for dtype in DTYPES:
         x = tensor(dtype)
         y = handed_on(x, copy)
@@ -75,14 +75,14 @@ def test_every_type_is_exact_there_and_back(copy: bool | None) -> None:
         (lambda x: x.reshape(-1)[1:], "8 bytes past a multiple of 64"),
     ],
 )
-def test_what_cannot_be_shared_says_why_and_is_copied_unasked(layout: Callable[[Any], Any], why: str) -> None:
+def test_unshareable_memory_is_copied_or_refused_with_the_reason(layout: Callable[[Any], Any], why: str) -> None:
     x = layout(tensor("complex64"))
     with pytest.raises(ValueError, match=f"(?s)without a copy.*{why}.*copy=True"):
         handed_on(x, copy=False)
     assert bits(handed_on(x)) == bits(x.resolve_conj().resolve_neg())
 
 
-def test_a_copy_is_not_changed_by_what_happens_to_its_source() -> None:
+def test_a_copy_does_not_change_with_its_source() -> None:
     x = tensor()
     before = bits(x)
     y = handed_on(x)
@@ -99,20 +99,20 @@ def test_a_copy_is_not_changed_by_what_happens_to_its_source() -> None:
 
 @pytest.mark.parametrize("dtype", ["float64", "int64", "uint64", "complex128"])
 @pytest.mark.parametrize("copy", [None, False, True])
-def test_nothing_is_narrowed_on_the_way_into_jax(dtype: str, copy: bool | None) -> None:
+def test_arrays_are_not_narrowed_for_jax(dtype: str, copy: bool | None) -> None:
     with jax.enable_x64(False), pytest.raises(TypeError, match=f"of {dtype}.*jax_enable_x64"):
         handed_on(tensor(dtype), copy)
 
 
-def test_a_type_that_dlpack_or_the_engine_lacks_is_left_to_the_other_way() -> None:
+def test_a_type_unknown_to_dlpack_goes_through_main_memory() -> None:
     for dtype in ("int4", "float8_e3m4"):
         x = jnp.ones(3, dtype)
         assert handed_on(x) is None
-        with pytest.raises(ValueError, match=r"without a copy.*torch does not take its memory"):
+        with pytest.raises(ValueError, match=r"without a copy.*torch refused its memory"):
             handed_on(x, copy=False)
 
 
-def test_inside_of_torch_func_nothing_is_handed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tensors_inside_torch_func_are_not_exported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")  # torch.func sets it
 
     def send(x: torch.Tensor) -> torch.Tensor:
@@ -123,7 +123,7 @@ def test_inside_of_torch_func_nothing_is_handed_on(monkeypatch: pytest.MonkeyPat
     torch.func.grad(send)(torch.ones(3))
 
 
-def test_what_is_in_main_memory_is_on_no_accelerator() -> None:
+def test_arrays_in_main_memory_have_no_accelerator() -> None:
     deleted = jnp.zeros(3)
     deleted.delete()
     for x in (torch.zeros(3), jnp.zeros(3), deleted, jax.random.key(0)):

@@ -10,7 +10,7 @@ import fanwise.tensor as ft
 
 jax, tf = Late("jax"), Late("tensorflow")
 pytestmark = pytest.mark.usefixtures("jax_is_loaded", "tensorflow_is_loaded")
-Array = Any  # Any: of whatever engine
+Array = Any  # Any: of any engine
 
 
 @pytest.fixture(params=("numpy", "torch", "jax", "tensorflow"), autouse=True)
@@ -40,7 +40,7 @@ def test_an_array_of_several_elements_or_none_has_no_item(shape: tuple[int, ...]
 
 
 @pytest.mark.parametrize("function", [ft.size, ft.item])
-def test_what_is_no_array_has_neither(function: Any) -> None:
+def test_size_and_item_refuse_other_objects(function: Any) -> None:
     with pytest.raises(TypeError, match=r"expected an array of .*, got builtins\.list"):
         function([1.0])
 
@@ -54,7 +54,7 @@ def test_a_loss_has_an_item_while_it_is_differentiated(engine: str) -> None:
         assert ft.item(tf.Variable([2.0])) == 2.0
 
 
-def test_while_a_function_is_traced_there_are_sizes_and_no_items(engine: str) -> None:
+def test_traced_arrays_have_a_size_but_no_item(engine: str) -> None:
     if engine not in ("jax", "tensorflow"):
         return
     compiled = jax.jit if engine == "jax" else tf.function
@@ -63,7 +63,7 @@ def test_while_a_function_is_traced_there_are_sizes_and_no_items(engine: str) ->
         compiled(lambda x: x * ft.item(x))(ft.ones(()))
 
 
-def test_a_size_that_tensorflow_does_not_know_yet_is_an_error(engine: str) -> None:
+def test_an_unknown_size_in_tensorflow_is_an_error(engine: str) -> None:
     if engine == "tensorflow":
         traced = tf.function(lambda x: x * ft.size(x), input_signature=[tf.TensorSpec([None])])
         with pytest.raises(ValueError, match=r"shape \(None,\) .*; use tensorflow\.size\(x\) there"):

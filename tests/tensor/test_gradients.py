@@ -18,7 +18,7 @@ from fanwise.tensor.gradients import functions
 from fanwise.tensor.trees import flatten, unflatten
 
 ENGINES = ["torch", "jax", "tensorflow"]
-Array = Any  # Any: an array of whatever engine the test runs on
+Array = Any  # Any: an array of any engine the test runs on
 Namespace = Any  # Any: its functions are made when asked for
 
 
@@ -154,7 +154,7 @@ def test_the_same_array_twice_is_two_arguments(xp: Namespace) -> None:
     assert [float(item) for item in grad(lambda a, b: a * b * b, argnums=(0, 1))(x, x)] == [4.0, 8.0]
 
 
-def test_argnums_choose_and_the_rest_is_passed_on(xp: Namespace) -> None:
+def test_argnums_select_the_arguments_to_differentiate_by(xp: Namespace) -> None:
     x, y = xp.asarray(2.0), xp.asarray(3.0)
 
     def f(text: str, x: Array, y: Array, power: int, *, scale: Array, mode: str | None = None) -> Array:
@@ -166,7 +166,7 @@ def test_argnums_choose_and_the_rest_is_passed_on(xp: Namespace) -> None:
     assert float(grad(f, argnums=-2)("text", x, y, power=2, scale=x, mode="fast")) == 18.0
 
 
-def test_aux_comes_beside_the_value_whatever_it_is(xp: Namespace) -> None:
+def test_aux_of_any_kind_is_returned_with_the_value(xp: Namespace) -> None:
     def f(x: Array) -> tuple[Array, object]:
         return xp.sum(x * x), {"twice": x * 2, "name": "square", "count": 3, "nothing": None}
 
@@ -230,7 +230,7 @@ def test_a_cotangent_may_be_a_number_or_none(xp: Namespace) -> None:
     assert same(pullback({"square": None, "count": None, "same": None})[0], [0.0, 0.0])
 
 
-def test_a_cotangent_that_does_not_fit_is_refused(xp: Namespace) -> None:
+def test_a_cotangent_of_another_structure_shape_or_dtype_is_refused(xp: Namespace) -> None:
     _, pullback = vjp(lambda x: {"y": x}, xp.asarray([1.0, 2.0]))
     with pytest.raises(ValueError, match=r"cotangent\['y'\] must have the shape of the value, \(2,\), got \(3,\)"):
         pullback({"y": xp.ones((3,))})
@@ -245,7 +245,7 @@ def test_a_cotangent_that_does_not_fit_is_refused(xp: Namespace) -> None:
 # -- errors ------------------------------------------------------------------------------------------------------------
 
 
-def test_an_integer_leaf_is_named(xp: Namespace) -> None:
+def test_an_error_names_the_integer_leaf(xp: Namespace) -> None:
     tree = {"w": [xp.asarray(1.0), xp.asarray([1, 2])]}
     f = grad(lambda tree: tree["w"][0])
     f({"w": [xp.asarray(1.0), xp.asarray([1.0])]})
@@ -258,7 +258,7 @@ def test_an_integer_leaf_is_named(xp: Namespace) -> None:
         grad(lambda point: point.x)(Point(xp.asarray(1.0), {"lr": 0.1}))
 
 
-def test_numpy_is_told_who_has_gradients() -> None:
+def test_numpy_arrays_are_refused_with_the_engines_that_have_gradients() -> None:
     with pytest.raises(
         TypeError, match=r"numpy has no gradients; torch, jax, tensorflow have.*convert\(x, \"torch\"\)"
     ):
@@ -267,7 +267,7 @@ def test_numpy_is_told_who_has_gradients() -> None:
         vjp(lambda x: x.sum(), np.ones(3))
 
 
-def test_two_engines_in_one_call_are_both_named(xp: Namespace) -> None:
+def test_an_error_names_both_engines_of_a_call(xp: Namespace) -> None:
     x, y = xp.ones((2,)), np.ones(2)
     with pytest.raises(TypeError, match=r"several engines in one call: .*kwargs\['data'\]\[0\] is of numpy.*convert\("):
         grad(lambda x, data: x)(x, data=[y])
@@ -278,7 +278,7 @@ def test_a_value_that_has_no_gradient_is_refused(xp: Namespace) -> None:
     for returned in (1.0, None, np.ones(())):
         with pytest.raises(TypeError, match="f must return an array of"):
             grad(lambda x, returned=returned: returned)(xp.ones(()))
-    with pytest.raises(TypeError, match=r"no axes, got shape \(4,\)\. Return its sum .* fanwise\.tensor\.vjp"):
+    with pytest.raises(TypeError, match=r"without axes, got shape \(4,\)\. Return its sum .* fanwise\.tensor\.vjp"):
         grad(lambda x: x * x)(xp.ones((4,)))
     with pytest.raises(TypeError, match="f must return a real floating-point number"):
         grad(lambda x: xp.argmax(x))(xp.ones((2,)))
@@ -353,7 +353,7 @@ def test_threads_do_not_see_each_other(xp: Namespace) -> None:
 # -- compiling ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_function_runs_once_for_calls_that_are_alike(compiling: Namespace) -> None:
+def test_similar_calls_are_traced_once(compiling: Namespace) -> None:
     runs: list[object] = []
 
     def f(x: Array, n: int, name: str) -> Array:
@@ -371,7 +371,7 @@ def test_a_function_runs_once_for_calls_that_are_alike(compiling: Namespace) -> 
     assert runs[3:] == [(2, "c"), (2, "c")]
 
 
-def test_one_equals_true_and_zero_equals_minus_zero_and_all_count(compiling: Namespace) -> None:
+def test_equal_constants_of_different_types_are_compiled_separately(compiling: Namespace) -> None:
     f = jit(lambda x, n: {"x": x, "n": n})
     one = compiling.ones(())
     assert [type(f(one, n)["n"]) for n in (1, True, 1)] == [int, bool, int]
@@ -379,7 +379,7 @@ def test_one_equals_true_and_zero_equals_minus_zero_and_all_count(compiling: Nam
     assert [math.copysign(1.0, float(sign(one, n))) for n in (0.0, -0.0)] == [1.0, -1.0]
 
 
-def test_an_argument_that_cannot_be_hashed_is_refused_where_it_would_be_compiled(compiling: Namespace) -> None:
+def test_jit_refuses_an_argument_that_cannot_be_hashed(compiling: Namespace) -> None:
     x = compiling.ones(())
     assert float(grad(lambda x, names: x * len(names))(x, {"a", "b"})) == 2.0
     with pytest.raises(TypeError, match="unhashable type: 'set'"):
@@ -396,7 +396,7 @@ def test_many_versions_warn_once(compiling: Namespace, monkeypatch: pytest.Monke
     assert float(f(x, 4)) == 4.0  # a second warning would be an error
 
 
-def test_nothing_is_compiled_unless_asked_for_so_that_each_call_sees_what_is_around_f(xp: Namespace) -> None:
+def test_functions_are_not_compiled_without_jit(xp: Namespace) -> None:
     scale = {"now": 0.0}
 
     def f(x: Array) -> Array:
@@ -430,7 +430,7 @@ def test_jit_passes_whole_trees(xp: Namespace) -> None:
     assert jit(lambda x: x.sum() > 2 and x.sum())(np.ones(3)) == 3.0  # NumPy does not compile
 
 
-def test_what_was_compiled_goes_with_the_function(xp: Namespace) -> None:
+def test_compiled_code_is_freed_with_the_function(xp: Namespace) -> None:
     class Held:
         """Something that f closes over."""
 
@@ -454,7 +454,7 @@ def test_what_was_compiled_goes_with_the_function(xp: Namespace) -> None:
     assert owner() is None
 
 
-def test_stop_gradient_takes_trees_with_anything_in_them(xp: Namespace) -> None:
+def test_stop_gradient_takes_trees_of_any_objects(xp: Namespace) -> None:
     x = xp.asarray([0.0, 1.0, 2.0, 3.0])
     assert same(grad(lambda x: xp.sum(stop_gradient(x * x) * x))(x), [0.0, 1.0, 4.0, 9.0])
     tree = {"x": xp.ones((2,)), "n": 3, "none": None, "numpy": np.ones(2)}

@@ -10,7 +10,7 @@ import fanwise.tensor as ft
 
 pytestmark = pytest.mark.usefixtures("jax_is_loaded", "tensorflow_is_loaded")
 ENGINES = ["torch", "jax", "tensorflow"]
-Array = Any  # Any: of whatever engine
+Array = Any  # Any: of any engine
 
 REAL = np.array([1.0, 2.0, -1.0, 0.5], np.float32)
 COMPLEX = (REAL + 1j * np.array([0.5, -1.0, 2.0, 3.0])).astype(np.complex64)
@@ -39,7 +39,7 @@ def slopes(f: Callable[[Any], Any], x: Any) -> Any:
 
 
 @pytest.mark.parametrize(("engine", "compiled"), [*((engine, lambda f: f) for engine in ENGINES), ("jax", ft.jit)])
-def test_the_gradient_is_where_the_loss_grows_so_that_a_step_against_it_descends(engine: str, compiled: Any) -> None:
+def test_a_step_against_a_complex_gradient_descends(engine: str, compiled: Any) -> None:
     def loss(z: Array) -> Array:
         return ft.sum(ft.abs(z - (1.0 + 2.0j)) ** 2)
 
@@ -52,7 +52,7 @@ def test_the_gradient_is_where_the_loss_grows_so_that_a_step_against_it_descends
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_the_cotangent_of_a_complex_value_is_what_a_later_loss_has_as_gradient(engine: str) -> None:
+def test_a_complex_cotangent_is_the_gradient_of_a_later_loss(engine: str) -> None:
     with ft.use(engine):
         z, weights = ft.asarray(COMPLEX), ft.asarray(WEIGHTS)
 
@@ -66,7 +66,7 @@ def test_the_cotangent_of_a_complex_value_is_what_a_later_loss_has_as_gradient(e
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_gradient_of_a_gradient_follows_the_same_rule(engine: str) -> None:
+def test_second_complex_gradients_follow_the_same_convention(engine: str) -> None:
     def steep(z: Array) -> Array:
         return ft.sum(ft.imag(ft.grad(lambda z: ft.sum(ft.real(z * z * z)))(z)) * ft.asarray(WEIGHTS))
 
@@ -98,7 +98,7 @@ IN_NUMPY: dict[str, Callable[[Any], Any]] = {
         if engine != "tensorflow" or name in ("exp", "sqrt", "tanh")
     ],
 )
-def test_functions_of_complex_numbers_have_the_gradients_that_differences_have(engine: str, name: str) -> None:
+def test_complex_gradients_agree_with_finite_differences(engine: str, name: str) -> None:
     part, _, own = name.rpartition(".")
     start = COMPLEX - (1.5 if name in ("acosh", "log1p") else 0)  # left of where they branch, too
     weights = np.random.default_rng(0).normal(size=(2, *np.shape(IN_NUMPY[name](start))))

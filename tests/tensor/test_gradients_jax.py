@@ -27,13 +27,13 @@ def test_a_float_is_an_argument_of_compiled_code_and_keeps_its_weak_type() -> No
     assert len(runs) == 1
 
 
-def test_it_is_compiled_with_its_gradient() -> None:
+def test_jit_compiles_a_gradient() -> None:
     text = str(jax.make_jaxpr(jit(grad(lambda x: jnp.sin(x))))(1.0 * jnp.ones(())))
     assert "jit" in text and "cos" in text
     assert "jit" not in str(jax.make_jaxpr(grad(lambda x: jnp.sin(x)))(1.0 * jnp.ones(())))
 
 
-def test_jit_vmap_and_scan_may_be_around_it() -> None:
+def test_gradients_work_inside_jit_vmap_and_scan() -> None:
     x = jnp.asarray([1.0, 2.0])
 
     def cubes(x: Array) -> Array:
@@ -49,7 +49,7 @@ def test_jit_vmap_and_scan_may_be_around_it() -> None:
     assert jnp.allclose(last, x * 0.64)
 
 
-def test_aux_that_is_no_array_passes_a_trace_around_it() -> None:
+def test_aux_without_arrays_passes_an_outer_trace() -> None:
     def outer(x: Array) -> Array:
         (value, aux), slope = value_and_grad(lambda x: (x * x, {"name": "square", "twice": 2 * x}), has_aux=True)(x)
         assert aux["name"] == "square"
@@ -65,7 +65,7 @@ def test_an_outer_jit_gets_the_error_of_control_flow() -> None:
     assert float(df(-jnp.ones(()))) == -1.0
 
 
-def test_leaks_of_tracers_are_none() -> None:
+def test_no_tracer_leaks() -> None:
     with jax.checking_leaks():
         f = jit(value_and_grad(lambda tree, n: ((tree["x"] ** n).sum(), {"n": n, "x": tree["x"]}), has_aux=True))
         (_, aux), slope = f({"x": jnp.ones(2)}, 3)

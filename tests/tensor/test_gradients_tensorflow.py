@@ -11,7 +11,7 @@ from fanwise.tensor import grad, vjp
 
 jnp, tf = Late("jax.numpy"), Late("tensorflow")
 pytestmark = pytest.mark.usefixtures("jax_is_loaded", "tensorflow_is_loaded")
-Array = Any  # Any: of whatever engine
+Array = Any  # Any: of any engine
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -25,7 +25,7 @@ def torch_keeps_what_it_compiles_here(tmp_path_factory: pytest.TempPathFactory) 
 # -- TensorFlow --------------------------------------------------------------------------------------------------------
 
 
-def test_a_variable_reaches_f_itself_and_what_a_model_uses_of_it_counts() -> None:
+def test_a_variable_is_passed_itself_and_indirect_uses_count() -> None:
     w = tf.Variable([1.0, 2.0])
 
     def f(variables: list[Array], x: Array) -> Array:
@@ -38,13 +38,13 @@ def test_a_variable_reaches_f_itself_and_what_a_model_uses_of_it_counts() -> Non
     assert np.allclose(df([w], tf.constant(2.0))[0], [12.0, 16.0])
 
 
-def test_a_gradient_by_rows_comes_as_a_tensor() -> None:
+def test_indexed_slices_become_a_tensor() -> None:
     table = tf.ones((3, 2))
     result = grad(lambda table: tf.reduce_sum(tf.gather(table, [2, 2])))(table)
     assert isinstance(result, tf.Tensor) and np.allclose(result, [[0, 0], [0, 0], [2, 2]])
 
 
-def test_tapes_and_tf_function_may_be_around_it() -> None:
+def test_gradients_work_inside_tapes_and_tf_function() -> None:
     x = tf.constant([1.0, 2.0])
 
     def cubes(x: Array) -> Array:
@@ -58,6 +58,6 @@ def test_tapes_and_tf_function_may_be_around_it() -> None:
     assert np.allclose(tape.gradient(y, x), [6.0, 12.0])
 
 
-def test_a_shape_that_is_not_known_while_tracing_is_no_obstacle() -> None:
+def test_gradients_work_with_unknown_shapes() -> None:
     f = tf.function(grad(lambda x: tf.reduce_sum(x * x)), input_signature=[tf.TensorSpec(None, tf.float32)])
     assert np.allclose(f(tf.constant([1.0, 2.0])), [2.0, 4.0])

@@ -20,7 +20,7 @@ def torch_keeps_what_it_compiles_here(tmp_path_factory: pytest.TempPathFactory) 
         yield
 
 
-def test_grad_and_requires_grad_of_the_callers_tensors_stay_as_they_are() -> None:
+def test_grad_and_requires_grad_of_the_callers_tensors_do_not_change() -> None:
     plain, wanted, parameter = torch.ones(2), torch.ones(2, requires_grad=True), nn.Parameter(torch.ones(2))
     wanted.grad = torch.full((2,), 7.0)
     tree = [plain, wanted, parameter]
@@ -31,7 +31,7 @@ def test_grad_and_requires_grad_of_the_callers_tensors_stay_as_they_are() -> Non
     assert all(torch.equal(g, torch.ones(2)) for g in result)
 
 
-def test_what_comes_back_has_no_history() -> None:
+def test_results_have_no_history() -> None:
     w = nn.Parameter(torch.ones(2))
     (value, aux), gradient = value_and_grad(lambda w: ((w * w).sum(), {"twice": w * 2}), has_aux=True)(w)
     y, pullback = vjp(lambda w: w * w, w)
@@ -39,7 +39,7 @@ def test_what_comes_back_has_no_history() -> None:
         assert not x.requires_grad
 
 
-def test_the_graph_of_a_call_is_let_go() -> None:
+def test_the_graph_of_a_call_is_freed() -> None:
     owner: list[weakref.ref[Any]] = []  # Any: a node of torch's graph
 
     def f(x: Tensor) -> Tensor:
@@ -94,7 +94,7 @@ def test_f_cannot_write_into_its_argument() -> None:
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode], ids=["no_grad", "inference_mode"])
-def test_it_works_where_gradients_are_off(mode: Any) -> None:  # Any: a context manager of torch
+def test_gradients_work_under_no_grad_and_inference_mode(mode: Any) -> None:  # Any: a context manager of torch
     outside = torch.tensor(2.0)
     with mode():
         inside = torch.tensor(2.0)
@@ -115,7 +115,7 @@ def test_no_grad_inside_f_makes_constants() -> None:
     assert float(grad(lambda x: x * grad(lambda y: y**3)(x))(torch.tensor(2.0))) == 36.0
 
 
-def test_torch_func_may_be_inside_it_but_not_around_it() -> None:
+def test_torch_func_works_inside_but_not_around() -> None:
     x = torch.tensor([1.0, 2.0])
     assert torch.equal(grad(lambda x: torch.func.grad(lambda x: (x**3).sum())(x).sum())(x), 6 * x)
     for around in (torch.func.grad, torch.func.vmap):
@@ -126,7 +126,7 @@ def test_torch_func_may_be_inside_it_but_not_around_it() -> None:
 # -- torch.compile -----------------------------------------------------------------------------------------------------
 
 
-def test_torch_runs_a_function_as_it_is_whether_or_not_it_shall_be_compiled() -> None:
+def test_jit_does_not_compile_torch_functions() -> None:
     recorded: list[float] = []
 
     def noted(x: Tensor) -> Tensor:

@@ -79,7 +79,7 @@ def test_keys_are_the_same_on_every_machine() -> None:
 
 
 @given(st.lists(FOLDED, unique_by=lambda data: (type(data), data), min_size=2, max_size=6))
-def test_what_differs_gives_keys_that_differ(folded: list[int | str | bytes]) -> None:
+def test_different_data_gives_different_keys(folded: list[int | str | bytes]) -> None:
     key = Key(0)
     keys = [key.fold_in(data) for data in folded] + list(key.split(4)) + [key]
     assert len(set(keys)) == len(keys)
@@ -105,14 +105,14 @@ def test_a_key_does_not_change() -> None:
         Key(0).words = (0, 0)
 
 
-def test_what_is_no_integer_is_refused() -> None:
+def test_seeds_must_be_integers() -> None:
     with pytest.raises(TypeError, match=r"a seed must be an integer, got float"):
         Key(1.5)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"must be an integer, str or bytes, got tuple"):
         Key(0).fold_in((1, 2))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"at least 0 keys, got n=-1"):
         Key(0).split(-1)
-    with pytest.raises(TypeError, match=r"drawn from a fanwise.tensor.Key, as Key\(0\), got int"):
+    with pytest.raises(TypeError, match=r"must be a fanwise.tensor.Key, such as Key\(0\), got int"):
         normal(0, 3)  # type: ignore[arg-type]
 
 

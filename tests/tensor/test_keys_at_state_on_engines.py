@@ -61,8 +61,8 @@ DISTINCT = ("multiply", "divide", "min", "max")  # refused if an element is sele
 
 def bits(x: Array) -> list[str]:
     """The words of an array in hexadecimal, whichever engine it is of."""
-    found = np.asarray(x).reshape(-1)
-    return [f"{int(word):x}" for word in found.view(f"u{found.itemsize}")]
+    result = np.asarray(x).reshape(-1)
+    return [f"{int(word):x}" for word in result.view(f"u{result.itemsize}")]
 
 
 # The beginnings of uniform(key, 4, -2, 3) and normal(key, 4), of Key(7).fold_in("w").
@@ -83,8 +83,8 @@ def test_the_same_key_draws_the_same_bits_everywhere_and_always(engine: str) -> 
             assert bits(uniform(key, 4, -2.0, 3.0, dtype=dtype)) == uniform_bits.split()
             assert bits(normal(key, (2, 2), dtype=dtype)) == normal_bits.split()
         assert np.asarray(permutation(key, 8)).tolist() == [0, 7, 6, 2, 5, 4, 1, 3]
-        found = normal(key, 1)
-        assert engine_of(found) == engine and device_of(found) == "cpu"
+        result = normal(key, 1)
+        assert engine_of(result) == engine and device_of(result) == "cpu"
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -93,9 +93,9 @@ def test_the_shape_of_an_array_is_a_shape_to_draw(engine: str) -> None:
         assert tuple(uniform(Key(0), ft.ones((2, 3)).shape).shape) == (2, 3)
 
 
-def test_jax_set_to_32_bits_has_no_64_bit_numbers() -> None:
+def test_jax_without_x64_draws_no_64_bit_numbers() -> None:
     with use("jax"):
-        with pytest.raises(TypeError, match=r"set to 32 bits and would silently make float32 of float64"):
+        with pytest.raises(TypeError, match=r"silently make float32 of float64"):
             normal(Key(0), 3, dtype="float64")
         assert permutation(Key(0), 3).dtype == np.int32
 
@@ -163,7 +163,7 @@ def changes(draw: st.DrawFn) -> tuple[Any, Any, str]:
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("index", [3, -4, (0, 4), [0, 3], (slice(None), [4]), np.ones(2, np.bool_)], ids=str)
-def test_what_is_out_of_range_is_neither_read_nor_written(engine: str, index: Any) -> None:
+def test_an_index_out_of_range_is_neither_read_nor_written(engine: str, index: Any) -> None:
     x = MAKE[engine](START)
     state = State(x)
     for act in (
@@ -183,13 +183,13 @@ def test_what_is_out_of_range_is_neither_read_nor_written(engine: str, index: An
 @pytest.mark.parametrize("how", ["set", *UFUNCS])
 def test_each_operation_means_what_numpys_means(engine: str, how: str, index: Any) -> None:
     if index == [0, 2, 0] and how in DISTINCT:
-        with pytest.raises(ValueError, match=f"selects an element twice, and {how} is defined for different elements"):
+        with pytest.raises(ValueError, match=f"selects an element twice; .* not {how}"):
             getattr(at(MAKE[engine](START))[index], how)(4.0)
         return
     # Beside what is drawn below: of the slow engines few examples are, and an operation may not be among them.
     x = MAKE[engine](START)
-    found = getattr(at(x)[index], how)(4.0)
-    assert np.array_equal(np.asarray(found), changed_in_numpy(START, index, 4.0, how))
+    result = getattr(at(x)[index], how)(4.0)
+    assert np.array_equal(np.asarray(result), changed_in_numpy(START, index, 4.0, how))
     assert np.array_equal(np.asarray(x), START)
 
 
@@ -212,8 +212,8 @@ def test_at_means_what_numpy_means(engine: str) -> None:
             with pytest.raises(IndexError):
                 place.get()
             return
-        found = getattr(place, how)(value_there)
-        assert engine_of(found) == engine and np.array_equal(np.asarray(found), expected)
+        result = getattr(place, how)(value_there)
+        assert engine_of(result) == engine and np.array_equal(np.asarray(result), expected)
         assert np.array_equal(np.asarray(x), START)
         assert np.array_equal(np.asarray(place.get()), START[index])
 
@@ -274,7 +274,7 @@ def test_a_state_is_not_an_array(engine: str) -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_what_does_not_fit_is_refused_alike(engine: str) -> None:
+def test_values_that_do_not_fit_are_refused_on_every_engine(engine: str) -> None:
     make = MAKE[engine]
     x, whole = make(START), make(np.arange(3))
     other = make(np.ones(5, np.float32))
@@ -298,9 +298,9 @@ def test_what_does_not_fit_is_refused_alike(engine: str) -> None:
     assert np.asarray(at(bytes_)[[0, 0]].subtract(1)).tolist() == [254, 0, 0]
     with pytest.raises(TypeError, match=r"an array of float32 does not fit into an array of int"):
         State(whole)[0] = make(np.float32(1.0))
-    with pytest.raises(TypeError, match=r"divide has no meaning for an array of int"):
+    with pytest.raises(TypeError, match=r"divide is not defined for an array of int"):
         at(whole)[0].divide(2)
-    with pytest.raises(TypeError, match=r"add has no meaning for an array of bool"):
+    with pytest.raises(TypeError, match=r"add is not defined for an array of bool"):
         at(make(np.array([True])))[0].add(True)
     with pytest.raises(TypeError, match="expected an array of"):
         at(x)[0].set("1")
@@ -313,7 +313,7 @@ def test_what_does_not_fit_is_refused_alike(engine: str) -> None:
         at(x)[...].set(foreign)
 
 
-def test_gradients_flow_through_at_alike() -> None:
+def test_gradients_flow_through_at_on_every_engine() -> None:
     x, v = np.array([1.0, 2.0, 3.0, 4.0], np.float32), np.array([2.5, 3.5], np.float32)
     for how in ("set", *UFUNCS):
         for index in (slice(None, None, -2), [0, 2], [1, 1], np.array([True, False, True, False])):
@@ -330,9 +330,9 @@ def test_gradients_flow_through_at_alike() -> None:
             with tf.GradientTape() as tape:
                 tape.watch([a, b])
                 squares = tf.reduce_sum(getattr(at(a)[index], how)(b) ** 2)
-            for found in (in_jax, tape.gradient(squares, [a, b])):
+            for result in (in_jax, tape.gradient(squares, [a, b])):
                 assert X.grad is not None and V.grad is not None
-                assert np.allclose(found[0], X.grad) and np.allclose(found[1], V.grad), (how, index)
+                assert np.allclose(result[0], X.grad) and np.allclose(result[1], V.grad), (how, index)
 
 
 def test_at_is_traced_by_jax() -> None:
@@ -349,8 +349,8 @@ def test_in_a_function_of_tensorflow_shape_and_index_must_be_known() -> None:
         return tf.function(f, autograph=False, input_signature=kinds)
 
     fixed, number = tf.TensorSpec(SHAPE, tf.float32), tf.TensorSpec([], tf.int32)
-    found = traced(lambda x, v: at(x)[1, 1:].add(v), fixed, tf.TensorSpec([], tf.float32))(tf.constant(START), 3.0)
-    assert np.array_equal(found, changed_in_numpy(START, (1, slice(1, None)), 3.0, "add"))
+    result = traced(lambda x, v: at(x)[1, 1:].add(v), fixed, tf.TensorSpec([], tf.float32))(tf.constant(START), 3.0)
+    assert np.array_equal(result, changed_in_numpy(START, (1, slice(1, None)), 3.0, "add"))
     with pytest.raises(IndexError, match="out of bounds"):
         traced(lambda x: at(x)[5].set(0.0), fixed)(tf.constant(START))
     for function, kinds in (
@@ -361,9 +361,9 @@ def test_in_a_function_of_tensorflow_shape_and_index_must_be_known() -> None:
             traced(function, *kinds).get_concrete_function()
 
 
-def test_a_state_of_jax_does_not_keep_what_is_traced() -> None:
+def test_a_state_of_jax_does_not_keep_traced_values() -> None:
     state = State(jnp.zeros(2))
-    with pytest.raises(TypeError, match="a State of known numbers cannot be written to in a function that JAX traces"):
+    with pytest.raises(TypeError, match="a State from outside a function that JAX traces"):
         jax.jit(lambda v: state.__setitem__(0, v))(1.0)
     assert np.asarray(state.value).tolist() == [0.0, 0.0]
 
@@ -427,13 +427,13 @@ def test_devices_have_one_kind_of_name(engine: str) -> None:
     assert devices(engine)[0] == "cpu" and device_of(x) == "cpu"
     for name in ("cpu", "CPU:0", "cpu:0"):
         assert to_device(x, name) is x
-    with pytest.raises(ValueError, match=rf"^{engine} has no device 'cuda:99' here, it has cpu"):
+    with pytest.raises(ValueError, match=rf"^{engine} has no device 'cuda:99' in this process; it has cpu"):
         to_device(x, "cuda:99")
     with use(engine):
         assert devices() == devices(engine)
 
 
-def test_what_is_traced_has_no_device_but_can_be_moved() -> None:
+def test_a_traced_array_has_no_device_but_can_be_moved() -> None:
     with pytest.raises(TypeError, match="JAX is tracing has no device"):
         jax.jit(device_of)(jnp.ones(2))
     with pytest.raises(TypeError, match="TensorFlow is tracing has no device"):

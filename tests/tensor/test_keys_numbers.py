@@ -45,6 +45,7 @@ def of(words_drawn: list[int]) -> list[float]:
 @given(WORDS)
 def test_a_normal_number_is_exact_to_four_units_of_its_last_place(word: int) -> None:
     result = of([word])[0]
+    assert gaussian.standard_normal_of(word) == result
     with mpmath.workdps(50):
         error = abs((mpmath.mpf(result) - exact_normal(word, result)) / exact_normal(word, result))
     assert error < 8e-16
@@ -150,15 +151,15 @@ REFUSED: list[tuple[Any, str]] = [
     (lambda k: uniform(k, 2, 1.0, 1.0), "low must be less than high"),
     (lambda k: uniform(k, 2, 0.0, 1e39), "finite in float32"),
     (lambda k: uniform(k, 2, dtype="int32"), "dtype must be one of float32, float64"),
-    (lambda k: normal(k, -1), "no negative lengths, got -1"),
+    (lambda k: normal(k, -1), "must be at least 0, got -1"),
     (lambda k: normal(k, 2, 0.0, -1.0), "std finite and at least 0"),
     (lambda k: normal(k, 2, math.nan), "mean must be finite"),
     (lambda k: normal(k, 2, engine="tourch"), "one of torch, jax, tensorflow, numpy, got 'tourch'"),
-    (lambda k: permutation(k, -3), "no negative lengths"),
+    (lambda k: permutation(k, -3), "must be at least 0"),
 ]
 
 
-def test_what_cannot_be_drawn_is_refused() -> None:
+def test_wrong_arguments_of_draws_are_refused() -> None:
     for draw, message in REFUSED:
         with pytest.raises(ValueError, match=message):
             draw(Key(0))

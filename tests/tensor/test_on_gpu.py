@@ -35,6 +35,6 @@ def test_on_a_gpu(case: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.soak  # it tests the program: on a CPU all of this has tests of its own
-def test_what_is_done_there_holds_on_a_cpu(tmp_path: Path) -> None:
+def test_the_gpu_cases_hold_on_a_cpu(tmp_path: Path) -> None:
     done = run_program([str(PROGRAM), "cpu"], folder=tmp_path)
     assert done.status == 0 and done.out.split() == list(CASES), done.said

@@ -111,8 +111,8 @@ def outcomes(name: str, call: Call, engine: str, outputs: Sequence[Any]) -> dict
         modes = derivatives(name, call, engine)
         if engine == "jax":  # compiled as one function: JAX compiles every operation by itself otherwise
             with contextlib.suppress(Exception):
-                found = compiled(name, call)(xs, cotangents, tangents)
-                return results | {mode: attempt(lambda mode=mode: found[mode]) for mode in found}  # type: ignore[misc]
+                arrays = compiled(name, call)(xs, cotangents, tangents)
+                return results | {mode: attempt(lambda mode=mode: arrays[mode]) for mode in arrays}  # type: ignore[misc]
         return results | {mode: attempt(lambda f=f: f(xs, cotangents, tangents)) for mode, f in modes.items()}  # type: ignore[misc]
 
 
@@ -220,9 +220,9 @@ def checked(name: str, call: Call, engines: Sequence[str]) -> Iterator[Row]:
             raise  # the table has a call that the standard does not have
         expected = type(error).__name__
     outputs = [] if isinstance(expected, str) else parts(expected)
-    found = {engine: outcomes(name, call, engine, outputs) for engine in engines}
+    outcome_by_engine = {engine: outcomes(name, call, engine, outputs) for engine in engines}
     if isinstance(expected, str):
-        values = {engine: result["value"] for engine, result in found.items()}
+        values = {engine: result["value"] for engine, result in outcome_by_engine.items()}
         wrong = tuple(engine for engine, value in values.items() if not isinstance(value, str))
         if wrong:
             yield Row("wrong", name, call.situation, "value", cells_of(values), wrong)
@@ -230,11 +230,11 @@ def checked(name: str, call: Call, engines: Sequence[str]) -> Iterator[Row]:
     bounds = {"value": Bounds(outputs, outputs)}
     if inputs and outputs and call.order:
         doubles = parts(reference(name, call, inputs))
-        bounds |= first_derivatives(name, call, inputs, doubles)
+        bounds["gradient"] = first_derivatives(name, call, inputs, doubles)
         if call.order > 1:
             bounds["second derivative"] = second_derivatives(name, call, inputs, doubles, bounds["gradient"])
     for mode in MODES:
-        results = {engine: found[engine][mode] for engine in engines if mode in found[engine]}
+        results = {engine: outcome_by_engine[engine][mode] for engine in engines if mode in outcome_by_engine[engine]}
         if results:
             yield from compared(name, call, mode, results, bounds[mode])
 

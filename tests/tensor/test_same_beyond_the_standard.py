@@ -11,7 +11,7 @@ import fanwise.tensor as ft
 
 pytestmark = pytest.mark.usefixtures("jax_is_loaded", "tensorflow_is_loaded")
 ENGINES = ("numpy", "torch", "jax", "tensorflow")
-Array = Any  # Any: of whatever engine
+Array = Any  # Any: of any engine
 
 
 def bytes_() -> Array:
@@ -35,11 +35,11 @@ def engine(request: pytest.FixtureRequest) -> Any:
     ],
 )
 def test_means_of_integers_are_float32(call: Callable[[], Array], expected: object) -> None:
-    found = call()
-    assert found.dtype == ft.float32 and np.asarray(found).tolist() == expected
+    result = call()
+    assert result.dtype == ft.float32 and np.asarray(result).tolist() == expected
 
 
-def test_sums_count_what_is_true() -> None:
+def test_sums_of_booleans_count() -> None:
     b = ft.asarray([True, False, True])
     assert int(ft.sum(b)) == 2
 
@@ -64,7 +64,7 @@ def test_a_python_integer_that_the_type_does_not_hold_is_an_error(call: Callable
         call()
 
 
-def test_a_comparison_with_what_the_type_does_not_hold_is_an_error_or_right(engine: str) -> None:
+def test_a_comparison_beyond_the_range_of_the_type_is_right_or_an_error(engine: str) -> None:
     if engine == "numpy":
         assert np.asarray(ft.less(bytes_(), -1)).tolist() == [False, False]
     else:
@@ -72,13 +72,13 @@ def test_a_comparison_with_what_the_type_does_not_hold_is_an_error_or_right(engi
             ft.less(bytes_(), -1)
 
 
-def test_what_the_type_holds_is_no_error() -> None:
+def test_numbers_in_the_range_of_the_type_are_accepted() -> None:
     assert np.asarray(ft.add(bytes_(), 252)).tolist() == [255, 254]
     assert np.asarray(ft.less(2, bytes_())).tolist() == [True, False]
     assert np.asarray(ft.asarray([255, 0], dtype=ft.uint8)).tolist() == [255, 0]
 
 
-def test_the_operators_that_the_guide_lists_give_what_numpys_give() -> None:
+def test_the_operators_of_the_guide_agree_with_numpy() -> None:
     floats, ints = ([1.5, -2.0], [0.5, 4.0]), ([3, -2], [2, 5])
     operators: list[Callable[[Any, Any], Any]] = [
         lambda x, y: x + y,
@@ -98,8 +98,8 @@ def test_the_operators_that_the_guide_lists_give_what_numpys_give() -> None:
             np.array(each, dtype=np.float32 if number == 2.0 and able != operators else None) for each in (one, other)
         )
         for operate in able:
-            for found, expected in ((operate(x, y), operate(a, b)), (operate(x, number), operate(a, number))):
-                assert np.allclose(np.asarray(found), expected, equal_nan=True)
+            for result, expected in ((operate(x, y), operate(a, b)), (operate(x, number), operate(a, number))):
+                assert np.allclose(np.asarray(result), expected, equal_nan=True)
     square = ft.asarray([[1.0, 2.0], [3.0, 4.0]])
     assert np.asarray(square @ square).tolist() == [[7.0, 10.0], [15.0, 22.0]]
     assert np.asarray(square[0, ::1]).tolist() == [1.0, 2.0]
@@ -124,7 +124,7 @@ def test_a_device_has_one_name_in_every_function(device: object) -> None:
     assert {ft.device_of(x) for x in on(device)} == {"cpu"}
 
 
-def test_what_an_engine_calls_its_device_is_understood(engine: str) -> None:
+def test_the_engines_own_device_names_are_understood(engine: str) -> None:
     own = ft.ones(2).device
     assert ft.device_of(ft.zeros(2, device=own)) == ft.device_of(ft.zeros_like(ft.ones(2), device=own)) == "cpu"
     if engine == "tensorflow":  # a text
@@ -132,7 +132,7 @@ def test_what_an_engine_calls_its_device_is_understood(engine: str) -> None:
 
 
 @pytest.mark.parametrize("device", ["nowhere", "tpu:77"])
-def test_a_device_that_is_not_there_is_a_value_error_that_says_what_is(engine: str, device: str) -> None:
+def test_an_unknown_device_is_a_value_error_with_the_known_ones(engine: str, device: str) -> None:
     calls: list[Callable[[], Array]] = [
         lambda: ft.zeros(2, device=device),
         lambda: ft.asarray([1.0], device=device),
@@ -140,5 +140,5 @@ def test_a_device_that_is_not_there_is_a_value_error_that_says_what_is(engine: s
         lambda: ft.astype(ft.ones(2), ft.float32, device=device),
     ]
     for call in calls:
-        with pytest.raises(ValueError, match=rf"{engine} has no device '{device}' here, it has cpu"):
+        with pytest.raises(ValueError, match=rf"{engine} has no device '{device}' in this process; it has cpu"):
             call()

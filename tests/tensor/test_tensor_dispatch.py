@@ -20,12 +20,12 @@ NAMES = list(FUNCTIONS)
 @pytest.fixture(scope="module")
 def jnp() -> Any:  # Any: the namespace of an engine
     """JAX, loaded before the test begins: loading leaves variables in the environment."""
-    found = ft.namespace("jax")
-    found.__array_namespace_info__()
-    return found
+    result = ft.namespace("jax")
+    result.__array_namespace_info__()
+    return result
 
 
-def test_a_function_is_made_once_and_can_be_pickled() -> None:
+def test_a_function_is_created_once_and_can_be_pickled() -> None:
     for space, names in ((ft, PARTS[""]), (ft.linalg, PARTS["linalg"]), (ft.fft, PARTS["fft"])):
         for name in names:
             function = getattr(space, name)
@@ -35,8 +35,8 @@ def test_a_function_is_made_once_and_can_be_pickled() -> None:
 def test_a_function_goes_to_the_engine_of_its_array(jnp: Any) -> None:
     arrays: list[Any] = [np.ones(3, dtype=np.float32), torch.ones(3), jnp.ones(3)]
     for x in arrays:
-        found = ft.add(ft.exp(x), x)
-        assert ft.engine_of(found) == ft.engine_of(x)
+        result = ft.add(ft.exp(x), x)
+        assert ft.engine_of(result) == ft.engine_of(x)
         assert type(ft.sum(x, axis=0, keepdims=True)) is type(ft.concat([x, x])) is type(x)
         assert [float(value) for value in ft.clip(x, 0.0, 0.5)] == [0.5] * 3
 
@@ -61,14 +61,14 @@ def test_a_function_goes_to_the_engine_of_its_array(jnp: Any) -> None:
         lambda x: ft.squeeze(ft.add(x, 1)[None], axis=0),
     ],
 )
-def test_numbers_and_keywords_go_along(call: Any, jnp: Any) -> None:
+def test_numbers_and_keywords_are_passed_on(call: Any, jnp: Any) -> None:
     for x in (np.ones(3, dtype=np.float32), torch.ones(3), jnp.ones(3)):
-        found = call(x)
-        assert ft.engine_of(found) == ft.engine_of(x)
-        assert [float(value) for value in found] == [2.0] * 3
+        result = call(x)
+        assert ft.engine_of(result) == ft.engine_of(x)
+        assert [float(value) for value in result] == [2.0] * 3
 
 
-def test_a_parameter_goes_with_a_tensor() -> None:
+def test_parameters_and_tensors_are_of_one_engine() -> None:
     weight = torch.nn.Parameter(torch.ones(2))
     assert ft.multiply(weight, torch.ones(2)).requires_grad and ft.multiply(torch.ones(2), weight).requires_grad
 
@@ -90,7 +90,7 @@ def test_dtypes_are_those_of_the_current_engine() -> None:
     assert (ft.pi, ft.newaxis) == (np.pi, None)
 
 
-def test_asarray_brings_arrays_of_others_over(jnp: Any) -> None:
+def test_asarray_converts_arrays_of_other_engines(jnp: Any) -> None:
     x = ft.asarray(jnp.asarray([1, 2]))
     assert isinstance(x, torch.Tensor) and x.tolist() == [1, 2]
     assert ft.asarray(np.ones(2), dtype=torch.float32).dtype == torch.float32
@@ -114,7 +114,7 @@ MIXED = [
 
 
 @pytest.mark.parametrize("call", MIXED)
-def test_two_engines_in_one_call_are_an_error_that_names_both(call: Any) -> None:
+def test_an_error_names_both_engines_of_a_call(call: Any) -> None:
     for x, y in ((torch.ones(2), np.ones(2)), (np.ones(2), torch.ones(2))):
         with pytest.raises(TypeError) as caught:
             call(x, y)
@@ -127,7 +127,7 @@ def test_two_engines_in_one_call_are_an_error_that_names_both(call: Any) -> None
 @pytest.mark.parametrize(
     "call", [lambda: UNTYPED.exp([1.0]), lambda: UNTYPED.exp("x"), lambda: UNTYPED.concat([[1.0], [2.0]])]
 )
-def test_what_is_no_array_is_an_error_that_says_how_to_make_one(call: Any) -> None:
+def test_an_argument_that_is_not_an_array_is_an_error_with_a_remedy(call: Any) -> None:
     with pytest.raises(TypeError, match=r"expected an array of torch.*fanwise\.tensor\.asarray"):
         call()
 
@@ -144,7 +144,7 @@ def test_arguments_are_checked_before_any_engine_sees_them() -> None:
         UNTYPED.sum(torch.ones(2), 0)
 
 
-def test_classes_of_user_code_are_served_and_not_kept() -> None:
+def test_array_classes_of_user_code_work_and_are_not_kept_alive() -> None:
     class Mine(np.ndarray):
         pass
 
@@ -152,7 +152,7 @@ def test_classes_of_user_code_are_served_and_not_kept() -> None:
     assert Mine not in UNTYPED.exp.__globals__["direct"]
 
 
-def test_dtypes_alone_go_to_their_library() -> None:
+def test_calls_with_dtypes_alone_use_their_library() -> None:
     assert ft.finfo(torch.float32).bits == 32
     assert ft.iinfo(np.dtype("int8")).max == 127
     assert ft.isdtype(torch.int8, "integral") and ft.isdtype(dtype=torch.int8, kind="signed integer")
@@ -189,7 +189,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
     assert pickle.loads(pickle.dumps(ft.linalg.solve)) is ft.linalg.solve
 
 
-def test_jax_refuses_64_bits_it_does_not_have(jnp: Any) -> None:
+def test_jax_refuses_64_bits_that_are_off(jnp: Any) -> None:
     calls: list[Callable[[], Any]] = [
         lambda: jnp.zeros(3, dtype=jnp.float64),
         lambda: jnp.asarray(np.ones(3)),
@@ -203,7 +203,7 @@ def test_jax_refuses_64_bits_it_does_not_have(jnp: Any) -> None:
         lambda: jnp.cumulative_sum(jnp.ones(3), dtype=jnp.float64),
     ]
     for call in calls:
-        with pytest.raises(TypeError, match=r"set to 32 bits.*Ask for (float|int|complex)\d+.*jax_enable_x64"):
+        with pytest.raises(TypeError, match=r"silently make.*Ask for (float|int|complex)\d+.*jax_enable_x64"):
             call()
 
 
@@ -232,7 +232,7 @@ def test_functions_can_be_traced_and_differentiated(jnp: Any) -> None:
     assert torch.func.vmap(f)(torch.ones(3, 2)).shape == (3,)
 
 
-def test_memory_that_runs_backwards_is_copied_for_torch() -> None:
+def test_negative_strides_are_copied_for_torch() -> None:
     xp = ft.namespace("torch")
     backwards = np.arange(3.0)[::-1]
     for take_over in (xp.asarray, xp.from_dlpack):

@@ -171,14 +171,14 @@ def test_an_array_of_the_same_engine_is_returned_unless_a_copy_is_asked_for(engi
 
 
 @pytest.mark.parametrize(("source", "target"), PAIRS)
-def test_unasked_memory_is_shared_when_nobody_can_notice(source: str, target: str) -> None:
+def test_memory_is_shared_by_default_if_nobody_can_notice(source: str, target: str) -> None:
     x = plain(source)
     assert same_memory(x, convert(x, target)) is ((source, target) in SHARED_UNASKED)
 
 
 @pytest.mark.parametrize("target", ["jax", "tensorflow"])
 @pytest.mark.parametrize("source", ["numpy", "torch"])
-def test_what_can_be_written_to_does_not_change_a_constant(source: str, target: str) -> None:
+def test_writable_memory_does_not_change_a_constant(source: str, target: str) -> None:
     x = plain(source)
     x[...] = 1
     y = convert(x, target)
@@ -206,7 +206,7 @@ def test_a_read_only_array_is_copied_for_torch_and_never_shared() -> None:
 
 
 @pytest.mark.parametrize("past", [4, 16, 32, 60])
-def test_only_memory_that_lies_as_every_engine_needs_it_is_adopted_as_it_is(past: int) -> None:
+def test_only_aligned_contiguous_memory_is_adopted(past: int) -> None:
     """An engine that adopts other memory crashes later, or not, as its kernels go: so this asks before it does."""
     memory = aligned_buffer(4 * 4096 + 64)
     aligned = np.frombuffer(memory, np.float32, 4096)
@@ -218,7 +218,7 @@ def test_only_memory_that_lies_as_every_engine_needs_it_is_adopted_as_it_is(past
         assert to_numpy(convert(shifted, engine)).tolist() == shifted.tolist()
 
 
-def test_a_variable_gives_its_value_of_now() -> None:
+def test_a_variable_is_converted_by_its_current_value() -> None:
     variable = tf.Variable([1.0, 2.0])
     views = [convert(variable, engine) for engine in ("numpy", "jax", "torch")]
     variable.assign_add([1.0, 1.0])
@@ -290,7 +290,9 @@ def test_same_memory_means_overlapping_memory() -> None:
         (lambda: jnp.ones(3, "int4"), "numpy", "not one piece"),
     ],
 )
-def test_what_cannot_be_shared_says_why_and_is_copied_unasked(make: Callable[[], Any], target: str, why: str) -> None:
+def test_unshareable_memory_is_copied_or_refused_with_the_reason(
+    make: Callable[[], Any], target: str, why: str
+) -> None:
     x = make()
     with pytest.raises(ValueError, match=f"(?s)without a copy.*({why}).*copy=True"):
         convert(x, target, copy=False)
@@ -354,7 +356,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
 
 @pytest.mark.filterwarnings("ignore:.*")
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_has_no_plain_memory_is_refused_with_a_way_out(name: str) -> None:
+def test_arrays_without_plain_memory_are_refused_with_a_remedy(name: str) -> None:
     make, says = REFUSED[name]
     x = make()
     for target in ("numpy", "torch", "jax"):
@@ -363,10 +365,10 @@ def test_what_has_no_plain_memory_is_refused_with_a_way_out(name: str) -> None:
                 convert(x, target)
 
 
-def test_an_unknown_engine_or_device_names_those_there_are() -> None:
+def test_an_error_lists_the_known_engines_and_devices() -> None:
     with pytest.raises(ValueError, match=r"did you mean 'torch'|torch, jax, tensorflow, numpy"):
         convert(np.zeros(2), "torhc")
-    with pytest.raises(ValueError, match="no device 'cuda:99' here, it has cpu"):
+    with pytest.raises(ValueError, match="no device 'cuda:99' in this process; it has cpu"):
         convert(np.zeros(2), "jax", device="cuda:99")
     with pytest.raises(ValueError, match="no device 'cuda:0'"):
         convert(np.zeros(2), "numpy", device="cuda:0")
@@ -384,7 +386,7 @@ def test_an_unknown_engine_or_device_names_those_there_are() -> None:
         ("V3", "jax"),
     ],
 )
-def test_a_type_that_the_engine_lacks_is_named(dtype: str, target: str) -> None:
+def test_an_error_names_the_type_that_the_engine_lacks(dtype: str, target: str) -> None:
     with pytest.raises(TypeError, match=r"has no element type .* x.astype"):
         convert(np.zeros(2, dtype_of(dtype)), target)
 
@@ -392,14 +394,14 @@ def test_a_type_that_the_engine_lacks_is_named(dtype: str, target: str) -> None:
 @pytest.mark.parametrize("dtype", ["float64", "int64", "uint64", "complex128"])
 @pytest.mark.parametrize("source", ["numpy", "torch", "tensorflow"])
 @pytest.mark.parametrize("copy", [None, False, True])
-def test_nothing_is_narrowed_on_the_way_into_jax(dtype: str, source: str, copy: bool | None) -> None:
+def test_arrays_are_not_narrowed_for_jax(dtype: str, source: str, copy: bool | None) -> None:
     x = plain(source, dtype)
     with jax.enable_x64(False), pytest.raises(TypeError, match=f"of {dtype}.*jax_enable_x64.*astype"):
         convert(x, "jax", copy)
     assert convert(x, "jax", copy).dtype == dtype
 
 
-def test_a_wide_array_of_jax_is_handled_also_when_64_bits_are_off_again() -> None:
+def test_a_64_bit_array_of_jax_is_exported_after_x64_is_off() -> None:
     x = jnp.arange(5000, dtype="float64")
     with jax.enable_x64(False):
         y = convert(x, "jax", copy=True)
@@ -410,7 +412,7 @@ def test_a_wide_array_of_jax_is_handled_also_when_64_bits_are_off_again() -> Non
             convert(convert(x, "tensorflow"), "jax")
 
 
-def test_from_numpy_makes_arrays_of_the_current_engine_and_takes_no_others() -> None:
+def test_from_numpy_takes_numpy_arrays_only() -> None:
     with use("jax"):
         assert engine_of(from_numpy(np.zeros(2))) == "jax"
     assert engine_of(from_numpy(np.zeros(2), "tensorflow")) == "tensorflow"
@@ -437,7 +439,7 @@ def test_scalars_subclasses_and_parameters_are_arrays() -> None:
 # -- inside of traced functions ------------------------------------------------------------------------------------
 
 
-def test_a_value_that_is_traced_is_refused_and_constants_may_come_in() -> None:
+def test_traced_values_are_refused_and_constants_accepted() -> None:
     constant = np.arange(3.0)
 
     def jitted(x: Any) -> Any:
@@ -459,7 +461,7 @@ def test_a_value_that_is_traced_is_refused_and_constants_may_come_in() -> None:
     assert tf.function(traced, autograph=False)(tf.ones(3, tf.float64)).numpy().tolist() == [2, 3, 4]
 
 
-def test_a_tensor_inside_of_torch_func_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tensor_inside_torch_func_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")  # torch.func sets it
 
     def send(x: torch.Tensor, says: str) -> torch.Tensor:

@@ -238,23 +238,23 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Finished]:
     return results
 
 
-def test_where_the_engine_is_not_installed_the_error_names_the_extra_and_another_engine_can_be_had(
+def test_an_error_names_the_extra_of_a_missing_engine(
     finished: dict[str, Finished],
 ) -> None:
     done = finished["not installed"]
     assert (done.status, done.out.strip()) == (0, "refused twice"), done.err
 
 
-def test_on_several_devices_the_default_one_is_used_and_what_is_spread_is_gathered(
+def test_jax_uses_its_default_device_and_gathers_sharded_arrays(
     finished: dict[str, Finished],
 ) -> None:
     assert finished["devices"].status == 0, finished["devices"].err
 
 
-def test_an_array_on_an_accelerator_of_both_engines_stays_there_unless_told(finished: dict[str, Finished]) -> None:
+def test_an_array_on_a_shared_accelerator_stays_there_by_default(finished: dict[str, Finished]) -> None:
     assert finished["accelerator"].status == 0, finished["accelerator"].err
 
 
-def test_nothing_is_left_to_abort_when_the_process_ends(finished: dict[str, Finished]) -> None:
+def test_the_process_ends_without_an_abort(finished: dict[str, Finished]) -> None:
     done = finished["end"]
     assert (done.status, done.out.strip()) == (0, "24"), done.err

@@ -93,7 +93,7 @@ def test_an_array_of_any_engine_arrives_bit_for_bit_in_any(
 
 
 @pytest.mark.parametrize("dtype", FEW)
-def test_types_of_few_engines_travel_between_those(dtype: str) -> None:
+def test_types_of_few_engines_are_sent_between_them(dtype: str) -> None:
     for engine in FEW[dtype]:
         x = of(engine, dtype, (3, 2))
         header, (sent,) = to_wire(x)
@@ -118,7 +118,7 @@ def test_no_byte_is_copied_on_either_side(engine: str, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("engine", ["jax", "tensorflow"])
-def test_the_memory_of_a_constant_goes_out_read_only_and_is_copied_in_the_same_process(engine: str) -> None:
+def test_constants_are_sent_read_only_and_copied_in_the_same_process(engine: str) -> None:
     x = of(engine, "float32", (8,))
     header, (sent,) = to_wire(x)
     assert sent.readonly
@@ -150,7 +150,7 @@ def test_layouts_and_copies_arrive_in_c_order(engine: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
-def test_what_only_torch_knows_stays_behind_in_other_engines() -> None:
+def test_requires_grad_is_lost_in_other_engines() -> None:
     header, (sent,) = to_wire(torch.nn.Parameter(torch.ones(3)))
     assert to_numpy(from_wire(header, [received(sent)], engine="jax")).tolist() == [1, 1, 1]
     assert type(from_wire(header, [received(sent)], engine="torch")) is torch.nn.Parameter
@@ -168,7 +168,7 @@ def test_the_bytes_are_those_of_the_design_page() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float64", "int64", "complex128"])
-def test_wide_numbers_are_not_narrowed_by_a_jax_that_is_set_to_32_bits(dtype: str) -> None:
+def test_jax_without_x64_does_not_narrow_received_arrays(dtype: str) -> None:
     header, (sent,) = to_wire(of("jax", dtype, (3,)))
     with jax.enable_x64(False):
         with pytest.raises(TypeError, match=f"{dtype}.*jax_enable_x64"):
@@ -182,7 +182,7 @@ def deleted() -> Any:
     return x
 
 
-def test_what_has_no_form_on_the_wire_is_refused_with_a_way_out() -> None:
+def test_arrays_without_a_wire_form_are_refused_with_a_remedy() -> None:
     for x, says in (
         (tf.constant(["a"]), "no form"),
         (tf.Variable([1.0]), "x.value"),
@@ -263,7 +263,7 @@ def test_arrays_travel_beside_the_pickle_of_a_message(engine: str, dumps: Any) -
     assert to_numpy(arrived["again"]).ctypes.data == address(memory)
 
 
-def test_what_the_wire_does_not_know_travels_as_its_own_pickling_says() -> None:
+def test_types_without_a_wire_form_use_their_own_pickling() -> None:
     strings, variable, halves = codec.loads(
         *codec.dumps([tf.constant(["a", "b"]), tf.Variable([1.0], name="v"), jnp.arange(3, dtype="int4")])
     )

@@ -125,7 +125,7 @@ def test_an_unaligned_buffer_is_copied_and_an_aligned_one_adopted(x: Any) -> Non
 
 
 @pytest.mark.parametrize("writeable", [True, False])
-def test_numpy_arrays_arrive_writable_and_the_read_only_flag_stays_behind(writeable: bool) -> None:
+def test_numpy_arrays_arrive_writable(writeable: bool) -> None:
     x = np.arange(3)
     x.flags.writeable = writeable
     header, (buffer,) = to_wire(x)
@@ -202,7 +202,7 @@ class Doubled(torch.Tensor):
         (lambda: [1.0], "got builtins.list"),
     ],
 )
-def test_what_has_no_form_on_the_wire_is_refused_with_a_way_out(make: Callable[[], object], says: str) -> None:
+def test_arrays_without_a_wire_form_are_refused_with_a_remedy(make: Callable[[], object], says: str) -> None:
     with pytest.raises(NotSendableError, match=says):
         to_wire(make())
 

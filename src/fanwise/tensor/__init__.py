@@ -16,6 +16,8 @@ constants and dtypes of the standard 2025.12, `linalg` and `fft`. docs/design/wi
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from ..base.lazy_names import lazy_modules as _lazy_modules
+
 if TYPE_CHECKING:
     from .adapters import register_engine as register_engine
     from .buffers import aligned_buffer as aligned_buffer
@@ -50,28 +52,15 @@ if TYPE_CHECKING:
     from .wire import is_array as is_array
     from .wire import to_wire as to_wire
 
-# The module of each name that is not in the standard. Modules are imported on first use: calls and jobs that send
-# arrays need only the wire format.
-_NAMES_IN = {
-    "adapters": ("register_engine",),
-    "buffers": ("aligned_buffer",),
-    "engines": ("current_engine", "engine_of", "use"),
-    "exchange": ("convert", "from_numpy", "item", "same_memory", "size", "to_numpy"),
-    "gradients": ("grad", "jit", "stop_gradient", "value_and_grad", "vjp"),
-    "indexing": ("at",),
-    "namespaces": ("Namespace", "namespace"),
-    "placement": ("device_of", "devices", "to_device"),
-    "random": ("Key", "normal", "permutation", "uniform"),
-    "state": ("State",),
-    "wire": ("from_wire", "is_array", "to_wire"),
-}
-_HOME_OF = {name: home for home, names in _NAMES_IN.items() for name in names}
+# The module of each name above. Modules are imported on first use: calls and jobs that send arrays need only the wire
+# format.
+_HOME_OF = _lazy_modules(__file__)
 
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
         if name in _HOME_OF:
-            value = globals()[name] = getattr(import_module(f".{_HOME_OF[name]}", __name__), name)
+            value = globals()[name] = getattr(import_module(_HOME_OF[name], __name__), name)
             return value
         from .namespaces.dispatch import attribute
 

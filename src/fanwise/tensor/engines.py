@@ -82,7 +82,12 @@ def engine_of(x: object, /) -> str:
     'numpy'
     """
     kind = type(x)
-    if (engine := _engine_by_type.get(kind) or find_engine(kind)) is None:
+    return _engine_by_type.get(kind) or engine_of_type(kind)
+
+
+def engine_of_type(kind: type) -> str:
+    """Return the engine of arrays of this type. Raise TypeError if they are not arrays."""
+    if (engine := find_engine(kind)) is None:
         remedy = getattr(kind, "NO_ARRAY", "make an array of it with fanwise.tensor.asarray")
         raise TypeError(
             f"expected an array of {', '.join(ENGINES)}, got {kind.__module__}.{kind.__qualname__}; {remedy}"

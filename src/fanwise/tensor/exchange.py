@@ -71,11 +71,10 @@ def convert(x: Any, engine: str, copy: bool | None = None, device: object = None
         if kind != "private":
             reason = target.reason_to_copy(array, kind, copy)
             if copy or reason:
-                from .with_numpy.exchange import aligned_copy, cannot_share
-
+                memory = exchanges["numpy"]
                 if copy is False:
-                    raise cannot_share(f"An array of shape {array.shape} and dtype {array.dtype}", reason)
-                array = aligned_copy(array)
+                    raise memory.cannot_share(f"An array of shape {array.shape} and dtype {array.dtype}", reason)
+                array = memory.aligned_copy(array)
         y = target.share(array)
     if device is None:
         return y

@@ -39,7 +39,7 @@ class At:
         ValueError: the value does not broadcast; or an element is selected twice, except for `set`, `add`, `subtract`.
         OverflowError: the value is a Python integer that x's dtype does not hold.
         TypeError: there is no index; the value is of another engine or of a kind that x does not hold (a float for
-            integers); or the operation has no meaning for x's dtype.
+            integers); or the operation is not defined for x's dtype.
     """
 
     __slots__ = ("_index", "_x")
@@ -86,9 +86,9 @@ class At:
         return self._changed(value, "max")
 
     def _changed(self, value: Any, how: How) -> _Array:
-        writer = self._writer()
-        check_value(self._x, value, how)
-        return writer.changed(self._x, self._index, value, how)
+        x, writer = self._x, self._writer()
+        check_value(x, value, how)
+        return writer.changed(x, self._index, value, how)
 
     def _writer(self) -> Any:
         if self._index is _NO_INDEX:
@@ -124,11 +124,12 @@ _allowed: set[tuple[Any, ...]] = set()
 
 def check_value(x: _Array, value: Any, how: How) -> None:
     """Raise TypeError or OverflowError unless a value can be written into x with this operation."""
+    dtype = x.dtype
     # The dtype's type too: comparing dtypes of two engines raises.
-    key = (type(x.dtype), x.dtype, type(value), how)
+    key = (type(dtype), dtype, type(value), how)
     if key in _allowed:
         return
-    array_name, array_rank = dtype_name(x.dtype), dtype_rank(x.dtype)
+    array_name, array_rank = dtype_name(dtype), dtype_rank(dtype)
     # numpy.float64 is a float too.
     rank = next((rank for kind, rank in _number_ranks.items() if isinstance(value, kind)), None)
     if rank is None:
@@ -142,7 +143,7 @@ def check_value(x: _Array, value: Any, how: How) -> None:
         text = f"an array of {dtype_name(value.dtype)}" if hasattr(value, "dtype") else f"{value!r}"
         raise TypeError(f"{text} does not fit into an array of {array_name}; convert it first")
     if not _LEAST.get(how, INTEGER) <= array_rank <= _MOST.get(how, COMPLEX):
-        raise TypeError(f"{how} has no meaning for an array of {array_name}")
+        raise TypeError(f"{how} is not defined for an array of {array_name}")
     if type(value) is float or type(value) is complex:
         _allowed.add(key)
     if type(value) is int and array_rank == INTEGER:
@@ -212,7 +213,7 @@ def positions_to_write(
     if from_the_end.size == flat.size:
         return flat, None, selected.shape
     if how != "set":
-        raise ValueError(f"the index selects an element twice, and {how} is defined for different elements only")
+        raise ValueError(f"the index selects an element twice; only set, add and subtract allow that, not {how}")
     last = np.sort(flat.size - 1 - from_the_end)
     return flat[last], last, selected.shape
 

@@ -61,7 +61,7 @@ def find_device(engine: str, device: object) -> str:
     name = canonical(str(device))
     if has_device(engine, name):
         return name
-    raise ValueError(f"{engine} has no device {str(device)!r} here, it has {', '.join(_known(engine))}")
+    raise ValueError(f"{engine} has no device {str(device)!r} in this process; it has {', '.join(_known(engine))}")
 
 
 def has_device(engine: str, name: str) -> bool:

@@ -130,7 +130,7 @@ def check_value(value: Leaf, engine: str) -> None:
         raise TypeError(f"f must return an array of {engine} to differentiate, got {_describe(value)}.")
     if value.ndim:  # None in TensorFlow: unknown while tracing
         raise TypeError(
-            f"f must return an array of no axes, got shape {tuple(value.shape)}. Return its sum (or mean), "
+            f"f must return an array without axes, got shape {tuple(value.shape)}. Return its sum (or mean), "
             f"or weigh its elements: value, pullback = fanwise.tensor.vjp(f, x); pullback(weights)."
         )
     if dtype_rank(value.dtype) != FLOAT:

@@ -23,18 +23,20 @@ def contains(obj: object, kinds: tuple[type, ...]) -> bool:
     return isinstance(obj, kinds)
 
 
-def numbers_to_numpy(obj: Any, dtype: Any = None, integer: str = "int64") -> Any:
+def numbers_to_numpy(obj: Any, dtype: Any = None, integer: str = "int64", *, copy: bool | None = None) -> Any:
     """Convert a Python number, nested lists of them, or a NumPy array to a new NumPy array.
 
-    By default Python's floats become float32, complex numbers complex64, and integers the dtype `integer`. Raise
-    OverflowError for an integer that does not fit, and TypeError for anything but numbers.
+    The default dtypes are float32 for Python floats, complex64 for complex numbers, and `integer`. Raise OverflowError
+    for an integer that does not fit, TypeError for anything but numbers, and ValueError if `copy` is False.
     """
+    if copy is False:
+        raise ValueError(f"asarray(copy=False) takes an array, got {type(obj).__name__}, which has to be copied")
     array = np.array(obj)
     is_python = made_of_python_numbers(obj)
     if array.dtype.kind == "O" and is_python:
         raise OverflowError(f"an integer in {obj!r:.100} does not fit into {integer}")
     if array.dtype.kind not in "biufcV":
-        raise TypeError(f"asarray takes numbers, got {type(obj).__name__} of {array.dtype}: {obj!r:.100}")
+        raise TypeError(f"asarray takes numbers, got {type(obj).__name__}: {obj!r:.100}")
     if dtype is None:
         if not is_python:
             return array
@@ -84,9 +86,9 @@ def check_bounds(x: Any, bounds: tuple[Any, Any], limits_of: dict[Any, tuple[int
 def check_indices(indices: Any, num_axes: int, axis: int | None) -> None:
     """Raise ValueError unless `take` is defined for these indices; engines return different results otherwise."""
     if len(indices.shape) != 1:
-        raise ValueError(f"take needs indices of one axis, got an array of shape {tuple(indices.shape)}")
+        raise ValueError(f"take needs one-dimensional indices, got shape {tuple(indices.shape)}")
     if axis is None and num_axes != 1:
-        raise ValueError(f"take needs an axis for an array of {num_axes} axes")
+        raise ValueError(f"take needs an axis for an array of {num_axes} dimensions")
 
 
 def num_reduced(shape: tuple[int, ...], axis: int | tuple[int, ...] | None) -> int:

@@ -17,7 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from ..adapters import standards
-from ..engines import _current, current_engine, engine_of, find_engine, is_remembered
+from ..engines import _current, current_engine, engine_of, engine_of_type, find_engine, is_remembered
 from ..placement import find_device
 from .namespace import CONSTANTS, CREATION, DTYPES, EXTRA_DTYPES, FUNCTIONS, OF_DTYPES, PARTS, VERSION, part_of
 
@@ -78,6 +78,21 @@ def _renamed(function: Any, name: str) -> Function:
     return function  # type: ignore[no-any-return]
 
 
+class _Chosen(dict[Any, Any]):
+    """Functions of an engine by the types of their arrays, or by the current engine."""
+
+    def __init__(self, choose: Callable[[tuple[Any, ...]], Any]) -> None:
+        super().__init__()
+        self.choose = choose
+
+    def __missing__(self, key: Any) -> Any:
+        kinds = key if isinstance(key, tuple) else (key,)
+        function = self.choose(kinds)
+        if len(kinds) < 10 and all(k in _NUMBERS or not isinstance(k, type) or is_remembered(k) for k in kinds):
+            self[key] = function
+        return function
+
+
 def _compiled(name: str, signature: inspect.Signature) -> Function:
     """Compile a function that remembers the engine's function by the types of its arrays, or by the current engine.
 
@@ -96,48 +111,42 @@ def _compiled(name: str, signature: inspect.Signature) -> Function:
         key = ", ".join(f"type({array})" for array in arrays)
     is_pair = "x2" in arrays and not allowed
     call = ", ".join(f"*{p.name}" if p.kind is Parameter.VAR_POSITIONAL else p.name for p in positional)
-    shown, lines, table = positional, [], "direct"
-    if allowed:
-        shown, table = [*positional, Parameter("keywords", Parameter.VAR_KEYWORD)], "(known if keywords else direct)"
-        lines.append(f"if keywords and not plain.issuperset(keywords): check(keywords, {', '.join(arrays)})")
     if is_sequence:
-        table = "known"
-        lines.append(f"if type(arrays) in (list, tuple) and arrays{' and not keywords' if allowed else ''}:")
-        lines.append("    function = direct.get(type(arrays[0]))")
-        lines.append(f"    if function is not None: return function({call})")
-    if is_pair:
-        table = "known"
-        lines.append(f"if {' is '.join(f'type({array})' for array in arrays)}:")
-        lines.append("    function = direct.get(type(x1))")
-        lines.append(f"    if function is not None and x1.dtype is x2.dtype: return function({call})")
-    lines.append(f"key = ({key})")
-    lines.append(f"function = {table}.get(key) or choose({', '.join(['key', *arrays])})")
-    lines.append(f"return function({call}{', **keywords' if allowed else ''})")
+        first = f"type(arrays) in (list, tuple) and arrays{' and not keywords' if allowed else ''}"
+        lines = [f"if {first} and (function := direct[type(arrays[0])]): return function({call})"]
+    elif is_pair:
+        same = " is ".join(f"type({array})" for array in arrays)
+        lines = [f"if {same} and (function := direct[type(x1)]) and x1.dtype is x2.dtype: return function({call})"]
+    elif allowed:
+        lines = [f"if not keywords: return direct[{key}]({call})"]
+    else:
+        lines = []
+    shown = positional
+    if allowed:  # the call with keywords takes 0.1 us more, also if there are none
+        shown = [*positional, Parameter("keywords", Parameter.VAR_KEYWORD)]
+        lines.append(f"if not plain.issuperset(keywords): check(keywords, {', '.join(arrays)})")
+    lines.append(f"return known[{key}]({call}{', **keywords' if allowed else ''})")
 
-    known: dict[Any, Function] = {}
-    direct: dict[Any, Function] = {}
+    def engine_of_kinds(kinds: Iterable[Any]) -> str:
+        return current_engine() if name in CREATION else engine_of_types(kinds, name)
 
-    def choose(key: Any, *arrays: Any) -> Function:
-        engine = current_engine() if name in CREATION else engine_of_all(arrays, name)
-        function: Function = getattr(part_of(engine), name)
-        kinds = set(map(type, arrays))
-        if len(arrays) < 10 and all(kind in _NUMBERS or is_remembered(kind) for kind in kinds):
-            known[key] = function
-            faster = getattr(standards[engine], "DIRECT", {}).get(name)
-            if faster or not is_sequence:
-                direct[kinds.pop() if (is_pair or is_sequence) and len(kinds) == 1 else key] = faster or function
-        return function
+    def choose(kinds: tuple[Any, ...]) -> Function:
+        return getattr(part_of(engine_of_kinds(kinds)), name)  # type: ignore[no-any-return]
+
+    def choose_direct(kinds: tuple[Any, ...]) -> Function | None:
+        own = getattr(standards[engine_of_kinds(kinds)], "DIRECT", {}).get(name)
+        return own or (None if is_pair or is_sequence else choose(kinds))
 
     def check(keywords: dict[str, Any], *arrays: Any) -> None:
         """Raise TypeError for unknown keywords and for arrays of two engines; replace the name of a device."""
         if unknown := sorted(keywords.keys() - allowed):
             raise TypeError(f"{name} takes no keyword {unknown[0]!r}: it is {name}{signature}")
         values = [*arrays, *(value for keyword, value in keywords.items() if keyword in _ARRAY_PARAMETERS)]
-        engine = current_engine() if name in CREATION else engine_of_all(values, name)
+        engine = engine_of_kinds(map(type, values))
         if "device" in keywords:
             keywords["device"] = _device(engine, keywords["device"])
 
-    module: dict[str, Any] = {"known": known, "direct": direct, "choose": choose, "check": check}
+    module: dict[str, Any] = {"known": _Chosen(choose), "direct": _Chosen(choose_direct), "check": check}
     module |= {"current": _current, "plain": allowed - _ARRAY_PARAMETERS - {"device"}}
     source = "\n    ".join([f"def {name}{inspect.Signature(shown)}:", *lines])
     exec(compile(source, f"<fanwise.tensor.{name}>", "exec"), module)
@@ -157,7 +166,7 @@ def _of_dtypes(name: str) -> Function:
     def function(*args: Any, **kwargs: Any) -> Any:
         values = args or tuple(kwargs.values())
         if arrays := [value for value in values if find_engine(type(value))]:
-            engine = engine_of_all(arrays, name)
+            engine = engine_of_types(map(type, arrays), name)
         else:
             libraries = {type(value).__module__.partition(".")[0] for value in values}
             current = current_engine()
@@ -174,9 +183,9 @@ def _device(engine: str, device: Any) -> Any:
     return find_device(engine, device) if is_named else device
 
 
-def engine_of_all(arrays: Iterable[object], name: str) -> str:
-    """Return the one engine of these arrays; numbers and None among them belong to any. Raise TypeError otherwise."""
-    engines = {engine_of(x): None for x in arrays if type(x) not in _NUMBERS}
+def engine_of_types(kinds: Iterable[type], name: str) -> str:
+    """Return the one engine of arrays of these types; numbers and None belong to any. Raise TypeError otherwise."""
+    engines = {engine_of_type(kind): None for kind in kinds if kind not in _NUMBERS}
     if len(engines) == 1:
         return next(iter(engines))
     if not engines:
@@ -222,7 +231,7 @@ def extension(part: str) -> Any:
     def dispatching(name: str) -> Function:
         def function(*args: Any, **kwargs: Any) -> Any:
             arrays = [value for value in (*args, *kwargs.values()) if find_engine(type(value))]
-            engine = engine_of_all(arrays, name) if arrays else current_engine()
+            engine = engine_of_types(map(type, arrays), name) if arrays else current_engine()
             if "device" in kwargs:
                 kwargs["device"] = _device(engine, kwargs["device"])
             return getattr(part_of(engine, part), name)(*args, **kwargs)

@@ -6,16 +6,13 @@ machine. Numbers have no gradient by low, mean and so on.
 
 import math
 import operator
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, SupportsIndex, cast
+from collections.abc import Iterable
+from typing import Any, SupportsIndex, cast
 
 from ..adapters import exchanges
 from ..dtype_names import dtype_name
 from ..engines import check_engine, current_engine
 from .keys import Key
-
-if TYPE_CHECKING:
-    from types import ModuleType
 
 _Array = Any  # an array of the chosen engine
 _Shape = SupportsIndex | Iterable[SupportsIndex]  # also the shape of an array
@@ -55,7 +52,7 @@ def uniform(
     largest = _LARGEST[dtype]
     if not low < high or not -largest <= low or not high <= largest or not high - low <= largest or high == math.inf:
         raise ValueError(f"low must be less than high and both finite in {dtype}, got low={low!r}, high={high!r}")
-    return _drawn(key, shape, engine, lambda words, lengths: _exact().uniform(words, lengths, low, high, dtype))
+    return _drawn(key, shape, engine, "uniform", low, high, dtype)
 
 
 def normal(
@@ -87,7 +84,7 @@ def normal(
     mean, std, dtype = float(mean), float(std), _check_float(dtype)
     if not math.isfinite(mean) or not 0.0 <= std < math.inf:
         raise ValueError(f"mean must be finite and std finite and at least 0, got mean={mean!r}, std={std!r}")
-    return _drawn(key, shape, engine, lambda words, lengths: _exact().normal(words, lengths, mean, std, dtype))
+    return _drawn(key, shape, engine, "normal", mean, std, dtype)
 
 
 def permutation(key: Key, n: SupportsIndex, *, engine: str | None = None) -> _Array:
@@ -103,12 +100,14 @@ def permutation(key: Key, n: SupportsIndex, *, engine: str | None = None) -> _Ar
     """
     exchange = exchanges[current_engine() if engine is None else check_engine(engine)]
     dtype = "int32" if hasattr(exchange, "has_int64") and not exchange.has_int64() else "int64"  # JAX
-    return _drawn(key, operator.index(n), engine, lambda words, lengths: _exact().permutation(words, lengths, dtype))
+    return _drawn(key, operator.index(n), engine, "permutation", dtype)
 
 
-def _drawn(key: Key, shape: _Shape, engine: str | None, draw: Callable[[Any, tuple[int, ...]], Any]) -> _Array:
+def _drawn(key: Key, shape: _Shape, engine: str | None, kind: str, *settings: Any) -> _Array:
+    from . import exact  # loads NumPy
+
     if type(key) is not Key:
-        raise TypeError(f"numbers are drawn from a fanwise.tensor.Key, as Key(0), got {type(key).__name__}")
+        raise TypeError(f"key must be a fanwise.tensor.Key, such as Key(0), got {type(key).__name__}")
     engine = current_engine() if engine is None else check_engine(engine)
     if hasattr(shape, "__index__"):  # isinstance of a protocol takes 5 us
         lengths: tuple[int, ...] = (operator.index(cast(SupportsIndex, shape)),)
@@ -118,8 +117,8 @@ def _drawn(key: Key, shape: _Shape, engine: str | None, draw: Callable[[Any, tup
             raise ValueError(f"TensorFlow does not know all of the shape {shape} while it traces; pass a known one")
         lengths = tuple(map(operator.index, axes))
     if lengths and min(lengths) < 0:
-        raise ValueError(f"a shape has no negative lengths, got {shape!r}")
-    return exchanges[engine].adopt(draw(key.words, lengths))
+        raise ValueError(f"the lengths of a shape must be at least 0, got {shape!r}")
+    return exchanges[engine].adopt(getattr(exact, kind)(key.words, lengths, *settings))
 
 
 def _check_float(dtype: object) -> str:
@@ -127,9 +126,3 @@ def _check_float(dtype: object) -> str:
     if name not in _LARGEST:
         raise ValueError(f"dtype must be one of {', '.join(_LARGEST)}, got {name!r}")
     return name
-
-
-def _exact() -> "ModuleType":
-    from . import exact  # loads NumPy
-
-    return exact

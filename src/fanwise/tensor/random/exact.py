@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .gaussian import Words, standard_normal
+from .gaussian import Words, standard_normal, standard_normal_of
 
 Array = npt.NDArray[Any]
 Shape = tuple[int, ...]
@@ -25,6 +25,7 @@ _Key = tuple[int, int]
 UNIFORM, NORMAL, PERMUTATION = 1, 2, 4
 # 256 KiB of words: with the scratch arrays of a transform this fits into the second-level cache.
 _BLOCK = 32768
+_FEW = 32  # up to this many normal numbers, Python's floats are faster than arrays
 # To make a generator takes ten times as long as to set its state. Threads and signal handlers never share one.
 _idle: list[np.random.Philox] = []
 
@@ -66,6 +67,9 @@ def _philox(key: _Key, purpose: int, attempt: int) -> np.random.Philox:
 def normal(key: _Key, shape: Shape, mean: float, std: float, dtype: str) -> Array:
     """Return mean + std * x in float64, rounded to the dtype."""
     out = np.empty(math.prod(shape), dtype)
+    if out.size <= _FEW:
+        out[:] = [standard_normal_of(word) * std + mean for word in words(key, NORMAL, out.size).tolist()]
+        return out.reshape(shape)
     for place, block in blocks(key, NORMAL, out.size):
         x = standard_normal(block)
         if (mean, std) != (0.0, 1.0):

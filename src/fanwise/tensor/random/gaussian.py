@@ -7,16 +7,22 @@ the nearer end, to all its bits. The logarithm is the series of fdlibm (Sun Micr
 result of each operation on 64-bit floats, and NumPy stores each result, so nothing is fused.
 """
 
+import math
+from typing import TypeVar
+
 import numpy as np
 import numpy.typing as npt
 
 Words = npt.NDArray[np.uint64]
 _Floats = npt.NDArray[np.float64]
-_Powers = tuple[float, ...]  # coefficients of a polynomial, highest power first
+_Real = TypeVar("_Real", float, _Floats)
+# Coefficients of a polynomial: that of the highest power, those between in order, and the constant.
+_Powers = tuple[float, tuple[float, ...], float]
 
 
 def _powers(numbers: str) -> _Powers:
-    return tuple(map(float, numbers.split()))
+    highest, *between, constant = map(float, numbers.split())
+    return highest, tuple(between), constant
 
 
 _MIDDLE_TOP = _powers("""
@@ -54,6 +60,7 @@ _REACH = 0.425 * 0.425  # square of the reach of the middle
 _FAR_FROM = 5.0
 _ROOT_HALF = 0.7071067811865476
 _LARGEST = 2**63 - 1
+_LARGEST_WORD = 2**64 - 1
 
 
 def standard_normal(words: Words) -> _Floats:
@@ -75,6 +82,22 @@ def standard_normal(words: Words) -> _Floats:
     return x
 
 
+def standard_normal_of(word: int) -> float:
+    """Return the number of one word, with the same bits as `standard_normal`."""
+    magnitude = word if word <= _LARGEST else _LARGEST_WORD - word
+    unit = math.copysign((magnitude + 0.5) * _SCALE, _LARGEST - word)
+    room = _REACH - unit * unit
+    if room >= 0.0:
+        return _quotient(_MIDDLE_TOP, _MIDDLE_BOTTOM, room) * unit
+    mantissa, exponent = math.frexp(float(_LARGEST - magnitude) + 0.5)
+    if mantissa < _ROOT_HALF:
+        mantissa, exponent = mantissa * 2.0, exponent - 1
+    r = math.sqrt(_minus_log(mantissa, (64 - exponent) * _LN2))
+    if r > _FAR_FROM:
+        return math.copysign(_quotient(_FAR_TOP, _FAR_BOTTOM, r - _FAR_FROM), unit)
+    return math.copysign(_quotient(_TAIL_TOP, _TAIL_BOTTOM, r - 1.6), unit)
+
+
 def _tail(magnitude: npt.NDArray[np.int64]) -> _Floats:
     # The distance to the end is an exact integer before it becomes a float.
     mantissa, exponent = np.frexp((_LARGEST - magnitude).astype(np.float64) + 0.5)
@@ -89,7 +112,7 @@ def _tail(magnitude: npt.NDArray[np.int64]) -> _Floats:
     return x
 
 
-def _minus_log(mantissa: _Floats, of_exponent: _Floats) -> _Floats:
+def _minus_log(mantissa: _Real, of_exponent: _Real) -> _Real:
     """Return -log of the mantissa, which lies between the roots of 1/2 and 2, plus the part of the exponent.
 
     The sum is at least 2.5 here, so nothing cancels and one float of log 2 is enough.
@@ -100,17 +123,18 @@ def _minus_log(mantissa: _Floats, of_exponent: _Floats) -> _Floats:
     return of_exponent - (f - s * (f - _polynomial(_LOG_SERIES, z) * z))
 
 
-def _quotient(top: _Powers, bottom: _Powers, x: _Floats) -> _Floats:
+def _quotient(top: _Powers, bottom: _Powers, x: _Real) -> _Real:
     y = _polynomial(top, x)
     y /= _polynomial(bottom, x)
     return y
 
 
-def _polynomial(powers: _Powers, x: _Floats) -> _Floats:
-    # Horner's rule in place: a new array for every step takes longer than the step.
-    y = powers[0] * x
-    for coefficient in powers[1:-1]:
+# Horner's rule in place: a new array for every step takes longer than the step.
+def _polynomial(powers: _Powers, x: _Real) -> _Real:
+    highest, between, constant = powers
+    y = highest * x
+    for coefficient in between:
         y += coefficient
         y *= x
-    y += powers[-1]
+    y += constant
     return y

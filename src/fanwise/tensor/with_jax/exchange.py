@@ -19,28 +19,29 @@ import numpy as np
 from ..adapters import Exported, Kind
 from ..placement import canonical, find_device
 from ..with_numpy.exchange import Array, Dtype, aligned_copy, cannot_share, locked, no_such_type, reason_unaligned
+from . import NARROW, check_width, config
 
-_config: Any = jax.config
 with jax.ensure_compile_time_eval():  # this file may be imported while JAX traces a function
     _PlainArray = type(jax.numpy.zeros(()))
 # It has moved between versions.
 _enable_x64: Any = (jax if hasattr(jax, "enable_x64") else importlib.import_module("jax.experimental")).enable_x64
-_NARROW = {np.dtype("f8"): "float32", np.dtype("i8"): "int32", np.dtype("u8"): "uint32", np.dtype("c16"): "complex64"}
 _WITH_ML_DTYPES = (
     "bfloat16 float8_e3m4 float8_e4m3 float8_e4m3b11fnuz float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz "
     "float8_e8m0fnu float4_e2m1fn int4 uint4 int2 uint2"
 ).split()
-_DTYPES = {np.dtype(code) for code in "?efbBhHiIF"} | set(_NARROW)
+_DTYPES = {np.dtype(code) for code in "?efbBhHiIF"} | set(NARROW)
 _DTYPES |= {np.dtype(getattr(jax.numpy, name)) for name in _WITH_ML_DTYPES if hasattr(jax.numpy, name)}
 _PACKED = {dtype for dtype in _DTYPES if dtype.name.startswith(("float4", "int4", "uint4", "int2", "uint2"))}
 
 
 def export_memory(x: Any, copy: bool | None) -> Exported:
     """Return a read-only view of the memory, or of a copy if it is not one piece on a CPU."""
-    _check_plain(x)
+    if type(x) is not _PlainArray:
+        _check_plain(x)
     try:
         array = np.asarray(x)
     except RuntimeError as error:
+        _check_plain(x)
         raise ValueError(f"This JAX array of shape {x.shape} cannot be fetched to this process: {error}") from error
     # An array gathered from several devices owns its memory, and its read-only flag could be lifted.
     array = array if array.base is not None else locked(array)
@@ -55,7 +56,7 @@ def reason_to_copy(array: Array, kind: Kind, copy: bool | None) -> str:
     device = _default_device()
     if device.platform != "cpu":
         return f"JAX's default device is {device}, not the CPU"
-    return "JAX keeps arrays of this type in another form" if array.dtype in _PACKED else reason_unaligned(array)
+    return "JAX stores elements of this type in another layout" if array.dtype in _PACKED else reason_unaligned(array)
 
 
 def share(array: Array) -> jax.Array:
@@ -97,7 +98,7 @@ def _fastest_put() -> Callable[[Array, jax.Device], jax.Array]:
 
 
 def has_int64() -> bool:
-    return bool(_config.jax_enable_x64)
+    return bool(config.jax_enable_x64)
 
 
 def accelerator_of(x: Any) -> str | None:
@@ -120,7 +121,7 @@ def from_dlpack(source: Any, copy: bool | None) -> jax.Array | None:
             shared: jax.Array = jax.dlpack.from_dlpack(source, copy=False if copy is False else None)
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
         if copy is False:
-            raise cannot_share("This array", f"JAX does not take its memory: {error}") from error
+            raise cannot_share("This array", f"JAX refused its memory: {error}") from error
         return None
     check_type(shared.dtype)
     if copy is False:
@@ -133,7 +134,7 @@ def from_dlpack(source: Any, copy: bool | None) -> jax.Array | None:
 def copied(x: Any) -> Any:
     if type(x) is _PlainArray:
         _check_plain(x)
-    with _enable_x64(_config.jax_enable_x64 or type(x) is _PlainArray):  # x may have been made in 64-bit mode
+    with _enable_x64(config.jax_enable_x64 or type(x) is _PlainArray):  # x may have been made in 64-bit mode
         return jax.numpy.array(x, copy=True)
 
 
@@ -141,11 +142,7 @@ def check_type(dtype: Dtype) -> None:
     """Raise TypeError if JAX lacks the element type in its current mode."""
     if dtype not in _DTYPES:
         raise no_such_type("JAX", dtype.name, "x.astype('float32')")
-    if dtype in _NARROW and not _config.jax_enable_x64:
-        raise TypeError(
-            f"JAX is set to 32 bits and would silently make {_NARROW[dtype]} of {dtype.name}. Set "
-            f"jax.config.update('jax_enable_x64', True) before anything else, or x.astype({_NARROW[dtype]!r})"
-        )
+    check_width(dtype)
 
 
 def _address_of(x: Any) -> int:
@@ -157,20 +154,20 @@ def _address_of(x: Any) -> int:
 
 
 def _default_device() -> jax.Device:
-    device = _config.jax_default_device or jax.local_devices()[0]
+    device = config.jax_default_device or jax.local_devices()[0]
     return jax.local_devices(backend=device)[0] if isinstance(device, str) else device
 
 
 def _check_plain(x: Any) -> None:
-    if isinstance(x, jax.core.Tracer):
-        raise TypeError(
-            f"This array of shape {x.shape} has no values yet, because JAX traces a function (jit, grad). Convert "
-            f"outside of the function, or inside of jax.pure_callback"
-        )
     if type(x) is not _PlainArray:
+        if isinstance(x, jax.core.Tracer):
+            raise TypeError(
+                f"This array of shape {x.shape} has no values yet, because JAX traces a function (jit, grad). Convert "
+                f"outside of the function, or inside of jax.pure_callback"
+            )
         raise TypeError(
-            f"{type(x).__module__}.{type(x).__qualname__} is no plain JAX array. Convert jax.numpy.asarray(x), or "
-            f"jax.random.key_data(x) of random keys"
+            f"{type(x).__module__}.{type(x).__qualname__} is not a plain JAX array. Convert jax.numpy.asarray(x), or "
+            f"jax.random.key_data(x) for random keys"
         )
     if x.is_deleted():
         raise ValueError(

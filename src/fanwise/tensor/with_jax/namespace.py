@@ -30,45 +30,36 @@ from ..namespaces.arguments import (
     with_float32_defaults,
 )
 from ..namespaces.namespace import CONSTANTS, DTYPES, EXTRA_DTYPES, PARTS, of_two_arrays
+from . import check_width, config
 
 _Function = Callable[..., Any]
 _Axis = int | tuple[int, ...] | None
 
-_WIDE = {np.dtype(name) for name in ("float64", "int64", "uint64", "complex128")}
 _LIMITS: dict[Any, tuple[int, int]] = {
     np.dtype(name): limits(name) for name in DTYPES if name.startswith(("int", "uint"))
 }
 # Functions of JAX with a dtype or a device; True if the default dtype is float32.
 _CHECKED = {
     **dict.fromkeys(("cumulative_sum", "empty_like", "ones_like", "prod", "sum", "zeros_like"), False),
-    **dict.fromkeys(("empty", "eye", "ones", "zeros"), True),
+    **dict.fromkeys(("empty", "eye", "fftfreq", "ones", "rfftfreq", "zeros"), True),
 }
 
 
 def names(part: str) -> dict[str, Any]:
     source = getattr(jnp, part) if part else jnp
     functions = {name: getattr(source, name) for name in PARTS[part] if hasattr(source, name)}
+    functions |= {name: _checked(functions[name], _CHECKED[name]) for name in functions.keys() & _CHECKED}
     if part:
         return functions | ({"vector_norm": vector_norm} if part == "linalg" else {})
     functions |= {name: np.dtype(getattr(jnp, name)) for name in (*DTYPES, *EXTRA_DTYPES)} | CONSTANTS
-    functions |= {name: _checked(functions[name], is_float32) for name, is_float32 in _CHECKED.items()}
     functions |= {name: _as_tuple(functions[name]) for name in ("broadcast_arrays", "meshgrid")}
     functions |= {function.__name__: function for function in _CORRECTED}
     return functions | {name: _fitting(functions[name]) for name in of_two_arrays()}
 
 
 def _check_dtype(dtype: Any) -> Any:
-    """Return the dtype, or raise TypeError if JAX is set to 32 bits and would narrow it."""
-    if dtype is None or jax.config.jax_enable_x64:  # type: ignore[attr-defined]
-        return dtype
-    result = np.dtype(dtype)
-    if result in _WIDE:
-        narrow = result.name.replace("64", "32").replace("128", "64")
-        raise TypeError(
-            f"jax makes no {result.name} here: it is set to 32 bits, and would narrow the numbers in silence. "
-            f"Ask for {narrow} (an array of numpy: x.astype({narrow!r})), or, before anything else, "
-            f"turn 64 bits on: jax.config.update('jax_enable_x64', True)"
-        )
+    if dtype is not None:
+        check_width(np.dtype(dtype))
     return dtype
 
 
@@ -104,7 +95,7 @@ def _as_tuple(function: _Function) -> _Function:
 
 
 def _default_int() -> Any:
-    return np.dtype("int64" if jax.config.jax_enable_x64 else "int32")  # type: ignore[attr-defined]
+    return np.dtype("int64" if config.jax_enable_x64 else "int32")
 
 
 # -- creation ----------------------------------------------------------------------------------------------------------
@@ -113,7 +104,7 @@ def _default_int() -> Any:
 @_checked
 def asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | None = None) -> jax.Array:
     if not contains(obj, (jax.Array,)) and not hasattr(obj, "__dlpack__"):
-        obj = numbers_to_numpy(obj, dtype, _default_int().name)
+        obj = numbers_to_numpy(obj, dtype, _default_int().name, copy=copy)
     for leaf in jax.tree.leaves(obj) if dtype is None else ():
         _check_dtype(getattr(leaf, "dtype", None))
     return jnp.asarray(obj, dtype=dtype, copy=copy, device=device)

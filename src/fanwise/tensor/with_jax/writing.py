@@ -66,8 +66,8 @@ def assign(variable: jax.Array, index: Index, value: Any, how: How) -> jax.Array
     # A traced array has no value, and the variable would keep it after the function has been traced.
     if isinstance(new, jax.core.Tracer) and not isinstance(variable, jax.core.Tracer):
         raise TypeError(
-            "a State of known numbers cannot be written to in a function that JAX traces (jit, grad, vmap): "
-            "pass its value to the function, and write the result"
+            "a State from outside a function that JAX traces (jit, grad, vmap) cannot be written to inside it: "
+            "pass its value to the function, and write the result into the State outside"
         )
     return _without_gradient(new)
 

@@ -101,15 +101,23 @@ def locked(array: Array) -> Array:
 class _Alias:
     __slots__ = ("__array_interface__", "owner")
 
-    def __init__(self, array: Array) -> None:
+    def __init__(self, array: Array, interface: dict[str, Any]) -> None:
         self.owner = array  # keeps the memory alive
-        interface = array.__array_interface__  # NumPy makes a new dict each time
-        self.__array_interface__ = interface | {"data": (interface["data"][0], False)}
+        interface["data"] = (interface["data"][0], False)  # NumPy makes a new dict each time
+        self.__array_interface__ = interface
 
 
 def writable_alias(array: Array) -> Array:
     """Return the same memory as a writable array, for engines without read-only arrays. Not for types of ml_dtypes."""
-    return array if array.flags.writeable else np.asarray(_Alias(array))
+    return array if array.flags.writeable else np.asarray(_Alias(array, array.__array_interface__))
+
+
+def aligned_alias(array: Array) -> Array:
+    """Return the `writable_alias`, or an aligned copy if other engines cannot adopt the memory."""
+    flags, interface = array.flags, array.__array_interface__  # which takes 1 us
+    if not flags.c_contiguous or interface["data"][0] % ALIGNMENT or not array.size:
+        return aligned_copy(array)
+    return array if flags.writeable else np.asarray(_Alias(array, interface))
 
 
 def in_words(array: Array) -> Array:

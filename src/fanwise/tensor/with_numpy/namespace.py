@@ -27,9 +27,10 @@ def names(part: str) -> dict[str, Any]:
     """Return the functions, constants and dtypes of one part of the standard by name."""
     source = getattr(compat, part) if part else compat
     functions = {name: getattr(source, name) for name in PARTS[part] if hasattr(source, name)}
+    created = {"empty", "eye", "fftfreq", "ones", "rfftfreq", "zeros"} & functions.keys()
+    functions |= {name: _of_float32(functions[name]) for name in created}
     if part:
         return functions
-    functions |= {name: _of_float32(functions[name]) for name in ("empty", "eye", "ones", "zeros")}
     functions |= {name: _of_floats(functions[name]) for name in ("mean", "std", "var")}
     functions |= {name: np.dtype(name) for name in (*DTYPES, "float16")} | {"bfloat16": np.dtype(ml_dtypes.bfloat16)}
     return functions | CONSTANTS | {function.__name__: function for function in _CORRECTED}
@@ -59,10 +60,7 @@ def _of_floats(function: _Function) -> _Function:
 def asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | None = None) -> _Array:
     if isinstance(obj, _ARRAYS) or (hasattr(obj, "__array__") and not isinstance(obj, (list, tuple))):
         return np.asarray(obj, dtype=dtype, device=device, copy=copy)
-    if copy is False:
-        raise ValueError(f"asarray(copy=False) takes an array, got {type(obj).__name__}, which has to be copied")
-    result: _Array = numbers_to_numpy(obj, dtype)
-    return result
+    return numbers_to_numpy(obj, dtype, copy=copy)  # type: ignore[no-any-return]
 
 
 def arange(start: Any, /, stop: Any = None, step: Any = 1, *, dtype: Any = None, device: Any = None) -> _Array:

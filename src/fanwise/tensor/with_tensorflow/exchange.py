@@ -14,13 +14,13 @@ from ..placement import canonical
 from ..with_numpy.exchange import (
     Array,
     Dtype,
+    aligned_alias,
     aligned_copy,
     cannot_share,
     in_words,
     locked,
     no_such_type,
     reason_unaligned,
-    writable_alias,
 )
 from . import placed_on, tf
 
@@ -36,15 +36,8 @@ _from_dlpack = tf.experimental.dlpack.from_dlpack
 
 def export_memory(x: Any, copy: bool | None) -> Exported:
     """Return a read-only view of the memory, or of a copy if it is not on a CPU."""
-    x = x.value() if isinstance(x, tf.Variable) else x
     if type(x) is not _EagerTensor:
-        if isinstance(x, tf.Tensor):
-            raise TypeError(
-                f"This tensor of shape {x.shape} has no values yet, because TensorFlow traces a function "
-                f"(tf.function). Convert outside of the function, or inside of tf.py_function"
-            )
-        kind = f"{type(x).__module__}.{type(x).__qualname__}"
-        raise TypeError(f"{kind} is no plain tensor. Convert tf.convert_to_tensor(x)")
+        x = _eager(x)
     if copy is False and "CPU" not in x.device:
         raise cannot_share("This TensorFlow tensor", f"its memory is on {x.device}")
     try:
@@ -60,6 +53,20 @@ def export_memory(x: Any, copy: bool | None) -> Exported:
     return locked(array) if array.flags.writeable else array, "immutable"  # types that NumPy lacks come writable
 
 
+def _eager(x: Any) -> Any:
+    """Return the value of a variable. Raise TypeError for anything else that has no memory."""
+    value = x.value() if isinstance(x, tf.Variable) else x
+    if type(value) is _EagerTensor:
+        return value
+    if isinstance(value, tf.Tensor):
+        raise TypeError(
+            f"This tensor of shape {value.shape} has no values yet, because TensorFlow traces a function "
+            f"(tf.function). Convert outside of the function, or inside of tf.py_function"
+        )
+    kind = f"{type(value).__module__}.{type(value).__qualname__}"
+    raise TypeError(f"{kind} is not a plain tensor. Convert tf.convert_to_tensor(x)")
+
+
 def reason_to_copy(array: Array, kind: Kind, copy: bool | None) -> str:
     if copy is not False or not array.size:
         return "it may be written to" if kind == "mutable" and copy is None else ""
@@ -72,8 +79,7 @@ def share(array: Array) -> Any:
     """Return a tensor over memory that never changes. It is copied if it is not aligned."""
     dtype = array.dtype
     if dtype in _BY_DLPACK:
-        is_adopted = array.size and not reason_unaligned(array)
-        return _from_dlpack((writable_alias(array) if is_adopted else aligned_copy(array)).__dlpack__())
+        return _from_dlpack(aligned_alias(array).__dlpack__())
     if dtype == _BFLOAT16:
         return tf.raw_ops.Bitcast(input=share(in_words(array)), type=tf.bfloat16)
     try:

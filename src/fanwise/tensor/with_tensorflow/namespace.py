@@ -202,8 +202,13 @@ def mean(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
 def var(x: Array, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Array:
     x, axes = _floats(x), _axes(x, axis)
     divisor = math.prod(x.shape[index] for index in axes) - correction
-    squares = tf.square(tf.abs(x - tf.reduce_mean(x, axes, keepdims=True)))
+    squares = _squares(x - tf.reduce_mean(x, axes, keepdims=True))
     return tf.reduce_sum(squares, axes, keepdims) / (divisor if divisor > 0 else math.nan)
+
+
+# The second derivative of tf.square(tf.abs(x)) at 0 is 0.
+def _squares(x: Array) -> Array:
+    return tf.math.real(x * tf.math.conj(x))
 
 
 def std(x: Array, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Array:
@@ -213,7 +218,7 @@ def std(x: Array, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bo
 def vector_norm(x: Array, /, *, axis: Axis = None, keepdims: bool = False, ord: float = 2) -> Array:
     if ord != 2:
         raise ValueError(f"vector_norm has ord=2 only on TensorFlow, got {ord!r}; use tf.norm")
-    return root(tf, tf.reduce_sum(tf.square(tf.abs(x)), _axes(x, axis), keepdims))
+    return root(tf, tf.reduce_sum(_squares(x), _axes(x, axis), keepdims))
 
 
 def concat(arrays: Sequence[Array], /, *, axis: int | None = 0) -> Array:

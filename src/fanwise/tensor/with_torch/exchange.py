@@ -14,15 +14,7 @@ import torch.utils.dlpack
 
 from ..adapters import Exported, Kind
 from ..placement import canonical
-from ..with_numpy.exchange import (
-    ALIGNMENT,
-    Array,
-    Dtype,
-    cannot_share,
-    in_words,
-    no_such_type,
-    writable_alias,
-)
+from ..with_numpy.exchange import ALIGNMENT, Array, Dtype, cannot_share, in_words, no_such_type, writable_alias
 
 _PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
 _COMMON = "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 complex128".split()
@@ -131,7 +123,7 @@ def from_dlpack(source: Any, copy: bool | None) -> torch.Tensor | None:
         shared: torch.Tensor = _dlpack.from_dlpack(source)
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
         if copy is False:
-            raise cannot_share("This array", f"torch does not take its memory: {error}") from error
+            raise cannot_share("This array", f"torch refused its memory: {error}") from error
         return None
     if copy is False:
         return shared

@@ -148,7 +148,7 @@ def full_like(x: torch.Tensor, /, fill_value: Any, *, dtype: Any = None, device:
 
 # The result of torch.clamp has the promoted dtype; it wraps bounds around, and ignores a number NaN.
 def clip(x: torch.Tensor, /, min: Any = None, max: Any = None) -> torch.Tensor:
-    if type(min) is type(max) is float and x.is_floating_point() and min == min and max == max:
+    if type(min) is type(max) is float and min <= max and x.is_floating_point():  # no NaN
         return torch.clamp(x, min, max)
     check_bounds(x, (min, max), _LIMITS)
     low, high = (b if b is None else torch.as_tensor(b, dtype=x.dtype, device=x.device) for b in (min, max))

@@ -43,7 +43,7 @@ def assign(variable: torch.Tensor, index: Index, value: Any, how: How) -> torch.
 
 def _is_simple(index: Index) -> bool:
     """Return True for integers, slices with a positive step, `...`, and tuples of these."""
-    return all(
+    return type(index) is int or all(
         type(part) is int or part is ... or (type(part) is slice and (part.step is None or part.step > 0))
         for part in parts_of(index)
     )

@@ -128,6 +128,16 @@ def volumes(losses: Sequence[Losses], reference: Losses) -> list[float]:
     return [front.volume for point in losses if front.add(point) or True]
 
 
+def area(losses: Sequence[Losses], reference: Losses) -> float:
+    """Return the hypervolume of many points with two losses."""
+    total, lowest = 0.0, reference[1]
+    for first, second in sorted(losses):
+        if first < reference[0] and second < lowest:
+            total += (reference[0] - first) * (lowest - second)
+            lowest = second
+    return total
+
+
 def lost_volumes(runs: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str, int], list[float]]:
     """Return 1 - the normalized hypervolume after each trial, for each (problem, method, seed)."""
     lost = {}
@@ -137,7 +147,7 @@ def lost_volumes(runs: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str, int]
         best = [point for run in of_problem for point in run["losses"]]
         if problem.front is not None:
             best = [(first, problem.front(first)) for first in np.linspace(0.281 if name == "ZDT6" else 0, 1, 2000)]
-        total = volumes(best, reference)[-1]
+        total = area(best, reference)
         for run in of_problem:
             volume = volumes(run["losses"], reference)
             lost[name, run["method"], run["seed"]] = [1 - each / total for each in volume]

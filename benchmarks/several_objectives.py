@@ -9,9 +9,9 @@ and training time of two models on data sets of OpenML, by surrogates of YAHPO G
 Data sets whose surrogate has a front of one point, or one with an error of 0, are left out (28 and 40499 of xgboost).
 
 The hypervolume is normalized: the reference point is the median of each objective over random configurations, and 1 is
-the hypervolume of the known front or, for surrogates, of all runs in the file together. Finished runs are not repeated,
-so it can be stopped at any time and continued. `--only "Optuna GP"` runs it with fewer
-seeds and trials; else it is left out.
+the hypervolume of the known front or, for surrogates and SRN, of all runs in the file together. Finished runs are not
+repeated, so it can be stopped at any time and continued. `--only "Optuna GP"` runs a slow method with fewer seeds and
+trials; it is left out otherwise. The surrogates need shared/data beside the checkout, or BENCHMARK_DATA.
 
     python benchmarks/several_objectives.py [--seeds 10] [--processes 2] [--minutes 60] [--only METHOD ...] [--report]
 """

@@ -8,7 +8,7 @@ their own (pins in peers/*.txt, made if missing) and are asked line by line, see
 virtual time, that of 100 median trainings of the table for the 4 workers together; thinking costs no virtual time. Slow
 methods may get a smaller one (`--only "Optuna GP" --trainings 40`) and are compared with the others up to there. Runs
 that are in the file are not run again, so it can be stopped at any time and continued. The tables' folder is
-shared/data beside the checkout; `--csv` takes a table of your own.
+shared/data beside the checkout, or BENCHMARK_DATA; `--csv` takes a table of your own.
 
 `--page FILE` writes all tables between two marks of a Markdown page, and `--figure docs/img/searchers.png` draws the
 figure of docs/benchmarks.md.

@@ -103,10 +103,11 @@ def environment(name: str) -> Path:
         return python
     say(f"making the environment of {name} (this downloads; minutes)")
     shutil.rmtree(folder, ignore_errors=True)
-    torch_pin = next(line for line in pins.splitlines() if line.startswith("torch=="))
+    torch_pins = [line for line in pins.splitlines() if line.startswith("torch==")]
     _installing([sys.executable, "-m", "venv", str(folder)])
-    # torch first and alone: what comes after must find it there, and not choose a build of its own.
-    _installing([str(python), "-m", "pip", "install", "--quiet", torch_pin])
+    # torch first and alone, where a peer needs it: later packages must not choose another build.
+    for pin in torch_pins:
+        _installing([str(python), "-m", "pip", "install", "--quiet", pin])
     _installing([str(python), "-m", "pip", "install", "--quiet", "-r", str(PEERS / f"{name}.txt")])
     stamp.write_text(pins)
     return python

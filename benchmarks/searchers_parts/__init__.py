@@ -6,4 +6,6 @@ peers     searches of other libraries in processes of their own, as schedulers o
 runs      one simulated search; the file of all that are done
 regret    regret, ranks and their bootstrap intervals
 shown     the tables and the figure
+
+two_objectives    the problems of benchmarks/several_objectives.py
 """

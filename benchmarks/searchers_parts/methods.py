@@ -73,6 +73,11 @@ def _ray(name: str, *, stops_early: bool = False) -> Method:
     return Method(name, stops_early=stops_early, peer=("ray_search", "searchers_ray.py", method), shown=False)
 
 
+def _other(name: str, environment: str) -> Method:
+    """A library with one method."""
+    return Method(name, peer=(environment, f"searchers_{environment}.py", "default"))
+
+
 def _asha(task: Task, searcher: str = "random") -> Scheduler:
     return ASHA(metric=task.metric, mode=task.mode, resource_attr="epoch", max_t=task.max_resource, searcher=searcher)
 
@@ -100,6 +105,9 @@ METHODS = (
     _optuna("Optuna TPE", "TPE"),
     _optuna("Optuna GP", "GP"),
     _optuna("Optuna TPE, Hyperband", "TPE, Hyperband", stops_early=True),
+    _other("Rustuna TPE", "rustuna"),
+    _other("SMAC3", "smac"),
+    _other("Ax", "ax"),
     _syne_tune("Syne Tune CQR", "CQR"),
     _syne_tune("Syne Tune BORE", "BORE"),
     _syne_tune("Syne Tune TPE", "TPE", shown=False),

@@ -4,6 +4,7 @@ The numbers are losses: a smaller one is better. A search that is asked for a co
 have gets the curve of the nearest (see `CurveTable`), so no search can be better than the table's best value.
 """
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -20,7 +21,7 @@ from fanwise.tune import choice, randint, uniform
 from fanwise.tune.searchers import Mode
 from fanwise.tune.simulate import CurveTable, from_frame
 
-DATA = ROOT.parent / "shared" / "data"
+DATA = Path(os.environ.get("BENCHMARK_DATA", ROOT.parent / "shared" / "data"))
 _KINDS = {
     "lcbench": ("lcbench-curves/task_*.npz", "val_accuracy", "max", lcbench_curves),
     "fcnet": ("fcnet-final/*.npz", "val_mse", "min", fcnet_final),

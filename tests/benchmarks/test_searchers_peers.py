@@ -107,4 +107,4 @@ def test_a_peer_has_its_program_and_the_pins_of_its_environment(method: Method) 
     environment, program, _ = method.peer
     assert (PEERS / program).exists()
     pins = (PEERS / f"{environment}.txt").read_text().splitlines()
-    assert all(line.count("==") == 1 for line in pins) and "torch==2.13.0" in pins
+    assert all(line.count("==") == 1 for line in pins)

@@ -1,7 +1,7 @@
 """Chooses a searcher if the user names none. See docs/guides/searchers.md for the benchmarks.
 
     search                                       choice   reason
-    several objectives                           tpe      ranks trials by non-dominated sorting
+    several objectives                           tpe      best mean rank without extra dependencies in the benchmarks
     a space with conditions                      tpe      handles conditional hyperparameters
     at most 5 trials, or at most one per worker  sobol    a model would have too few results, or none
     otherwise, with scikit-learn                 forest   best mean rank with up to 40 trials in the benchmarks

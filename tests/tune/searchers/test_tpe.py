@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import pytest
+from scipy.stats import norm
 
 from fanwise.testing.searcher_checks import started
 from fanwise.tune.searchers import Observation, Searcher, SuggestContext, TPESearcher
@@ -101,6 +102,30 @@ def test_density_integrates_to_one(domain: object, values: Sequence[object]) -> 
     at_all = density.at(even)
     assert at_all.mean() == pytest.approx(1.0, abs=0.02)
     assert density.at(density.encoder.encode_all([{"x": values[0]}]))[0] > at_all.min()
+
+
+def test_density_of_several_hyperparameters_is_a_mixture_of_products() -> None:
+    space = Space({"x": uniform(0, 1), "y": parameter(loguniform(0.01, 1), when={"c": ["a"]}), "c": choice(["a", "b"])})
+    encoder = Encoder(space)
+    rows = encoder.sample(40, np.random.default_rng(0))
+    density = ParzenEstimator(encoder, rows, np.ones(40))
+    centers = np.vstack((rows, [[0.5, 0.5, np.nan]]))
+    expected = []
+    for x, y, c in rows:
+        components = np.ones(41)
+        for unit, column in ((x, 0), (y, 1)):
+            values = np.append(rows[~np.isnan(rows[:, column]), column], 0.5)
+            # The prior, of variance 1/12, counts as one value.
+            std = 40 ** (-1 / 7) * math.sqrt(values.var() + 1 / 12 / len(values))
+            exists = np.append(~np.isnan(rows[:, column]), False)
+            low, high = ((edge - centers[exists, column]) / std for edge in (0, 1))
+            kernels = np.ones(41)  # the prior is uniform
+            kernels[exists] = norm.pdf(unit, centers[exists, column], std) / (norm.cdf(high) - norm.cdf(low))
+            components *= 1.0 if np.isnan(unit) else kernels
+        smoothing = 2 / 42
+        same = np.where(centers[:, 2] == c, 2 - smoothing, smoothing)
+        expected.append((components * np.where(np.isnan(centers[:, 2]), 1.0, same)).mean())
+    np.testing.assert_allclose(np.exp(density.log_density(rows)), expected, rtol=1e-5)
 
 
 def test_samples_follow_the_density() -> None:

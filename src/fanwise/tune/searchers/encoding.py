@@ -62,6 +62,7 @@ class Encoder:
         self.domains = tuple(space.domains.values())
         self.num_dims = len(self.names)
         self._shares = [_shares_of(domain) for domain in self.domains]
+        self._finite_dims = [(d, shares) for d, shares in enumerate(self._shares) if shares is not None]
         columns = {name: column for column, name in enumerate(self.names)}
         # (column of the hyperparameter, [(column of a parent, indices of the parent's allowed values)])
         self._conditions: list[tuple[int, list[tuple[int, Ints]]]] = []
@@ -99,11 +100,9 @@ class Encoder:
 
         NaN in a point counts as 0.5. Hyperparameters that do not exist become NaN.
         """
-        rows = np.empty(units_ND.shape)
-        units_ND = np.clip(np.where(np.isnan(units_ND), 0.5, units_ND), 0.0, _BELOW_ONE)
-        for d, shares in enumerate(self._shares):
-            units_N = units_ND[:, d]
-            rows[:, d] = units_N if shares is None else shares.units_at(shares.indices_at(units_N))
+        rows = np.clip(np.where(np.isnan(units_ND), 0.5, units_ND), 0.0, _BELOW_ONE)
+        for d, shares in self._finite_dims:
+            rows[:, d] = shares.units_at(shares.indices_at(rows[:, d]))
         for d, parents in self._conditions:
             for parent, allowed_indices in parents:
                 units = rows[:, parent]
@@ -139,11 +138,12 @@ class Encoder:
 
     def value_indices(self, rows: Rows) -> Ints:
         """Return the index of each value in its domain (see `_indices_at`), (N, D). -1: it does not exist."""
-        indices = np.empty(rows.shape, np.int64)
-        rows_without_nan = np.nan_to_num(rows, nan=0.0)
-        for d in range(self.num_dims):
-            indices[:, d] = self._indices_at(d, rows_without_nan[:, d])
-        indices[np.isnan(rows)] = -1
+        exists = ~np.isnan(rows)
+        units = np.where(exists, rows, 0.0)
+        indices: Ints = np.rint(units * _RESOLUTION).astype(np.int64)
+        for d, shares in self._finite_dims:
+            indices[:, d] = shares.indices_at(units[:, d])
+        indices[~exists] = -1
         return indices
 
     def value_units(self, dim: int) -> Floats:

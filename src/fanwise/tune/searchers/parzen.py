@@ -34,31 +34,37 @@ _BELOW_ONE = math.nextafter(1.0, 0.0)
 
 @final
 class _TruncatedNormals:
-    """Normal distributions on [0, 1] as kernels of one hyperparameter: one per trial, and the last for the prior."""
+    """Normal distributions on [0, 1] as kernels of D hyperparameters: one per trial, and the last for the prior.
 
-    def __init__(self, units_N: Floats, std: float, center: float, prior_std: float) -> None:
-        exists_N = ~np.isnan(units_N)
-        self._centers = np.append(np.where(exists_N, units_N, center), center)
-        self._stds = np.append(np.where(exists_N, std, prior_std), prior_std)
+    A log density is quadratic in the unit, so the sum over the hyperparameters is a matrix product.
+    """
+
+    def __init__(self, units_ND: Floats, std_D: Floats, center_D: Floats, prior_std_D: Floats) -> None:
+        exists_ND = ~np.isnan(units_ND)
+        self._centers = np.vstack((np.where(exists_ND, units_ND, center_D), center_D))
+        self._stds = np.vstack((np.where(exists_ND, std_D, prior_std_D), prior_std_D))
         self._probability_below = ndtr(-self._centers / self._stds)
         self._probability_inside = ndtr((1.0 - self._centers) / self._stds) - self._probability_below
+        precisions = 1.0 / (self._stds * self._stds)
+        linear = self._centers * precisions
+        constants = -0.5 * self._centers * linear - np.log(self._stds * self._probability_inside) - _LOG_SQRT_2PI
+        self._coefficients = np.concatenate((-0.5 * precisions, linear, constants), axis=1)
 
-    def log_density(self, units_C: Floats, indices_C: Ints) -> Floats:
-        """Return the log densities, (C, N + 1). Points without the hyperparameter have a log density of 0."""
-        z = (units_C[:, None] - self._centers) / self._stds
-        log_density: Floats = -0.5 * z * z - (np.log(self._stds * self._probability_inside) + _LOG_SQRT_2PI)
-        log_density[np.isnan(units_C)] = 0.0
-        return log_density
+    def log_density(self, units_CD: Floats) -> Floats:
+        """Return the sum of the log densities of the hyperparameters that exist in each point, (C, N + 1)."""
+        exists_CD = ~np.isnan(units_CD)
+        units_CD = np.where(exists_CD, units_CD, 0.0)
+        return np.asarray(np.concatenate((units_CD * units_CD, units_CD, exists_CD), axis=1) @ self._coefficients.T)
 
-    def sample(self, kernel_C: Ints, u_C: Floats) -> Floats:
-        """Return a draw from each kernel, (C,). `kernel_C`: indices of kernels. `u_C`: uniform random numbers."""
-        z_C = ndtri(self._probability_below[kernel_C] + u_C * self._probability_inside[kernel_C])
-        return np.asarray(np.clip(self._centers[kernel_C] + z_C * self._stds[kernel_C], 0.0, _BELOW_ONE))
+    def sample(self, kernel_C: Ints, u_CD: Floats) -> Floats:
+        """Return a draw from each kernel, (C, D). `kernel_C`: indices of kernels. `u_CD`: uniform random numbers."""
+        z_CD = ndtri(self._probability_below[kernel_C] + u_CD * self._probability_inside[kernel_C])
+        return np.asarray(np.clip(self._centers[kernel_C] + z_CD * self._stds[kernel_C], 0.0, _BELOW_ONE))
 
 
 @final
 class _Tables:
-    """Tables of the probabilities of K values as kernels of one hyperparameter. Methods as in `_TruncatedNormals`.
+    """Tables of the probabilities of K values as kernels of one hyperparameter.
 
     `probabilities` has one row per value, for the trials with this value, and the last row for the prior.
     """
@@ -71,7 +77,7 @@ class _Tables:
         self._sums = probabilities.cumsum(axis=1)
         self._units_K = units_K
 
-    def log_density(self, units_C: Floats, indices_C: Ints) -> Floats:
+    def log_density(self, indices_C: Ints) -> Floats:
         return np.asarray(self._logs[self._rows[None, :], indices_C[:, None]])
 
     def sample(self, kernel_C: Ints, u_C: Floats) -> Floats:
@@ -97,52 +103,70 @@ class ParzenEstimator:
         self._weights = weights / weights.sum()
         self._log_weights = np.log(self._weights)
         scott_factor = bandwidth_factor * max(1, len(rows_ND)) ** (-1.0 / (4 + encoder.num_dims))
-        indices_ND = encoder.value_indices(rows_ND)
-        self._kernels = [
-            _make_kernels(encoder, d, rows_ND[:, d], indices_ND[:, d], scott_factor) for d in range(encoder.num_dims)
+        centers, prior_stds = _priors(encoder)
+        stds = scott_factor * _standard_deviations(np.ascontiguousarray(rows_ND.T), centers, prior_stds)
+        num_values = [domain.num_values for domain in encoder.domains]
+        min_stds = [_MIN_STD_SHARES / num if num else 0.0 for num in num_values]
+        stds = np.minimum(1.0, np.maximum(stds, np.maximum(_MIN_STD, min_stds)))
+        is_normal = [
+            domain.ordered and (num is None or num > _MAX_TABLE_SIZE)
+            for domain, num in zip(encoder.domains, num_values, strict=True)
         ]
+        self._normal_dims = np.flatnonzero(is_normal)
+        of_normals = np.index_exp[..., self._normal_dims]
+        self._normals = _TruncatedNormals(
+            rows_ND[of_normals], stds[of_normals], centers[of_normals], prior_stds[of_normals]
+        )
+        table_dims = np.flatnonzero(np.logical_not(is_normal)).tolist()
+        indices_ND = encoder.value_indices(rows_ND)
+        self._tables = {
+            d: _make_tables(encoder, d, indices_ND[:, d], float(stds[d]), float(centers[d]), float(prior_stds[d]))
+            for d in table_dims
+        }
 
     def log_density(self, points_CD: Rows) -> Floats:
         """Return the log density of each point, (C,)."""
+        logs = self._normals.log_density(points_CD[:, self._normal_dims]) + self._log_weights
         indices_CD = self._encoder.value_indices(points_CD)
-        logs = np.zeros((len(points_CD), len(self._weights))) + self._log_weights
-        for d, kernels in enumerate(self._kernels):
-            logs += kernels.log_density(points_CD[:, d], indices_CD[:, d])
+        for d, tables in self._tables.items():
+            logs += tables.log_density(indices_CD[:, d])
         largest_C = logs.max(axis=1)
         return np.asarray(largest_C + np.log(np.exp(logs - largest_C[:, None]).sum(axis=1)))
 
     def sample(self, count: int, rng: np.random.Generator) -> Rows:
         """Draw rows from the density."""
         kernel_C = rng.choice(len(self._weights), size=count, p=self._weights)
-        units = rng.random((count, len(self._kernels)))
-        for d, kernels in enumerate(self._kernels):
-            units[:, d] = kernels.sample(kernel_C, units[:, d])
+        units = rng.random((count, self._encoder.num_dims))
+        units[:, self._normal_dims] = self._normals.sample(kernel_C, units[:, self._normal_dims])
+        for d, tables in self._tables.items():
+            units[:, d] = tables.sample(kernel_C, units[:, d])
         return self._encoder.snap(units)
 
 
-def _make_kernels(
-    encoder: Encoder, d: int, units_N: Floats, indices_N: Ints, scott_factor: float
-) -> _TruncatedNormals | _Tables:
-    domain, prior = encoder.domains[d], encoder.priors.get(d)
+def _priors(encoder: Encoder) -> tuple[Floats, Floats]:
+    """Return the centers and standard deviations of the priors, (D,)."""
+    centers = np.full(encoder.num_dims, 0.5)
+    stds = np.full(encoder.num_dims, _UNIFORM_STD)
+    for d, prior in encoder.priors.items():
+        centers[d], stds[d] = encoder.domains[d].to_unit(prior.center), 1.0 - prior.confidence
+    return centers, stds
+
+
+def _make_tables(encoder: Encoder, d: int, indices_N: Ints, std: float, center: float, prior_std: float) -> _Tables:
+    domain = encoder.domains[d]
     num_values = domain.num_values
-    center = 0.5 if prior is None else domain.to_unit(prior.center)
-    prior_std = _UNIFORM_STD if prior is None else 1.0 - prior.confidence
+    assert num_values is not None, "tabulated domains are finite"
     if not domain.ordered:
-        assert num_values is not None, "unordered domains are finite"
-        smoothing = num_values / (len(units_N) + num_values)
+        smoothing = num_values / (len(indices_N) + num_values)
         identity = np.eye(num_values)
         uniform = np.full(num_values, 1.0 / num_values)
         prior_row = uniform
-        if prior is not None:
+        if (prior := encoder.priors.get(d)) is not None:
             probability = max(prior.confidence, 1.0 / num_values)
             prior_row = np.full(num_values, (1.0 - probability) / max(1, num_values - 1))
             prior_row[int(center * num_values)] = probability
         rows = np.vstack(((1.0 - smoothing) * identity + smoothing * uniform, prior_row))
         return _Tables(indices_N, rows, uniform, encoder.value_units(d))
-    std = scott_factor * _standard_deviation(units_N, center, prior_std)
-    std = min(1.0, max(std, _MIN_STD, _MIN_STD_SHARES / num_values if num_values else 0.0))
-    if num_values is None or num_values > _MAX_TABLE_SIZE:
-        return _TruncatedNormals(units_N, std, center, prior_std)
     units_K = encoder.value_units(d)
     shares_K = np.diff(np.concatenate(([0.0], (units_K[1:] + units_K[:-1]) / 2, [1.0])))
     stds = np.append(np.full(num_values, std), prior_std)
@@ -151,10 +175,12 @@ def _make_kernels(
     return _Tables(indices_N, weights / weights.sum(axis=1, keepdims=True), shares_K, units_K)
 
 
-def _standard_deviation(units_N: Floats, center: float, prior_std: float) -> float:
-    """Return the standard deviation of the values. The prior counts as one value."""
-    units = units_N[~np.isnan(units_N)]
-    prior_std = min(prior_std, math.sqrt(_UNIFORM_VARIANCE))
-    mean = (units.sum() + center) / (len(units) + 1)
-    total = ((units - mean) ** 2).sum() + prior_std**2 + (center - mean) ** 2
-    return math.sqrt(total / (len(units) + 1))
+def _standard_deviations(units_DN: Floats, center_D: Floats, prior_std_D: Floats) -> Floats:
+    """Return the standard deviation of the values of each hyperparameter. The prior counts as one value."""
+    variance_D = np.minimum(prior_std_D, math.sqrt(_UNIFORM_VARIANCE)) ** 2
+    exists_DN = ~np.isnan(units_DN)
+    count_D = exists_DN.sum(axis=1)
+    mean_D = (np.where(exists_DN, units_DN, 0.0).sum(axis=1) + center_D) / (count_D + 1)
+    deviations_DN = np.where(exists_DN, units_DN - mean_D[:, None], 0.0)
+    total_D = (deviations_DN**2).sum(axis=1) + variance_D + (center_D - mean_D) ** 2
+    return np.asarray(np.sqrt(total_D / (count_D + 1)))

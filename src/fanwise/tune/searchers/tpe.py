@@ -54,27 +54,32 @@ class TPESearcher(ModelBasedSearcher):
         weights = math.log(num_good + 1) - np.log(np.arange(1, num_good + 1))
         self._good_density = ParzenEstimator(self.encoder, data.rows_ND[order[:num_good]], weights / weights.mean())
         self._bad_rows_ND = data.rows_ND[np.sort(order[num_good:])]
+        self._bad_density: ParzenEstimator | None = None
+        self._pending_PD = data.rows_ND[:0]  # of the density of the bad trials
 
     def propose(self, pending_PD: "Rows", rng: "np.random.Generator") -> "Rows":
         import numpy as np
 
         from .parzen import ParzenEstimator
 
-        num_bad = len(self._bad_rows_ND)
-        pending_weight = max(1.0, num_bad / self._num_good)
-        weights = np.ones(num_bad + len(pending_PD))
-        weights[num_bad:] = pending_weight
-        bad_density = ParzenEstimator(
-            self.encoder,
-            np.concatenate((self._bad_rows_ND, pending_PD)),
-            weights,
-            bandwidth_factor=_BAD_BANDWIDTH,
-            # The uniform prior has a smaller share of this density than of the density of the good trials, which favors
-            # unexplored regions. With equal shares, the influence of user-defined priors fades as trials are added.
-            prior_weight=pending_weight if self.encoder.priors else 1.0,
-        )
+        if self._bad_density is None or not np.array_equal(self._pending_PD, pending_PD, equal_nan=True):
+            num_bad = len(self._bad_rows_ND)
+            pending_weight = max(1.0, num_bad / self._num_good)
+            weights = np.ones(num_bad + len(pending_PD))
+            weights[num_bad:] = pending_weight
+            self._pending_PD = pending_PD
+            self._bad_density = ParzenEstimator(
+                self.encoder,
+                np.concatenate((self._bad_rows_ND, pending_PD)),
+                weights,
+                bandwidth_factor=_BAD_BANDWIDTH,
+                # The uniform prior has a smaller share of this density than of the density of the good trials, which
+                # favors unexplored regions. With equal shares, the influence of user-defined priors fades as trials are
+                # added.
+                prior_weight=pending_weight if self.encoder.priors else 1.0,
+            )
         candidates = self._good_density.sample(self.num_candidates, rng)
-        log_ratios = self._good_density.log_density(candidates) - bad_density.log_density(candidates)
+        log_ratios = self._good_density.log_density(candidates) - self._bad_density.log_density(candidates)
         return candidates[np.argsort(-log_ratios, kind="stable")]
 
     def describe(self) -> dict[str, object]:

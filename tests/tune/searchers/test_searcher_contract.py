@@ -14,6 +14,7 @@ from fanwise.testing import searcher_checks as contract
 from fanwise.testing.searcher_checks import Check, Make, check_searcher
 from fanwise.tune.searchers import (
     ForestSearcher,
+    GPSearcher,
     GridSearcher,
     Observation,
     RandomSearcher,
@@ -60,6 +61,7 @@ def test_when_all_of_a_small_space_were_tried_a_random_search_goes_on() -> None:
 
 
 SMALL_MODELS: dict[str, Make] = {
+    "gp": lambda: GPSearcher(3, num_candidates=20, max_rows=10),
     "forest": lambda: ForestSearcher(3, num_trees=2, num_candidates=20),
     "tpe": lambda: TPESearcher(4),
 }
@@ -88,6 +90,7 @@ def test_our_searchers_with_a_model_keep_the_whole_contract(name: str, check: Ch
 
 
 WITH_A_MODEL: dict[str, Make] = {
+    "gp": lambda: GPSearcher(num_candidates=200),
     "forest": lambda: ForestSearcher(num_trees=8, num_candidates=200),
     "tpe": lambda: TPESearcher(4),
 }

@@ -193,9 +193,9 @@ def test_model_learns_from_the_highest_level_with_enough_results() -> None:
             searcher.observe(observation(trial_id, config, iter, 10 * trial_id + iter))
         searcher.on_end(trial_id, "Stopped")
     fits = searcher.fits  # type: ignore[attr-defined]
-    assert [(data.level, data.loss_N.tolist()) for data in fits] == [(1, [1, 11]), (1, [1, 11, 21])]
+    assert [data.loss_N.tolist() for data in fits] == [[1, 11], [1, 11, 21]]
     searcher.suggest(ask(5, LINE))
-    assert (fits[-1].level, fits[-1].loss_N.tolist()) == (3, [13, 33])
+    assert fits[-1].loss_N.tolist() == [13, 33]
 
 
 def test_settings_are_checked() -> None:

@@ -41,26 +41,15 @@ def scattered(num: int, seed: int) -> tuple[Floats, Floats]:
 def test_running_trial_counts_in_its_leaf_with_the_assumed_loss() -> None:
     features, targets = scattered(40, 5)
     forest = Forest(features, targets, rng(), num_trees=8)
-    here, far = features[:1], 1.0 - features[:1]
-    before, after = forest.predict(here), forest.predict(here, np.repeat(here, 10_000, axis=0), 99.0)
+    near, far = features[:1], 1.0 - features[:1]
+    before, after = forest.predict(near), forest.predict(near, np.repeat(near, 10_000, axis=0), 99.0)
     assert np.allclose(after, 99.0, atol=1.0)
-    assert np.array_equal(forest.predict(here, np.empty((0, 1)), 99.0), before)
-    assert np.allclose(forest.predict(far, here, 99.0), forest.predict(far))
+    assert np.array_equal(forest.predict(near, np.empty((0, 1)), 99.0), before)
+    assert np.allclose(forest.predict(far, near, 99.0), forest.predict(far))
 
 
-def one(number: int, config: Mapping[str, object], loss: float) -> Observation:
-    """A report of one objective."""
+def report(number: int, config: Mapping[str, object], loss: float) -> Observation:
     return Observation(number, config, 1, 1.0, (loss,), {"loss": loss})
-
-
-def fed(make: Callable[[], Searcher], num: int = 40, seed: int = 0) -> Searcher:
-    """After some trials that had their losses around (0.7, 0.2)."""
-    searcher = started(make, SQUARE, seed)
-    for number in range(num):
-        config = SQUARE.sample(SuggestContext(number, number, SQUARE, seed=9).random)
-        searcher.observe(one(number, config, bowl(config)))
-        searcher.on_end(number, "Completed")
-    return searcher
 
 
 def bowl(config: Mapping[str, Any]) -> float:
@@ -111,7 +100,7 @@ def test_suggestions_depend_only_on_the_order_of_losses(make: Callable[[], Searc
         searcher = started(make, SQUARE)
         for number in range(40):
             config = SQUARE.sample(SuggestContext(number, number, SQUARE, seed=9).random)
-            searcher.observe(one(number, config, scale(bowl(config))))
+            searcher.observe(report(number, config, scale(bowl(config))))
             searcher.on_end(number, "Completed")
         return [searcher.suggest(SuggestContext(number, 100 + number, SQUARE)) for number in range(3)]
 

@@ -12,6 +12,7 @@ import math
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import copy
 from functools import cache
 from typing import Any, final
 
@@ -69,12 +70,12 @@ class GaussianProcess:
 
     def add_pending(self, features_PF: Floats) -> "GaussianProcess":
         """Return a copy in which each pending point is observed with its predicted value ("kriging believer")."""
-        copy = object.__new__(GaussianProcess)
-        copy.__dict__.update(self.__dict__)
+        posterior = copy(self)
         if len(features_PF):
             predictions = self._kernel(features_PF, self._features) @ self._weights
-            copy._condition(np.concatenate((self._features, features_PF)), np.concatenate((self._targets, predictions)))
-        return copy
+            features = np.concatenate((self._features, features_PF))
+            posterior._condition(features, np.concatenate((self._targets, predictions)))
+        return posterior
 
     def predict(self, features_CF: Floats) -> tuple[Floats, Floats]:
         """Return mean and standard deviation of the function at points, (C,) each."""

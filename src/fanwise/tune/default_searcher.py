@@ -4,7 +4,7 @@
     several objectives                           tpe      ranks trials by non-dominated sorting
     a space with conditions                      tpe      handles conditional hyperparameters
     at most 5 trials, or at most one per worker  sobol    a model would have too few results, or none
-    otherwise                                    gp       least mean regret in the benchmarks
+    otherwise                                    gp       least mean regret of these searchers in the benchmarks
 
 The choice is recorded as if the user had named the searcher, so resume and replay do not depend on later versions of
 this rule.

@@ -99,7 +99,7 @@ PROBLEMS = {
         0.08,
     ),
 }
-NAMES = ("random", "forest", "tpe")
+NAMES = ("random", "gp", "forest", "tpe")
 
 
 def gaps(problem: str, name: str, seed: int) -> list[float]:

@@ -95,7 +95,8 @@ def _bohb(task: Task) -> Scheduler:
 METHODS = (
     Method(RANDOM, lambda task: FIFO(metric=task.metric, mode=task.mode)),
     Method("Sobol", lambda task: FIFO("sobol", metric=task.metric, mode=task.mode), shown=False),
-    Method("forest (the default)", lambda task: FIFO("forest", metric=task.metric, mode=task.mode)),
+    Method("GP (the default)", lambda task: FIFO("gp", metric=task.metric, mode=task.mode)),
+    Method("forest", lambda task: FIFO("forest", metric=task.metric, mode=task.mode)),
     Method("TPE", lambda task: FIFO("tpe", metric=task.metric, mode=task.mode)),
     Method("ASHA", _asha, stops_early=True),
     Method("ASHA, TPE", lambda task: _asha(task, "tpe"), stops_early=True),

@@ -158,9 +158,9 @@ def test_a_search_runs_with_what_pip_installs_and_says_which_searcher_it_has(sea
     found = json.loads(searched.out.splitlines()[-1])
     assert (found["trials"], found["rows"], found["torch"], found["drawn"]) == (10, 20, False, 10)
     assert not {"torch", "sklearn", "cryptography", "jax"} & set(found["loaded"])
-    reason = "forest needs scikit-learn: pip install 'fanwise[forest]'"
-    assert found["chosen"] == {"searcher": "tpe", "because": reason}
-    assert f"chosen because {reason} (searcher='tpe'; fanwise explain searchers)" in searched.out
+    reason = "there is one objective"
+    assert found["chosen"] == {"searcher": "gp", "because": reason}
+    assert f"chosen because {reason} (searcher='gp'; fanwise explain searchers)" in searched.out
 
 
 def test_every_layer_names_its_extra_and_where_more_is_said(searched: Finished, folder: Path) -> None:

@@ -10,6 +10,7 @@ from fanwise.pool import Pool
 from fanwise.tune import (
     ASHA,
     FIFO,
+    GPSearcher,
     RandomSearcher,
     StoppingCriterion,
     TPESearcher,
@@ -23,7 +24,6 @@ from fanwise.tune import (
 from fanwise.tune.ask_tell import OpenSearch
 from fanwise.tune.default_searcher import choose_searcher
 from fanwise.tune.searchers import SEARCHERS
-from fanwise.tune.searchers.with_sklearn import ForestSearcher
 
 SPACE = {"x": uniform(0, 1)}
 
@@ -39,16 +39,14 @@ def takes_more(x: float, y: float = 0.0) -> float:
 @pytest.mark.parametrize(
     ("events", "name"),
     [
-        ({}, "forest"),
-        ({"max_trials": 6}, "forest"),
+        ({}, "gp"),
+        ({"max_trials": 6}, "gp"),
         ({"max_trials": 5}, "sobol"),
         ({"max_trials": 16, "n_workers": 16}, "sobol"),
-        ({"max_trials": 17, "n_workers": 16}, "forest"),
+        ({"max_trials": 17, "n_workers": 16}, "gp"),
         ({"num_objectives": 2}, "tpe"),
         ({"has_conditions": True}, "tpe"),
         ({"num_objectives": 2, "max_trials": 5}, "tpe"),
-        ({"has_sklearn": False}, "tpe"),
-        ({"has_sklearn": False, "max_trials": 5}, "sobol"),
     ],
 )
 def test_default_searcher_depends_on_objectives_conditions_and_trials(events: dict[str, Any], name: str) -> None:
@@ -61,11 +59,11 @@ def test_default_searcher_depends_on_objectives_conditions_and_trials(events: di
 
 def test_chosen_searcher_is_printed_and_recorded(pool: Pool, capsys: pytest.CaptureFixture[str]) -> None:
     experiment = fanwise.search(returns, SPACE, metric="loss", n_trials=7, n_workers=2, pool=pool, name="said")
-    method = "searcher ForestSearcher, scheduler FIFO"
-    line = f"{method}, chosen because there is one objective (searcher='forest'; fanwise explain searchers)\n"
+    method = "searcher GPSearcher, scheduler FIFO"
+    line = f"{method}, chosen because there is one objective (searcher='gp'; fanwise explain searchers)\n"
     assert capsys.readouterr().out.count(line) == 1
-    assert experiment.metadata["chosen"] == {"searcher": "forest", "because": "there is one objective"}
-    assert experiment.metadata["scheduler"]["searcher"] == ForestSearcher().describe()
+    assert experiment.metadata["chosen"] == {"searcher": "gp", "because": "there is one objective"}
+    assert experiment.metadata["scheduler"]["searcher"] == GPSearcher().describe()
 
 
 def test_given_searcher_is_used(pool: Pool, capsys: pytest.CaptureFixture[str]) -> None:
@@ -82,7 +80,7 @@ def test_a_tuner_without_a_scheduler_chooses_for_its_metrics(pool: Pool) -> None
     stop = StoppingCriterion(max_num_trials_completed=30)
     tuner = Tuner(returns, SPACE, metric="score", mode="max", stop=stop, n_workers=2, pool=pool)
     assert isinstance(tuner.scheduler, FIFO)
-    assert isinstance(tuner.scheduler.searcher, ForestSearcher)
+    assert isinstance(tuner.scheduler.searcher, GPSearcher)
     assert [(objective.metric, objective.mode) for objective in tuner.scheduler.objectives] == [("score", "max")]
     tuner = Tuner(returns, SPACE, metric=["loss", "size"], mode=["min", "max"], stop=stop, n_workers=2, pool=pool)
     assert isinstance(tuner.scheduler.searcher, TPESearcher)
@@ -98,7 +96,7 @@ def test_resumed_search_keeps_its_searcher(pool: Pool) -> None:
     second_stop = StoppingCriterion(max_num_trials_started=10)
     resumed = Tuner.resume("on", stop=second_stop, n_workers=16, pool=pool, quiet=True)
     assert len(resumed.run().trials) == 10
-    assert isinstance(resumed.scheduler.searcher, ForestSearcher)
+    assert isinstance(resumed.scheduler.searcher, GPSearcher)
     assert replay_experiment("on").num_differences == 0
 
 

@@ -106,7 +106,7 @@ def tune_run(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Searcher: random, grid, sobol, forest, tpe, bayesopt, or a sampler of Optuna such as "
+            help="Searcher: random, grid, sobol, gp, forest, tpe, bayesopt, or a sampler of Optuna such as "
             "optuna:TPESampler. Default: chosen for the search; random if a scheduler is given.",
             autocompletion=_complete_searcher,
         ),

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from .schedulers import SuccessiveHalving as SuccessiveHalving
     from .schedulers import Wait as Wait
     from .searchers import ForestSearcher as ForestSearcher
+    from .searchers import GPSearcher as GPSearcher
     from .searchers import GridSearcher as GridSearcher
     from .searchers import Objective as Objective
     from .searchers import Observation as Observation

@@ -4,8 +4,7 @@
     several objectives                           tpe      best mean rank without extra dependencies in the benchmarks
     a space with conditions                      tpe      handles conditional hyperparameters
     at most 5 trials, or at most one per worker  sobol    a model would have too few results, or none
-    otherwise, with scikit-learn                 forest   best mean rank with up to 40 trials in the benchmarks
-    otherwise                                    tpe      next best without extra dependencies
+    otherwise                                    gp       least mean regret of these searchers in the benchmarks
 
 The choice is recorded as if the user had named the searcher, so resume and replay do not depend on later versions of
 this rule.
@@ -13,7 +12,7 @@ this rule.
 
 from dataclasses import dataclass
 
-FOREST_NUM_INIT = 5  # default `num_init` of `ForestSearcher`: the number of results that its model needs
+NUM_INIT = 5  # default `num_init` of `GPSearcher` and `ForestSearcher`
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,15 +28,13 @@ class SearcherChoice:
 
 
 def choose_searcher(
-    *, num_objectives: int, has_conditions: bool, max_trials: int | None, n_workers: int, has_sklearn: bool = True
+    *, num_objectives: int, has_conditions: bool, max_trials: int | None, n_workers: int
 ) -> SearcherChoice:
     """Choose a searcher by the table above. `max_trials`: maximum number of trials, or None if unknown."""
     if num_objectives > 1:
         return SearcherChoice("tpe", f"there are {num_objectives} objectives")
     if has_conditions:
         return SearcherChoice("tpe", "the space has conditions")
-    if max_trials is not None and max_trials <= max(FOREST_NUM_INIT, n_workers):
+    if max_trials is not None and max_trials <= max(NUM_INIT, n_workers):
         return SearcherChoice("sobol", f"{max_trials} trials or fewer are too few to learn from")
-    if not has_sklearn:
-        return SearcherChoice("tpe", "forest needs scikit-learn: pip install 'fanwise[forest]'")
-    return SearcherChoice("forest", "there is one objective")
+    return SearcherChoice("gp", "there is one objective")

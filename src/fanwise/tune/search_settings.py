@@ -25,7 +25,6 @@ from .runtime.checkpoint_store import checked_root
 from .schedulers.scheduler import FIFO, Scheduler, checked_seed, seed_of
 from .searchers import OPTUNA_PREFIX, SEARCHERS
 from .searchers.searcher import Mode, Searcher
-from .searchers.with_sklearn import has_sklearn
 from .space import Space, space_from_json, space_to_json
 from .stopping import StoppingCriterion, limits_of, max_trials, reference_losses
 from .values import checked_bool, checked_int, checked_nonnegative
@@ -131,7 +130,6 @@ class SearchSettings:
                     has_conditions=bool(space.conditions),
                     max_trials=max_trials(stop) if isinstance(stop, StoppingCriterion) else None,
                     n_workers=max(1, n_workers),
-                    has_sklearn=has_sklearn(),
                 )
                 searcher = choice.name
             scheduler = FIFO(searcher, metric=metric, mode=mode, points_to_evaluate=points_to_evaluate)

@@ -1,4 +1,4 @@
-"""Encoder: rows of numbers for configurations, against the domains themselves, which go value by value."""
+"""Encoder: its vectorized conversions equal those of the domains, value by value."""
 
 import math
 
@@ -18,7 +18,7 @@ SEEDS = st.integers(0, 2**32)
 
 @EACH_SPACE
 @given(seed=SEEDS)
-def test_a_row_becomes_the_configuration_that_it_was_made_of(name: str, seed: int) -> None:
+def test_decode_inverts_encode(name: str, seed: int) -> None:
     space = SPACES[name]
     config = space.sample(KeyedRandom(str(seed)))
     encoder = Encoder(space)
@@ -32,7 +32,7 @@ def test_a_row_becomes_the_configuration_that_it_was_made_of(name: str, seed: in
 
 @EACH_SPACE
 @given(seed=SEEDS)
-def test_points_of_the_cube_become_what_the_domains_make_of_them(name: str, seed: int) -> None:
+def test_snap_equals_from_units_of_the_space(name: str, seed: int) -> None:
     space = SPACES[name]
     encoder = Encoder(space)
     points = np.random.default_rng(seed).random((20, encoder.num_dims))
@@ -54,7 +54,7 @@ def test_different_configurations_have_different_keys(name: str) -> None:
 
 
 @EACH_SPACE
-def test_samples_are_configurations_and_as_many_as_asked_for(name: str) -> None:
+def test_sample_returns_n_configurations(name: str) -> None:
     encoder = Encoder(SPACES[name])
     for prior in (False, True):
         rows = encoder.sample(30, np.random.default_rng(0), use_priors=prior)
@@ -63,7 +63,7 @@ def test_samples_are_configurations_and_as_many_as_asked_for(name: str) -> None:
             SPACES[name].check(encoder.decode(row))
 
 
-def test_what_does_not_exist_is_nan_and_counts_as_the_middle_or_as_no_category() -> None:
+def test_missing_hyperparameter_is_nan_and_has_neutral_features() -> None:
     encoder = Encoder(
         Space(
             {
@@ -78,7 +78,7 @@ def test_what_does_not_exist_is_nan_and_counts_as_the_middle_or_as_no_category()
     np.testing.assert_array_equal(encoder.features(rows), [[1, 0, 0.25, 0, 0, 0, 1, 0], [0, 1, 0.5, 0, 0, 1, 0, 1]])
 
 
-def test_conditions_of_conditions_hold_for_whole_blocks() -> None:
+def test_snap_applies_nested_conditions() -> None:
     space = SPACES["conditions"]
     rows = Encoder(space).snap(np.random.default_rng(0).random((500, len(space.domains))))
     column = {name: rows[:, place] for place, name in enumerate(space.domains)}
@@ -88,7 +88,7 @@ def test_conditions_of_conditions_hold_for_whole_blocks() -> None:
 
 
 @pytest.mark.parametrize("name", ["few values", "few values and a condition", "one value", "constants only"])
-def test_what_is_unused_comes_until_nothing_is_left(name: str) -> None:
+def test_untried_row_returns_every_configuration_once_and_then_none(name: str) -> None:
     space = SPACES[name]
     encoder = Encoder(space)
     used: set[bytes] = set()
@@ -100,7 +100,7 @@ def test_what_is_unused_comes_until_nothing_is_left(name: str) -> None:
     assert encoder.untried_row(used, np.random.default_rng(0)) is None
 
 
-def test_the_last_configuration_of_a_lopsided_space_is_found() -> None:
+def test_untried_row_returns_the_last_configuration_of_an_uneven_space() -> None:
     small = Encoder(Space({"x": ordinal([0, 1, 10**9]), "n": randint(1, 30)}))
     rows = small.encode_all(list(small.space.grid(30)))
     keys = small.keys(rows)
@@ -110,12 +110,12 @@ def test_the_last_configuration_of_a_lopsided_space_is_found() -> None:
         np.testing.assert_array_equal(left, row)
 
 
-def test_a_space_too_large_to_list_is_walked_through() -> None:
+def test_untried_row_searches_a_large_finite_space() -> None:
     space = Space({"x": ordinal([0, 1, 10**15]), "a": randint(0, 299), "b": randint(0, 299)})
     encoder = Encoder(space)
 
     class AllButZero:
-        """As if everything but x = 0 had been tried; that is one draw in 10**15."""
+        """Contains all keys but that of x = 0, which one draw in 10**15 has."""
 
         def __contains__(self, key: object) -> bool:
             assert isinstance(key, bytes)

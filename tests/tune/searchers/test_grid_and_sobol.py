@@ -1,4 +1,4 @@
-"""RandomSearcher, GridSearcher and SobolSearcher: which configurations, in which order."""
+"""RandomSearcher, GridSearcher and SobolSearcher: their configurations and the order of these."""
 
 import itertools
 import subprocess

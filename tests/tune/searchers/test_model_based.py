@@ -1,4 +1,4 @@
-"""ModelBasedSearcher: what stands around a model. The models here are obvious ones."""
+"""ModelBasedSearcher, with trivial models."""
 
 from collections.abc import Mapping
 from typing import ClassVar
@@ -19,7 +19,7 @@ LINE = Space({"x": uniform(0, 1), "y": uniform(0, 1)})
 
 
 class Near(ModelBasedSearcher):
-    """Proposes points around the best one."""
+    """Proposes rows near the best row."""
 
     def __init__(self, num_init: int = 4, levels: tuple[float, ...] = ()) -> None:
         super().__init__(num_init=num_init)
@@ -42,7 +42,7 @@ class Near(ModelBasedSearcher):
 
 
 class Stubborn(Near):
-    """Proposes the best one itself."""
+    """Proposes the best row."""
 
     def propose(self, pending_PD: Rows, rng: np.random.Generator) -> Rows:
         rows: Rows = self.best_D[None]
@@ -54,7 +54,7 @@ def test_searcher_with_a_model_keeps_the_contract(check: Check) -> None:
     check_searcher(Near, [check])
 
 
-# The levels choose which reports are learnt from: what else the checks ask of a learner does not depend on them.
+# The checks that depend on the levels.
 OF_LEVELS = (
     contract.suggestions_are_configurations_of_the_space,
     contract.rolled_back_reports_have_no_effect,
@@ -75,7 +75,7 @@ def ask(number: int, space: Space, pending: Mapping[int, Mapping[str, object]] |
     return SuggestContext(number, number, space, pending=pending or {})
 
 
-def asked(searcher: Searcher, number: int, space: Space) -> Mapping[str, object]:
+def suggestion_of(searcher: Searcher, number: int, space: Space) -> Mapping[str, object]:
     config = searcher.suggest(ask(number, space))
     assert config is not None
     return config
@@ -83,7 +83,7 @@ def asked(searcher: Searcher, number: int, space: Space) -> Mapping[str, object]
 
 def run_through(searcher: Searcher, space: Space, count: int, *, first: int = 0, loss: float | None = None) -> None:
     for number in range(first, first + count):
-        config = asked(searcher, number, space)
+        config = suggestion_of(searcher, number, space)
         searcher.observe(observation(number, config, 1, float(number) if loss is None else loss))
         searcher.on_end(number, "Completed")
 
@@ -122,14 +122,14 @@ def test_configurations_of_other_trials_are_not_suggested() -> None:
 def test_late_suggestion_may_be_repeated() -> None:
     space = Space({"n": randint(0, 1)})
     searcher = started(lambda: Near(1), space)
-    late = asked(searcher, 0, space)
+    late = suggestion_of(searcher, 0, space)
     other = {"n": 1 - int(str(late["n"]))}
     assert searcher.suggest(SuggestContext(1, 1, space, pending={0: other})) == late
 
 
 def test_first_suggestions_fill_the_space_evenly_until_there_are_results() -> None:
     searcher = started(lambda: Near(4), LINE)
-    configs = [asked(searcher, number, LINE) for number in range(16)]
+    configs = [suggestion_of(searcher, number, LINE) for number in range(16)]
     assert sorted(int(4 * float(str(config["x"]))) for config in configs) == sorted([0, 1, 2, 3] * 4)
     assert searcher.fits == []  # type: ignore[attr-defined]
     assert len({repr(started(lambda: Near(4), LINE, seed).suggest(ask(0, LINE))) for seed in range(5)}) == 5
@@ -138,14 +138,14 @@ def test_first_suggestions_fill_the_space_evenly_until_there_are_results() -> No
 def test_every_second_of_the_first_suggestions_is_near_the_priors() -> None:
     space = Space({"x": parameter(uniform(0, 1), prior=0.25, confidence=0.99), "kind": choice(["a", "b"])})
     searcher = started(lambda: Near(50), space)
-    near = [abs(float(str(asked(searcher, number, space)["x"])) - 0.25) < 0.04 for number in range(40)]
+    near = [abs(float(str(suggestion_of(searcher, number, space)["x"])) - 0.25) < 0.04 for number in range(40)]
     assert all(near[::2])
     assert sum(near[1::2]) < 10
 
 
 def test_first_suggestions_are_random_after_the_last_sobol_point() -> None:
     searcher = started(lambda: Near(4), LINE)
-    assert len({repr(asked(searcher, number, LINE)) for number in range(300)}) == 300
+    assert len({repr(suggestion_of(searcher, number, LINE)) for number in range(300)}) == 300
 
 
 def test_model_gets_pending_trials_without_a_result() -> None:
@@ -182,20 +182,20 @@ def test_resumed_search_fits_once_and_suggests_the_same() -> None:
         before = suggestions[: len(suggestions) - 3]
         resumed = SearcherSimulation(Near, space, replayed=before)
         assert resumed.run(90) == suggestions, name
-        assert len(resumed.searcher.fits) <= 3, "it thought everything over again"  # type: ignore[attr-defined]
+        assert len(resumed.searcher.fits) <= 3, "earlier suggestions were computed again"  # type: ignore[attr-defined]
 
 
 def test_model_learns_from_the_highest_level_with_enough_results() -> None:
     searcher = started(lambda: Near(2, (1, 3)), LINE)
     for trial_id in range(4):
-        config = asked(searcher, trial_id, LINE)
+        config = suggestion_of(searcher, trial_id, LINE)
         for iter in range(1, 4 if trial_id in (1, 3) else 3):
             searcher.observe(observation(trial_id, config, iter, 10 * trial_id + iter))
         searcher.on_end(trial_id, "Stopped")
     fits = searcher.fits  # type: ignore[attr-defined]
-    assert [(data.level, data.loss_N.tolist()) for data in fits] == [(1, [1, 11]), (1, [1, 11, 21])]
+    assert [data.loss_N.tolist() for data in fits] == [[1, 11], [1, 11, 21]]
     searcher.suggest(ask(5, LINE))
-    assert (fits[-1].level, fits[-1].loss_N.tolist()) == (3, [13, 33])
+    assert fits[-1].loss_N.tolist() == [13, 33]
 
 
 def test_settings_are_checked() -> None:

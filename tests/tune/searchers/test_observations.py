@@ -40,14 +40,14 @@ class Model:
             return [plain[-1][1] if plain else None]
         return [next((losses for at, losses in plain if at >= level), None) for level in self.levels]
 
-    def data(self, enough: int) -> list[tuple[int, float, tuple[float, float], bool]]:
+    def data(self, enough: int) -> list[tuple[int, float, tuple[float, float]]]:
         table = {trial_id: self.values(trial_id) for trial_id in sorted(self.reports)}
         level = 0
         for k in range(len(self.levels) or 1):
             if sum(math.isfinite(row[k][0]) for row in table.values() if row[k] is not None) >= enough:  # type: ignore[index]
                 level = k
         found = [(trial_id, row[level]) for trial_id, row in table.items()]
-        return [(trial_id, x(trial_id), got, trial_id in self.status) for trial_id, got in found if got is not None]
+        return [(trial_id, x(trial_id), got) for trial_id, got in found if got is not None]
 
 
 def x(trial_id: int) -> float:
@@ -108,17 +108,14 @@ class HistoryMachine(RuleBasedStateMachine):
                     data.trial_ids_N.tolist(),
                     data.rows_ND[:, 0].tolist(),
                     map(tuple, data.losses_NM.tolist()),
-                    data.is_over_N.tolist(),
                     strict=True,
                 )
             )
             expected = self.model.data(enough)
-            assert [(i, losses[0], is_over) for i, _, losses, is_over in got] == [
-                (i, losses[0], is_over) for i, _, losses, is_over in expected
-            ]
+            assert [(i, losses[0]) for i, _, losses in got] == [(i, losses[0]) for i, _, losses in expected]
             if data.losses_NM.shape[1] == 2:  # known from the first report on
-                assert [losses for _, _, losses, _ in got] == [losses for _, _, losses, _ in expected]
-            np.testing.assert_allclose([x for _, x, _, _ in got], [x for _, x, _, _ in expected], atol=1e-12)
+                assert [losses for _, _, losses in got] == [losses for _, _, losses in expected]
+            np.testing.assert_allclose([x for _, x, _ in got], [x for _, x, _ in expected], atol=1e-12)
         first = [self.model.values(trial_id)[0] for trial_id in self.model.reports]
         assert self.history.num_results() == sum(one is not None and math.isfinite(one[0]) for one in first)
         alive = {i for i in self.model.reports if i in self.history}
@@ -161,29 +158,24 @@ def test_best_quarter_and_latest_trials_are_kept() -> None:
     assert history.data(max_rows=10).trial_ids_N.tolist() == list(range(10))
 
 
-def violating(trial_id: int, iter: int, loss: float, *violations: float) -> Observation:
-    infeasibility = sum(max(violation, 0.0) for violation in violations)
-    return Observation(trial_id, {"x": x(trial_id)}, iter, iter, (loss,), {}, violations, infeasibility)
+def violating(trial_id: int, iter: int, loss: float, violation: float) -> Observation:
+    infeasibility = max(violation, 0.0)
+    return Observation(trial_id, {"x": x(trial_id)}, iter, iter, (loss,), {}, (violation,), infeasibility)
 
 
-def test_violations_are_stored_with_losses_and_rolled_back() -> None:
+def test_infeasibility_is_stored_with_losses_and_rolled_back() -> None:
     history = ObservationStore(Encoder(SPACE))
-    history.on_end(9, "Failed", np.array([x(9)]))  # before anybody knows of constraints
-    for observation in [
-        violating(0, 1, 5.0, -1.0, 2.0),
-        violating(0, 2, 4.0, 3.0, 0.5),
-        violating(1, 1, 1.0, -2.0, -3.0),
-    ]:
+    history.on_end(9, "Failed", np.array([x(9)]))
+    for observation in [violating(0, 1, 5.0, 2.0), violating(0, 2, 4.0, 3.5), violating(1, 1, 1.0, -2.0)]:
         history.observe(observation)
-    assert history.data().violations_NC.tolist() == [[3.0, 0.5], [-2.0, -3.0], [math.inf, math.inf]]
     assert history.data().infeasibility_N.tolist() == [3.5, 0.0, math.inf]
     history.on_rollback(0, 1)
     before = history.data()
     assert before.losses_NM.tolist() == [[5.0], [1.0], [math.inf]]
-    assert before.violations_NC.tolist() == [[-1.0, 2.0], [-2.0, -3.0], [math.inf, math.inf]]
-    history.observe(violating(0, 2, 5.0, -1.0, 1.0))
-    assert not history.data().equals(before), "the loss is the same, the second violation is not"
-    history.observe(violating(1, 2, 0.0, math.inf, 0.0))
+    assert before.infeasibility_N.tolist() == [2.0, 0.0, math.inf]
+    history.observe(violating(0, 2, 5.0, 1.0))
+    assert not history.data().equals(before), "the loss is the same, the infeasibility is not"
+    history.observe(violating(1, 2, 0.0, math.inf))
     assert history.data().losses_NM[1].tolist() == [math.inf], "an infinite violation is no result"
 
 
@@ -215,10 +207,7 @@ def training_data(losses: list[tuple[float, ...]], infeasibility: list[float] | 
         np.arange(num),
         np.zeros((num, 1)),
         np.array(losses, float),
-        np.zeros((num, 0)),
         np.array([0.0] * num if infeasibility is None else infeasibility),
-        np.ones(num, bool),
-        None,
     )
 
 

@@ -1,4 +1,4 @@
-"""The contract of searchers: all of ours keep it, and each check catches a searcher that does not."""
+"""The contract of searchers: all of ours keep it, and each check detects a searcher that breaks it."""
 
 import itertools
 import math
@@ -14,6 +14,7 @@ from fanwise.testing import searcher_checks as contract
 from fanwise.testing.searcher_checks import Check, Make, check_searcher
 from fanwise.tune.searchers import (
     ForestSearcher,
+    GPSearcher,
     GridSearcher,
     Observation,
     RandomSearcher,
@@ -40,16 +41,16 @@ def test_our_searchers_keep_the_contract(name: str, check: Check) -> None:
 
 
 @pytest.mark.parametrize("name", sorted({*OURS} - {"grid", "first points"}))
-def test_none_of_ours_repeats_itself_while_others_are_left(name: str) -> None:
+def test_our_searchers_repeat_no_configuration_while_others_are_left(name: str) -> None:
     ours.no_configuration_is_repeated_while_others_are_left(OURS[name])
 
 
-def test_a_searcher_that_repeats_itself_is_caught() -> None:
+def test_repeating_searcher_is_detected() -> None:
     with pytest.raises(AssertionError, match="is repeated, although others are left"):
         ours.no_configuration_is_repeated_while_others_are_left(Best)
 
 
-def test_when_all_of_a_small_space_were_tried_a_random_search_goes_on() -> None:
+def test_random_search_continues_when_all_configurations_of_a_small_space_were_tried() -> None:
     space = contract.SPACES["few values"]
     play = contract.SearcherSimulation(RandomSearcher, space)
     for trial_id in range(8):
@@ -60,6 +61,7 @@ def test_when_all_of_a_small_space_were_tried_a_random_search_goes_on() -> None:
 
 
 SMALL_MODELS: dict[str, Make] = {
+    "gp": lambda: GPSearcher(3, num_candidates=20, max_rows=10),
     "forest": lambda: ForestSearcher(3, num_trees=2, num_candidates=20),
     "tpe": lambda: TPESearcher(4),
 }
@@ -76,7 +78,7 @@ SHORT_CHECKS = [check for check in CHECKS_OF_A_MODEL if check not in LONG_CHECKS
 
 @pytest.mark.parametrize("check", SHORT_CHECKS, ids=lambda check: check.__name__)
 @pytest.mark.parametrize("name", SMALL_MODELS)
-def test_our_searchers_with_a_model_keep_what_it_decides(name: str, check: Check) -> None:
+def test_our_searchers_with_a_model_keep_the_contract(name: str, check: Check) -> None:
     check_searcher(SMALL_MODELS[name], [check])
 
 
@@ -88,6 +90,7 @@ def test_our_searchers_with_a_model_keep_the_whole_contract(name: str, check: Ch
 
 
 WITH_A_MODEL: dict[str, Make] = {
+    "gp": lambda: GPSearcher(num_candidates=200),
     "forest": lambda: ForestSearcher(num_trees=8, num_candidates=200),
     "tpe": lambda: TPESearcher(4),
 }
@@ -100,7 +103,7 @@ def test_our_searchers_with_a_model_keep_further_promises(name: str, check: Call
 
 
 class Best(Searcher):
-    """A right one to be broken: the best configuration of the trials, by their last report."""
+    """A correct searcher, from which the broken ones derive: suggests the best configuration by its last report."""
 
     def __init__(self) -> None:
         self.losses: dict[int, dict[int, float]] = {}
@@ -124,17 +127,17 @@ class Best(Searcher):
             del self.losses[trial_id][iter]
 
 
-class LeavesOne(Best):
+class OmitsHyperparameter(Best):
     def suggest(self, ask: SuggestContext) -> Mapping[str, object] | None:
         config = dict(super().suggest(ask) or {})
         return {name: config[name] for name in list(config)[1:]}
 
 
-class Forgets(Best):
+class IgnoresRollbacks(Best):
     def on_rollback(self, trial_id: int, to_iter: int) -> None: ...
 
 
-class GoesOn(Best):
+class IgnoresBegin(Best):
     def begin(self, space: Space, seed: int) -> None: ...
 
 
@@ -156,8 +159,8 @@ class Shared(Best):
         return ask.space.sample(random.Random(next(Shared.numbers)))
 
 
-class Uncopied(Best):
-    def __deepcopy__(self, memo: object) -> "Uncopied":
+class SharedByCopies(Best):
+    def __deepcopy__(self, memo: object) -> "SharedByCopies":
         return self
 
     def suggest(self, ask: SuggestContext) -> Mapping[str, object] | None:
@@ -190,14 +193,14 @@ class Changes(Best):
             observation.config[name] = None  # type: ignore[index]
 
 
-class Hands(Best):
+class ReturnsItsState(Best):
     def suggest(self, ask: SuggestContext) -> Mapping[str, object] | None:
         config = dict(super().suggest(ask) or {})
         self.configs[-1] = self.configs.get(-1, config) or ask.space.sample(random.Random(ask.number))
         return self.configs[-1]
 
 
-class Unended(Best):
+class NeedsReportsAtTheEnd(Best):
     def on_end(self, trial_id: int, status: str) -> None:
         del self.losses[trial_id]
 
@@ -208,8 +211,8 @@ class Rounds(Best):
         super().observe(observation)
 
 
-class Twice(Best):
-    """Never the same configuration twice, and no end."""
+class RaisesWhenExhausted(Best):
+    """Raises when all configurations were suggested."""
 
     def suggest(self, ask: SuggestContext) -> Mapping[str, object] | None:
         seen = list(self.configs.values())
@@ -220,13 +223,13 @@ class Twice(Best):
         raise RuntimeError("nothing is left")
 
 
-class TriedThere(Best):
+class ExcludesEarlierTrials(Best):
     def suggest(self, ask: SuggestContext) -> Mapping[str, object] | None:
         config = ask.space.sample(ask.random)
         return None if config in self.configs.values() else config
 
 
-class Recalled(Best):
+class CountsSuggestions(Best):
     number = 0
 
     def begin(self, space: Space, seed: int) -> None:
@@ -240,7 +243,7 @@ class Recalled(Best):
 
 
 class Divides(Best):
-    """Scales by the range of what came out."""
+    """Divides by the range of the losses."""
 
     def suggest(self, ask: SuggestContext) -> Mapping[str, object] | None:
         last = [losses[max(losses)] for losses in self.losses.values() if losses]
@@ -250,7 +253,7 @@ class Divides(Best):
 
 
 class Deviates(Best):
-    """Takes the deviation of what came out, for which it takes two."""
+    """Computes the standard deviation of the losses, which needs two."""
 
     def suggest(self, ask: SuggestContext) -> Mapping[str, object] | None:
         last = [losses[max(losses)] for losses in self.losses.values() if losses]
@@ -259,8 +262,8 @@ class Deviates(Best):
         return super().suggest(ask)
 
 
-class OnlyItsOwn(Best):
-    """Looks its own suggestions up."""
+class RejectsOtherConfigurations(Best):
+    """Raises KeyError for configurations that it did not suggest."""
 
     def begin(self, space: Space, seed: int) -> None:
         super().begin(space, seed)
@@ -278,7 +281,7 @@ class OnlyItsOwn(Best):
 
 
 class CountsFeasible(Best):
-    """The share of good ones among those that meet the constraints."""
+    """Needs a trial that satisfies the constraints."""
 
     def begin(self, space: Space, seed: int) -> None:
         super().begin(space, seed)
@@ -298,39 +301,39 @@ class CountsFeasible(Best):
 
 BROKEN: list[tuple[Make, Check]] = [
     (CountsFeasible, ours.constraints_can_be_violated),
-    (TriedThere, ours.trials_of_an_earlier_search_can_come_first),
+    (ExcludesEarlierTrials, ours.trials_of_an_earlier_search_can_come_first),
     (Divides, contract.losses_can_all_be_equal_or_infinite),
     (Deviates, contract.one_result_is_enough_to_continue),
-    (OnlyItsOwn, contract.configurations_can_come_from_elsewhere),
-    (LeavesOne, contract.suggestions_are_configurations_of_the_space),
+    (RejectsOtherConfigurations, contract.configurations_can_come_from_elsewhere),
+    (OmitsHyperparameter, contract.suggestions_are_configurations_of_the_space),
     (NeedsReports, contract.many_trials_can_start_before_the_first_report),
     (Shared, contract.same_seed_and_reports_give_the_same_suggestions),
-    (Uncopied, contract.copy_continues_like_the_original),
-    (GoesOn, contract.begin_resets_the_searcher),
+    (SharedByCopies, contract.copy_continues_like_the_original),
+    (IgnoresBegin, contract.begin_resets_the_searcher),
     (Checking, contract.check_has_no_side_effects),
     (DescribesObjects, contract.description_is_constant_json),
     (DescribesItsSearch, contract.description_is_constant_json),
     (Changes, contract.arguments_are_not_modified),
-    (Hands, contract.returned_configurations_can_be_modified),
-    (Forgets, contract.rolled_back_reports_have_no_effect),
-    (Unended, contract.trials_can_end_without_reports),
+    (ReturnsItsState, contract.returned_configurations_can_be_modified),
+    (IgnoresRollbacks, contract.rolled_back_reports_have_no_effect),
+    (NeedsReportsAtTheEnd, contract.trials_can_end_without_reports),
     (Rounds, contract.losses_can_all_be_equal_or_infinite),
-    (Twice, ours.exhausted_searcher_can_be_asked_again),
-    (Recalled, contract.replayed_suggestions_restore_the_state),
+    (RaisesWhenExhausted, ours.exhausted_searcher_can_be_asked_again),
+    (CountsSuggestions, contract.replayed_suggestions_restore_the_state),
     (Global, contract.global_random_state_is_not_used),
 ]
 
 
 @pytest.mark.parametrize(("make", "check"), BROKEN, ids=lambda item: item.__name__)
-def test_a_broken_searcher_is_caught(make: Make, check: Check) -> None:
+def test_broken_searcher_is_detected(make: Make, check: Check) -> None:
     with pytest.raises((AssertionError, ArithmeticError, KeyError, ValueError, RuntimeError, TypeError)):
         check_searcher(make, [check])
 
 
 @pytest.mark.parametrize("check", CHECKS_OF_OURS, ids=lambda check: check.__name__)
-def test_what_was_broken_was_right_before(check: Check) -> None:
+def test_correct_searcher_passes(check: Check) -> None:
     check_searcher(Best, [check])
 
 
-def test_every_check_catches_somebody() -> None:
+def test_every_check_detects_a_broken_searcher() -> None:
     assert {check for _, check in BROKEN} == set(CHECKS_OF_OURS)

@@ -1,4 +1,4 @@
-"""TPE: conditional hyperparameters, priors, and its density. See test_forest.py for what it shares with the forest."""
+"""TPE: conditional hyperparameters, priors, and densities. See test_forest.py for the suggestions."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +21,7 @@ def observed(trial_id: int, config: Config, loss: float, *more: float, infeasibi
 
 
 def searched(searcher: Searcher, space: Space, loss: Callable[[Config], float], num_trials: int) -> list[Config]:
-    """Trial after trial; the configurations."""
+    """Return the configurations of consecutive trials."""
     configs: list[Config] = []
     for number in range(num_trials):
         config = searcher.suggest(SuggestContext(number, number, space))
@@ -75,7 +75,7 @@ def test_first_suggestions_follow_the_priors_and_later_ones_the_results() -> Non
 
 
 class Density:
-    """What a density is, of one hyperparameter, by adding up."""
+    """The density of one hyperparameter, as a sum over the trials."""
 
     def __init__(self, domain: object, values: Sequence[object]) -> None:
         self.encoder = Encoder(Space({"x": domain}))

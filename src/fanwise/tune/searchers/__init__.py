@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from ...base.nearest import must_be_one_of
+from .gp import GPSearcher as GPSearcher
 from .optuna_searcher import OptunaSearcher as OptunaSearcher
 from .points import GridSearcher as GridSearcher
 from .random_search import RandomSearcher as RandomSearcher
@@ -20,6 +21,7 @@ SEARCHERS: Mapping[str, Callable[..., Searcher]] = {
     "random": RandomSearcher,
     "grid": GridSearcher,
     "sobol": SobolSearcher,
+    "gp": GPSearcher,
     "forest": ForestSearcher,
     "tpe": TPESearcher,
     "bayesopt": partial(OptunaSearcher, "GPSampler"),

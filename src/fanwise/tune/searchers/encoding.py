@@ -172,6 +172,13 @@ class Encoder:
         columns += [(~np.isnan(rows[:, d])).astype(np.float64) for d, _ in sorted(self._conditions)]
         return np.stack(columns, axis=1) if columns else np.empty((len(rows), 0))
 
+    def feature_groups(self) -> Ints:
+        """Return the index of the hyperparameter that each feature belongs to, (F,)."""
+        groups = []
+        for d, domain in enumerate(self.domains):
+            groups += [d] * (1 if domain.ordered else domain.num_values or 0)
+        return np.array([*groups, *sorted(d for d, _ in self._conditions)], np.int64)
+
     def untried_row(self, excluded_keys: Container[bytes], rng: np.random.Generator) -> Floats | None:
         """Return a row whose key is not excluded. Try 64 random rows first, then enumerate a finite space.
 

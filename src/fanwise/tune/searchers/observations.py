@@ -3,14 +3,14 @@
 Without resource levels, the result of a trial is its last report. With levels, it is the first report at or above the
 highest level that enough trials have reached (BOHB, Falkner et al., arXiv 1807.01774, section 3.2).
 
-Failed trials and reports with infinite values have no result. Their losses are +inf, so that models can avoid their
+Failed trials and reports with infinite losses have no result. Their losses are +inf, so that models can avoid their
 configurations. Reports that violate constraints are results.
 
 A trial has one slot, an index into all arrays. While a trial may report, its reports are kept, too (each 24 bytes plus
-8 per objective and constraint), because a rollback may discard any of them.
+8 per objective), because a rollback may discard any of them.
 """
 
-# N: trials, D: hyperparameters, M: objectives, C: constraints, U: distinct losses
+# N: trials, D: hyperparameters, M: objectives, U: distinct losses
 
 import math
 from array import array
@@ -39,19 +39,13 @@ class TrainingData:
     Attributes:
         rows_ND: configurations, encoded by `Encoder`.
         losses_NM: losses; +inf without a result.
-        violations_NC: violation of each constraint, at most 0 if satisfied; +inf without a result.
         infeasibility_N: 0 if all constraints are satisfied; +inf without a result.
-        is_over_N: True for trials that have ended.
-        level: resource level of the results. None: the results are the last reports.
     """
 
     trial_ids_N: npt.NDArray[np.int64]
     rows_ND: Rows
     losses_NM: Floats
-    violations_NC: Floats
     infeasibility_N: Floats
-    is_over_N: npt.NDArray[np.bool_]
-    level: float | None
 
     @property
     def loss_N(self) -> Floats:
@@ -64,9 +58,9 @@ class TrainingData:
         return np.isfinite(self.losses_NM[:, 0])
 
     def equals(self, other: "TrainingData") -> bool:
-        """Return True if all arrays and the levels are equal."""
+        """Return True if all arrays are equal."""
         pairs = [(getattr(self, item.name), getattr(other, item.name)) for item in fields(self)]
-        return all(a is b or np.array_equal(a, b, equal_nan=True) for a, b in pairs)
+        return all(np.array_equal(a, b, equal_nan=True) for a, b in pairs)
 
 
 @final
@@ -77,7 +71,7 @@ class _ActiveTrial:
     slot: int
     iters: "array[int]" = field(default_factory=lambda: array("q"))
     resources: "array[float]" = field(default_factory=lambda: array("d"))
-    # Losses, infeasibility and violations of each report, one report after another.
+    # Losses and infeasibility of each report, one report after another.
     numbers: "array[float]" = field(default_factory=lambda: array("d"))
 
 
@@ -105,10 +99,8 @@ class ObservationStore:
         self._ids = np.empty(0, np.int64)
         self._rows = np.empty((0, encoder.num_dims))
         num_levels = 1 if self._levels is None else len(self._levels)
-        self._num_objectives = 1  # until the first report
-        # Slots x levels x (losses, infeasibility, violations); NaN: no report at the level.
+        # Slots x levels x (losses, infeasibility); NaN: no report at the level. One objective until the first report.
         self._values = np.empty((0, num_levels, 2))
-        self._is_over = np.empty(0, bool)
 
     def __contains__(self, trial_id: object) -> bool:
         """Return True if the trial has reported and may report again."""
@@ -123,13 +115,12 @@ class ObservationStore:
         if active_trial is None:
             slot = self._add_trial(observation.trial_id, self._encoder.encode(observation.config))
             active_trial = self._active_trials[observation.trial_id] = _ActiveTrial(slot)
-        numbers = (*observation.losses, observation.infeasibility, *observation.violations)
+        numbers = (*observation.losses, observation.infeasibility)
         if not all(map(math.isfinite, numbers)):
             numbers = (math.inf,) * len(numbers)
         active_trial.iters.append(observation.iter)
         active_trial.resources.append(observation.resource)
         active_trial.numbers.extend(numbers)
-        self._num_objectives = len(observation.losses)
         if self._values.shape[2] != len(numbers):  # this is the first report, so all rows are NaN or +inf
             self._values = np.repeat(self._values[:, :, :1], len(numbers), axis=2)
         self._write(active_trial.slot, observation.resource, numbers)
@@ -158,7 +149,6 @@ class ObservationStore:
             slot = self._add_trial(trial_id, row)
         else:
             return
-        self._is_over[slot] = True
         if status == "Failed":
             self._values[slot] = math.inf
 
@@ -179,16 +169,12 @@ class ObservationStore:
         slots = np.flatnonzero(~np.isnan(numbers[:, 0]))
         slots = slots[np.argsort(self._ids[slots])]
         if max_rows is not None and len(slots) > max_rows:
-            infeasibility_N = numbers[slots, self._num_objectives]
-            slots = slots[_select_subset(numbers[slots, : self._num_objectives], infeasibility_N, max_rows)]
+            slots = slots[_select_subset(numbers[slots, :-1], numbers[slots, -1], max_rows)]
         return TrainingData(
             trial_ids_N=self._ids[slots],
             rows_ND=self._rows[slots],
-            losses_NM=numbers[slots, : self._num_objectives],
-            violations_NC=numbers[slots, self._num_objectives + 1 :],
-            infeasibility_N=numbers[slots, self._num_objectives],
-            is_over_N=self._is_over[slots],
-            level=None if self._levels is None else self._levels[level_index],
+            losses_NM=numbers[slots, :-1],
+            infeasibility_N=numbers[slots, -1],
         )
 
     def _add_trial(self, trial_id: int, row: Floats) -> int:
@@ -201,10 +187,9 @@ class ObservationStore:
             if slot == len(self._ids):
                 size = max(_INITIAL_CAPACITY, 2 * slot)
                 self._ids, self._rows = _resize(self._ids, size), _resize(self._rows, size)
-                self._is_over, self._values = _resize(self._is_over, size), _resize(self._values, size)
+                self._values = _resize(self._values, size)
         self._ids[slot] = trial_id
         self._rows[slot] = row
-        self._is_over[slot] = False
         self._values[slot] = math.nan
         return slot
 

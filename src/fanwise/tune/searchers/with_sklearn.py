@@ -13,8 +13,8 @@ validated on the other four (docs/guides/searchers.md).
 
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
-from ...base.extras import check_installed, is_installed
-from ..default_searcher import FOREST_NUM_INIT
+from ...base.extras import check_installed
+from ..default_searcher import NUM_INIT
 from ..values import checked_int
 from .model_based import ModelBasedSearcher
 
@@ -94,7 +94,7 @@ class ForestSearcher(ModelBasedSearcher):
     _results_per_extra_suggestion: ClassVar[int] = 80
 
     def __init__(
-        self, num_init: int = FOREST_NUM_INIT, *, num_trees: int = 32, num_candidates: int = 1000, max_rows: int = 300
+        self, num_init: int = NUM_INIT, *, num_trees: int = 32, num_candidates: int = 1000, max_rows: int = 300
     ) -> None:
         check_sklearn("ForestSearcher needs")
         super().__init__(num_init=num_init, max_rows=max_rows)
@@ -116,33 +116,18 @@ class ForestSearcher(ModelBasedSearcher):
     def propose(self, pending_PD: "Rows", rng: "np.random.Generator") -> "Rows":
         import numpy as np
 
+        from .gaussian_process import log_expected_improvement
+
         rows_CD = self.encoder.candidates(self.num_candidates, rng)
         features_CF, pending_PF = self.encoder.features(rows_CD), self.encoder.features(pending_PD)
         predictions_CT = self._forest.predict(features_CF, pending_PF, self._worst)
-        mean_C = predictions_CT.mean(axis=1)
-        improvement_C = expected_improvement(self._best, mean_C, predictions_CT.std(axis=1))
-        # Candidates without expected improvement are ordered by their mean.
-        return np.asarray(rows_CD[np.lexsort((mean_C, -improvement_C))])
+        std_C = np.maximum(predictions_CT.std(axis=1), 1e-9)
+        improvement_C = log_expected_improvement(self._best, predictions_CT.mean(axis=1), std_C)
+        return rows_CD[np.argsort(-improvement_C, kind="stable")]
 
     def describe(self) -> dict[str, object]:
         settings = {"num_trees": self.num_trees, "num_candidates": self.num_candidates}
         return {**super().describe(), **settings}
-
-
-def expected_improvement(best: float, mean_C: "Floats", std_C: "Floats") -> "Floats":
-    """Return the expected improvement below `best` of normal distributions (Jones et al., 1998, equation 15)."""
-    import numpy as np
-    from scipy.special import ndtr
-
-    std_C = np.maximum(std_C, 1e-9)
-    z_C = (best - mean_C) / std_C
-    density_C = np.exp(-0.5 * z_C * z_C) / np.sqrt(2 * np.pi)
-    return np.asarray(std_C * (z_C * ndtr(z_C) + density_C))
-
-
-def has_sklearn() -> bool:
-    """Return True if scikit-learn is installed."""
-    return is_installed("sklearn")
 
 
 def check_sklearn(subject: str) -> None:

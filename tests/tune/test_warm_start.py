@@ -4,7 +4,7 @@ import math
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pandas as pd
 import pytest
@@ -37,24 +37,24 @@ from fanwise.tune.simulate import FunctionTable, simulate
 LINE = {"x": uniform(-1, 1), "max_epochs": 3}
 
 
-class Noting(Searcher):
+class RecordingSearcher(Searcher):
     """Samples at random, and records its calls."""
 
-    call: list[tuple[Any, ...]] = []  # noqa: RUF012  # of the last search: tuners run copies
+    calls: ClassVar[list[tuple[Any, ...]]] = []  # of the last search, because tuners run copies
 
     def begin(self, space: Space, seed: int) -> None:
-        Noting.told = []
+        RecordingSearcher.calls = []
 
     def suggest(self, ask: SuggestContext) -> Mapping[str, object]:
-        self.told.append(("suggest", ask.number))
+        self.calls.append(("suggest", ask.number))
         return ask.space.sample(ask.random)
 
     def observe(self, observation: Observation) -> None:
         o = observation
-        self.told.append((o.trial_id, dict(o.config), o.iter, o.resource, o.losses, o.violations, o.infeasibility))
+        self.calls.append((o.trial_id, dict(o.config), o.iter, o.resource, o.losses, o.violations, o.infeasibility))
 
     def on_end(self, trial_id: int, status: str) -> None:
-        self.told.append((trial_id, status))
+        self.calls.append((trial_id, status))
 
 
 def earlier(name: str, space: Any = LINE, xs: tuple[float, ...] = (0.5, -0.25), **options: Any) -> Experiment:
@@ -70,7 +70,7 @@ def earlier(name: str, space: Any = LINE, xs: tuple[float, ...] = (0.5, -0.25), 
 
 
 def begun(warm_start: Any, space: Any = LINE, **options: Any) -> OpenSearch:
-    scheduler = FIFO(Noting(), **{"metric": "loss", **options})
+    scheduler = FIFO(RecordingSearcher(), **{"metric": "loss", **options})
     return open_search(space, scheduler, name="new", random_seed=0, warm_start=warm_start)
 
 
@@ -85,7 +85,7 @@ def test_searcher_observes_earlier_reports_before_the_first_suggestion(how: str)
     with begun(source, resource_attr="epoch", mode="min", constraints=["size <= 3"]) as search:
         search.ask()
     first, second = {"x": 0.5, "max_epochs": 3}, {"x": -0.25, "max_epochs": 3}
-    assert Noting.told == [
+    assert RecordingSearcher.calls == [
         (-2, first, 1, 10.0, (0.5,), (-1.0,), 0.0),
         (-2, first, 2, 20.0, (0.25,), (1.0,), 1 / 3),
         (-2, "Completed"),
@@ -103,9 +103,9 @@ def test_trials_of_several_sources_have_ids_up_to_minus_one() -> None:
     earlier("b", xs=(0.3,))
     with begun(["b", Path(load_experiment("a").path)]) as search:
         pass
-    ended = [call[0] for call in Noting.told if len(call) == 2]
+    ended = [call[0] for call in RecordingSearcher.calls if len(call) == 2]
     assert ended == [-3, -2, -1]
-    assert [call[1]["x"] for call in Noting.told if len(call) > 2][::2] == [0.3, 0.1, 0.2]
+    assert [call[1]["x"] for call in RecordingSearcher.calls if len(call) > 2][::2] == [0.3, 0.1, 0.2]
     assert [one["source"] for one in summary(search)] == ["the experiment 'b'", "the experiment 'a'"]
 
 
@@ -124,14 +124,14 @@ def test_data_frame_has_a_row_for_each_trial() -> None:
     frame = pd.DataFrame({"x": [0.5, 0.25], "loss": [1.0, math.inf], "note": ["good", "bad"]})
     with begun(frame):
         pass
-    assert [call[4] for call in Noting.told if len(call) > 2] == [(1.0,), (math.inf,)]
+    assert [call[4] for call in RecordingSearcher.calls if len(call) > 2] == [(1.0,), (math.inf,)]
 
 
 def test_searcher_receives_the_ends_of_earlier_trials() -> None:
     frame = pd.DataFrame({"x": [0.1, 0.2, 0.3], "loss": [1.0] * 3, "st_status": ["Failed", "Paused", "InProgress"]})
     with begun(frame):
         pass
-    assert [call[1] for call in Noting.told if len(call) == 2] == ["Failed", "Stopped", "Stopped"]
+    assert [call[1] for call in RecordingSearcher.calls if len(call) == 2] == ["Failed", "Stopped", "Stopped"]
 
 
 TREE = {
@@ -148,7 +148,7 @@ def test_empty_cell_is_none_or_an_inactive_hyperparameter() -> None:
     })  # fmt: skip
     with begun(frame, TREE):
         pass
-    configs = [call[1] for call in Noting.told if len(call) > 2]
+    configs = [call[1] for call in RecordingSearcher.calls if len(call) > 2]
     assert configs == [{"optimizer": "sgd", "momentum": 0.5}, {"optimizer": "adam"}, {"optimizer": None}]
 
 
@@ -161,7 +161,7 @@ def test_trials_that_do_not_fit_are_skipped_with_a_remark() -> None:
     })  # fmt: skip
     with begun(frame) as search:
         pass
-    assert [call[1] for call in Noting.told if len(call) > 2] == [{"x": 0.5, "max_epochs": 3}]
+    assert [call[1] for call in RecordingSearcher.calls if len(call) > 2] == [{"x": 0.5, "max_epochs": 3}]
     (old,) = summary(search)
     assert (old["num_trials"], old["num_reports"]) == (1, 1)
     assert old["remarks"] == [
@@ -204,7 +204,7 @@ def test_searcher_learns_from_earlier_trials(make: Callable[[], Searcher]) -> No
 def test_earlier_trials_do_not_enter_rungs() -> None:
     """The earlier trials are much better; a scheduler that heard of them would stop the first trial."""
     frame = pd.DataFrame({"trial_id": [0, 1, 2], "x": [0.1, 0.2, 0.3], "epoch": [1, 1, 1], "loss": [-9.0] * 3})
-    scheduler = ASHA(metric="loss", resource_attr="epoch", max_t=9, searcher=Noting())
+    scheduler = ASHA(metric="loss", resource_attr="epoch", max_t=9, searcher=RecordingSearcher())
     with open_search(LINE, scheduler, name="new", random_seed=0, warm_start=frame) as search:
         trial = search.ask()
         assert trial is not None
@@ -236,9 +236,9 @@ TABLE = FunctionTable(curve, LINE)
 def test_simulated_search_uses_a_warm_start() -> None:
     earlier("old")
     stop = StoppingCriterion(max_num_trials_started=2)
-    search = simulate(FIFO(Noting(), metric="loss"), TABLE, stop, n_workers=1, seed=0, warm_start="old")
+    search = simulate(FIFO(RecordingSearcher(), metric="loss"), TABLE, stop, n_workers=1, seed=0, warm_start="old")
     assert search.num_trials_started == 2
-    assert [call[:2] for call in Noting.told if len(call) == 2] == [
+    assert [call[:2] for call in RecordingSearcher.calls if len(call) == 2] == [
         (-2, "Completed"),
         (-1, "Completed"),
         ("suggest", 0),
@@ -246,7 +246,7 @@ def test_simulated_search_uses_a_warm_start() -> None:
         ("suggest", 1),
         (1, "Completed"),
     ]
-    assert [call[4] for call in Noting.told if call[0] in (-2, -1) and len(call) > 2] == [
+    assert [call[4] for call in RecordingSearcher.calls if call[0] in (-2, -1) and len(call) > 2] == [
         (0.5,),
         (0.25,),
         (-0.25,),
@@ -294,7 +294,7 @@ def test_invalid_sources_are_refused() -> None:
 
 
 def test_exception_of_the_searcher_at_an_earlier_trial_ends_the_search() -> None:
-    class Refusing(Noting):
+    class Refusing(RecordingSearcher):
         def observe(self, observation: Observation) -> None:
             raise ArithmeticError("not this one")
 
@@ -314,7 +314,7 @@ def test_void_reports_are_not_used() -> None:
             search.report(trial, loss=value)  # without a checkpoint: it starts again when the search is opened next
     with begun("old"):
         pass
-    assert [call[4] for call in Noting.told if len(call) > 2] == [(3.0,)]
+    assert [call[4] for call in RecordingSearcher.calls if len(call) > 2] == [(3.0,)]
 
 
 def test_reopened_search_uses_its_warm_start_once() -> None:
@@ -322,8 +322,8 @@ def test_reopened_search_uses_its_warm_start_once() -> None:
     with begun("old") as search:
         search.ask()
     shutil.rmtree(old.path)
-    before = list(Noting.told)
+    before = list(RecordingSearcher.calls)
     with begun("old") as search:
         search.ask()
-    assert Noting.told == before
+    assert RecordingSearcher.calls == before
     assert summary(search)[0]["num_trials"] == 2

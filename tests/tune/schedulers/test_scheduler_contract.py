@@ -245,10 +245,10 @@ class KeepsReports(Half):
 
 
 class Global(Half):
-    all_losses: ClassVar[list[float]] = []
+    values: ClassVar[list[float]] = []
 
     def next(self, ask: SuggestContext) -> NextTrial:
-        self.kept[:] = [random.random()]
+        self.values[:] = [random.random()]
         return super().next(ask)
 
 

@@ -2,12 +2,13 @@
 
 import math
 import threading
+from typing import Any
 
 import numpy as np
 import pytest
 from scipy.integrate import quad
 from scipy.linalg import cho_factor
-from scipy.optimize import check_grad
+from scipy.optimize import check_grad, minimize
 from scipy.stats import multivariate_normal, norm
 from threadpoolctl import threadpool_info
 
@@ -39,8 +40,7 @@ def test_parameters_have_the_largest_posterior_density(monkeypatch: pytest.Monke
     """The loss is the negative log density up to a constant, and its gradient is that of finite differences."""
     features, targets = noisy_wave(12)
     targets = (targets - targets.mean()) / targets.std()
-    arguments = {}
-    minimize = gaussian_process.minimize
+    arguments: dict[str, Any] = {}
     monkeypatch.setattr(
         gaussian_process,
         "minimize",

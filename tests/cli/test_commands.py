@@ -354,7 +354,7 @@ def test_python_m_fanwise_runs_the_command(place: Place, searched: Finished) -> 
 
 
 COMMANDS = [
-    *((name,) for name in ("demo", "board", "devices", "doctor", "explain", "secret")),
+    *((name,) for name in ("demo", "board", "devices", "doctor", "explain", "secret", "join")),
     *(("tune", name) for name in ("run", "resume", "ls", "show", "watch", "stop", "pause", "unpause")),
     *(("tune", name) for name in ("enqueue", "workers", "rm", "plot", "importance", "export", "report", "replay")),
 ]

@@ -121,5 +121,5 @@ def test_what_is_no_regular_file_is_refused_and_not_waited_for(tmp_path: Path) -
 
 
 def test_a_missing_file_is_an_error_and_not_no_secret(tmp_path: Path) -> None:
-    with pytest.raises(SecretError, match=r"names a file that cannot be read: .*No such file.*\nMake one"):
+    with pytest.raises(SecretError, match=r"the file of the secret cannot be read: .*No such file.*\nMake one"):
         read_secret({"FANWISE_SECRET_FILE": str(tmp_path / "none")})

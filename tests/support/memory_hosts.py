@@ -62,7 +62,7 @@ class MemoryHosts:
         machine = Machine(cpus, 1 << 30, self._gpus, (key,))
         life = Lifetime(lambda backend: LocalEngine(backend, seed=0, machine=machine))
         engine = life.start()
-        assert life.hub is not None, "comes with the engine"
+        assert isinstance(engine, LocalEngine) and life.hub is not None, "comes with the engine"
         near, far = link_pair(self._hub, life.hub)
         self.engine.on_link(near)
         host = Host(

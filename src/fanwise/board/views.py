@@ -318,6 +318,7 @@ def trial_detail(state: ExperimentState, trial_id: int) -> Json:
             {
                 "attempt": attempt.number,
                 "worker": attempt.slot,
+                "host": attempt.host,
                 "status": attempt.status,
                 "from_iter": attempt.from_iter,
                 "started": attempt.started_s,

@@ -14,7 +14,7 @@ import typer
 from ..base.home import experiments_folder
 from ..base.text import printable, printable_line
 from .console import UsageError, at_work, print_lines
-from .tune_app import STATUS, AsJson, Ray, tune
+from .tune_app import STATUS, AsJson, Ray, SecretFile, tune
 
 app = typer.Typer(
     pretty_exceptions_enable=False,
@@ -212,6 +212,37 @@ def secret(
         ) from error
     shown = printable_line(str(file.absolute()))
     typer.echo(f"wrote {shown}; copy it to every host and set {FILE_VARIABLE} to its path there")
+
+
+@app.command(epilog=f"{STATUS[:-1]}, 143 after SIGTERM.")
+def join(
+    address: Annotated[str, typer.Argument(metavar="HOST:PORT", help="Where the pool of the search listens.")],
+    secret_file: SecretFile = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="CPUs to contribute: as many trials of one CPU run here. Default: all.", min=1),
+    ] = None,
+    gpus: Annotated[
+        str | None,
+        typer.Option(metavar="LIST", help="GPUs to contribute, such as 0,1, as in CUDA_VISIBLE_DEVICES. Default: all."),
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Name of this host in the search. Default: its host name.")
+    ] = None,
+) -> None:
+    """Join a search of another host, and run trials of it here.
+
+    The search must listen: `fanwise tune run --listen`, or Pool(listen=...) in Python. Both hosts need the same secret
+    and the same versions of Python, fanwise and torch. Waits up to a minute for the search to begin. Ctrl-C ends the
+    trials that run here; with retries, the search resumes them elsewhere from their checkpoints.
+
+    \b
+    Example:
+        fanwise join 10.0.0.1:7070 --secret-file ~/.fanwise-secret
+    """
+    from .join import join as join_search
+
+    join_search(address, secret_file=secret_file, workers=workers, gpus=gpus, name=name)
 
 
 def main() -> None:

@@ -11,9 +11,12 @@ from ..pool import Pool
 from ..tune import Experiment, Tuner, load_experiment
 from ..tune.constraints import format_violations
 from ..tune.experiment import Best
-from .console import UsageError
+from .console import UsageError, at_work
 
 _MAX_POINTS = 10
+
+# A job scheduler may start the first host hours later.
+_FIRST_HOST_S = 86_400.0
 
 
 def utilization_of(experiment: Experiment) -> str | None:
@@ -38,24 +41,37 @@ def run_tuner(tuner: Tuner) -> tuple[Experiment, int]:
 
 
 @contextlib.contextmanager
-def pool_on(ray: str | None) -> Iterator[Pool | None]:
-    """Yield the pool of `--ray`, or None for the default pool of the tuner. Close the pool afterwards.
+def pool_on(
+    ray: str | None, listen: str | None = None, secret_file: Path | None = None, local_workers: int | None = None
+) -> Iterator[Pool | None]:
+    """Yield the pool of `--ray` or `--listen`, or None for the default pool of the tuner. Close the pool afterwards.
 
     Raises:
-        UsageError: `ray` is not an address.
+        UsageError: the options are not addresses, or do not fit together.
+        SecretError: there is no secret, or others may read its file.
         NotInstalled, ClusterError: the cluster cannot be used.
     """
-    if ray is None:
+    if listen is None and (secret_file is not None or local_workers is not None):
+        raise UsageError("--secret-file and --local-workers need --listen")
+    if ray is None and listen is None:
         yield None
         return
     try:
-        pool = Pool() if ray == "none" else Pool(ray=ray)
+        if listen is not None:
+            pool = Pool(
+                ray=ray, listen=listen, secret_file=secret_file, cpus=local_workers, start_within_s=_FIRST_HOST_S
+            )
+        else:
+            pool = Pool() if ray == "none" else Pool(ray=ray)
     except ValueError as error:
-        raise UsageError(f"--ray: {error}") from error
+        raise UsageError(f"{'--ray' if listen is None else '--listen'}: {error}") from error
     except (ClusterError, NotInstalled) as error:
         message = error.message.replace("Pool(ray=...)", "--ray").replace("Pool(ray='10.0.0.1:6379')", "--ray ADDRESS")
         raise type(error)(message) from error
     with pool:
+        if listen is not None:
+            with at_work(f"listening at {listen}, and waiting for a host"):
+                pool.capacity()
         yield pool
 
 

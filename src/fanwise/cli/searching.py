@@ -35,6 +35,9 @@ def run_search(
     seed: int | None,
     synchronous: bool,
     ray: str | None,
+    listen: str | None,
+    secret_file: Path | None,
+    local_workers: int | None,
     json: bool,
     **tuner_options: Any,
 ) -> None:
@@ -68,7 +71,7 @@ def run_search(
     )
     with at_work(f"loading {printable_line(objective)}"):
         function = load_function(objective)
-    with pool_on(ray) as pool:
+    with pool_on(ray, listen, secret_file, local_workers) as pool:
         try:
             tuner = Tuner(
                 function,

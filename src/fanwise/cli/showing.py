@@ -189,7 +189,7 @@ def trial_json(name: str, trial_id: int) -> str:
             "attempt": attempt.number,
             "worker": attempt.slot,
             **attributes(
-                attempt, "status", "from_iter", "checkpoint", "started_s", "ready_s", "ended_s", "objective_s"
+                attempt, "host", "status", "from_iter", "checkpoint", "started_s", "ready_s", "ended_s", "objective_s"
             ),
             "output": [str(path) for path in output_files(experiment.path, trial_id, attempt.number)],
         }
@@ -259,7 +259,8 @@ def _metric_lines(history: SearchState, trial: Trial) -> Iterator[str]:
 
 def _attempt_line(trial: Trial, attempt: Attempt) -> str:
     start = f"from the checkpoint of report {attempt.from_iter}" if attempt.checkpoint else "from scratch"
-    line = f"attempt {attempt.number}: {start}, on worker {attempt.slot}, started at {attempt.started_s:.2f} s"
+    worker = f"worker {attempt.slot}" + (f" of {printable_line(attempt.host)}" if attempt.host else "")
+    line = f"attempt {attempt.number}: {start}, on {worker}, started at {attempt.started_s:.2f} s"
     if attempt.ready_s is not None:
         line += f", objective started at {attempt.ready_s:.2f} s"
     if attempt.objective_s is not None:

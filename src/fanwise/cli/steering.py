@@ -65,13 +65,16 @@ def enqueue(name: str, settings: Sequence[str]) -> None:
 
 
 def resume_search(
-    name: str,
     *,
+    name: str,
     objective: str | None,
     workers: int | None,
     seconds: float | None,
     trials: int | None,
     ray: str | None,
+    listen: str | None,
+    secret_file: Path | None,
+    local_workers: int | None,
     json: bool,
 ) -> None:
     """Resume a search in this process, and print its results.
@@ -93,7 +96,7 @@ def resume_search(
     _check_limits(overview, stop)
     find_modules_here()
     function = None if objective is None else load_function(objective)
-    with pool_on(ray) as pool:
+    with pool_on(ray, listen, secret_file, local_workers) as pool:
         try:
             tuner = Tuner.resume(folder, objective=function, stop=stop, n_workers=workers, pool=pool, quiet=json)
         except ClusterError as error:

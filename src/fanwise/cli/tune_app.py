@@ -79,6 +79,22 @@ Ray = Annotated[
         "Default: as in the last run, or none.",
     ),
 ]
+Listen = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOST:PORT", help="Address of this machine where other hosts join the search with `fanwise join`."
+    ),
+]
+SecretFile = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE", help="File with the secret of the hosts. Default: FANWISE_SECRET, or FANWISE_SECRET_FILE."
+    ),
+]
+LocalWorkers = Annotated[
+    int | None,
+    typer.Option(metavar="N", help="With --listen: CPUs of this machine to use. 0: only hosts that join.", min=0),
+]
 
 
 @tune.command("run", epilog=STATUS)
@@ -153,6 +169,9 @@ def tune_run(
     ] = False,
     reuse: Annotated[bool, typer.Option("--reuse", help="Run several trials in each process, in turn.")] = False,
     ray: Ray = None,
+    listen: Listen = None,
+    secret_file: SecretFile = None,
+    local_workers: LocalWorkers = None,
     json: AsJson = False,
 ) -> None:
     """Search the hyperparameters of a function.
@@ -196,20 +215,24 @@ def tune_resume(
     seconds: MaxSeconds = None,
     trials: MaxTrials = None,
     ray: Ray = None,
+    listen: Listen = None,
+    secret_file: SecretFile = None,
+    local_workers: LocalWorkers = None,
     json: AsJson = False,
 ) -> None:
     """Resume a search that has ended or was killed.
 
     Interrupted trials resume from their last checkpoint, or start again if they have none. A search that has reached a
-    limit needs a new one. A search that ran on a Ray cluster runs there again.
+    limit needs a new one. A search that ran on a Ray cluster runs there again. With --listen, hosts can join.
 
     \b
     Example:
         fanwise tune resume lenet --trials 200
     """
+    options = dict(locals())
     from .steering import resume_search
 
-    resume_search(name, objective=objective, workers=workers, seconds=seconds, trials=trials, ray=ray, json=json)
+    resume_search(**options)
 
 
 @tune.command("ls", epilog=STATUS)

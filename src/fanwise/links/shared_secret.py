@@ -96,7 +96,7 @@ def _read(path: Path) -> str:
             status = os.fstat(file.fileno())
             data = file.read(_FILE_BYTES_MAX + 1) if stat.S_ISREG(status.st_mode) else b""
     except OSError as error:
-        raise SecretError(f"{FILE_VARIABLE} names a file that cannot be read: {error}.\n{_REMEDY}") from error
+        raise SecretError(f"the file of the secret cannot be read: {error}.\n{_REMEDY}") from error
     mode = status.st_mode
     if not stat.S_ISREG(mode):
         raise SecretError(

@@ -1,4 +1,4 @@
-"""The public class `Pool`: runs functions in warm processes on the CPUs and GPUs of this machine or of a Ray cluster.
+"""The public class `Pool`: runs functions in warm processes on the CPUs and GPUs of this machine or of several.
 
     with Pool() as pool:
         job = pool.submit(train, 0.1)
@@ -14,10 +14,11 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
-from ..base.errors import ClosedError
+from ..base.errors import ClosedError, SecretError
 from ..base.nearest import names_nearest_option
 from ..base.text import counted
 from ..links.hub import Hub
+from ..links.shared_secret import FILE_VARIABLE, read_secret
 from .backend import Backend, Lifetime, PoolEngine, Running, closed_error, start_ahead
 from .contract import Capacity, JobRequest
 from .current import NestedHandle, current, in_job
@@ -26,7 +27,7 @@ from .engine import LocalEngine
 from .functions import pack
 from .handles import JobHandle, OnReport, Options, submit_job
 from .leases import Gpu, Ledger, Machine, Resources
-from .settings import cluster_of, require_bool, require_int
+from .settings import ClusterSettings, ListenSettings, cluster_of, require_bool, require_int, split_address
 from .specs import Packed
 
 if TYPE_CHECKING:
@@ -54,17 +55,22 @@ class Pool:
 
     Args:
         seed: combined with the number of each job to its seed; None: a random one.
-        cpus: number of CPUs to use, also more than there are; None: all that this process may use.
+        cpus: number of CPUs to use, also more than there are; None: all that this process may use. With `listen`, 0
+            uses only hosts that join.
         gpus: GPUs to use, named as in CUDA_VISIBLE_DEVICES; None: all that this process may use.
         ray: run jobs on the nodes of a Ray cluster: "auto" or its address, "10.0.0.1:6379". The pool connects on first
             use and starts a host process on every node with CPUs, also on those that join later. A host holds all CPUs
             and GPUs of its node.
         bundles: start a host for each of these instead, where Ray places it: [{"CPU": 4, "GPU": 1}, {"CPU": 4}].
         runtime_env: Ray's `runtime_env`, such as {"working_dir": "."} to send code to the nodes.
-        start_within_s: timeout in seconds for the first host, and for a replacement when the only node that could run a
-            job was lost.
+        listen: "host:port" of this machine, where other hosts join the pool with `fanwise join`. "0.0.0.0:7070" listens
+            on all networks. The pool listens from its first use.
+        secret_file: file of `fanwise secret` with the secret that hosts must have; None: FANWISE_SECRET or
+            FANWISE_SECRET_FILE.
+        start_within_s: timeout in seconds for the first host and, with `ray`, for a replacement when the only node that
+            could run a job was lost.
         mps: run jobs that share a GPU concurrently under NVIDIA's Multi-Process Service. Without it, or where it is not
-            available, they take turns. Always True with `ray`.
+            available, they take turns. Always True with `ray` and `listen`.
         on_oom: "retry_alone": repeat a job that runs out of memory on its share of a GPU once with the whole GPU, when
             the other jobs on it have ended. "fail": do not.
 
@@ -73,7 +79,9 @@ class Pool:
 
     Raises:
         TypeError, ValueError: unknown or invalid setting.
-        NotInstalled, ClusterError: on first use, with `ray`: Ray or the cluster cannot be used.
+        SecretError: with `listen`, there is no secret, or others may read its file.
+        NotInstalled, ClusterError: on first use, with `ray`: Ray or the cluster cannot be used; with `listen`: the
+            address cannot be used, or no host has joined.
 
     >>> with Pool(cpus=1, seed=7) as pool:
     ...     pool.submit(divmod, 7, 2).result(within_s=60)
@@ -90,12 +98,14 @@ class Pool:
         ray: str | None = None,
         bundles: Sequence[Mapping[str, float]] | None = None,
         runtime_env: Mapping[str, Any] | None = None,
+        listen: str | None = None,
+        secret_file: str | os.PathLike[str] | None = None,
         start_within_s: float = 60.0,
         mps: bool = True,
         on_oom: Literal["fail", "retry_alone"] = "fail",
     ) -> None:
         require_int("seed", seed, or_none=True)
-        require_int("cpus", cpus, least=1, or_none=True)
+        require_int("cpus", cpus, least=1 if listen is None else 0, or_none=True)
         require_bool("mps", mps)
         if on_oom not in ("fail", "retry_alone"):
             raise ValueError(f"on_oom must be 'fail' or 'retry_alone', got {on_oom!r}")
@@ -104,26 +114,40 @@ class Pool:
             raise TypeError(f'gpus is a list of names, as ["0", "1"] or their UUIDs, got {gpus!r}')
         self._job = current() if in_job() else None
         self.seed = secrets.randbits(32) if seed is None else seed
+        self._cluster: ClusterSettings | ListenSettings | None
         self._cluster = cluster_of(ray, bundles, runtime_env, start_within_s)
+        if listen is not None:
+            if ray is not None:
+                raise ValueError("ray= and listen= cannot be combined: Ray starts the hosts of its pool.")
+            self._cluster = ListenSettings(
+                *split_address("listen", listen), secret_of(secret_file), float(start_within_s)
+            )
+        elif secret_file is not None:
+            raise ValueError("secret_file is for hosts that join: say Pool(listen='0.0.0.0:7070', secret_file=...).")
         self._on_oom = on_oom
         self._mps = mps
         if self._cluster is not None:
-            if cpus is not None or gpus is not None:
+            if ray is not None and (cpus is not None or gpus is not None):
                 raise ValueError("cpus and gpus are of this machine; with ray= say bundles=[{'CPU': 4, 'GPU': 1}].")
             if not mps:
-                raise ValueError("mps=False is for a pool of this machine; nodes of a cluster use MPS where they can.")
+                raise ValueError("mps=False is for a pool of this machine; hosts of others use MPS where they can.")
             if on_oom != "fail":
-                raise ValueError(f"on_oom={on_oom!r} is for a pool of this machine, not for one with ray=")
+                raise ValueError(f"on_oom={on_oom!r} is for a pool of this machine, not for one with ray= or listen=")
             if self._job is not None:
                 raise ClosedError(
                     "a pool on a cluster cannot be made inside a job: jobs of a job run beside it. Use Pool() for them."
                 )
-        self._machine = Machine(self._job.cpus, 0) if self._job is not None else _counting(find_machine(), cpus, gpus)
+        self._machine = Machine(self._job.cpus, 0) if self._job is not None else offer(find_machine(), cpus, gpus)
         self._life = Lifetime(self._make, shares_backend=self._cluster is None)
-        if self._cluster is None:
+        if ray is None and self._machine.cpus:
             start_ahead()
 
     def _make(self, backend: Backend) -> Running:
+        if isinstance(self._cluster, ListenSettings):
+            from .cluster.listening import ListeningStart
+
+            backend.folder.rmdir()  # not needed, and this process would leave it behind if it were killed
+            return ListeningStart(backend.hub, self._cluster, self.seed, self._machine)
         if self._cluster is not None:
             from .cluster.starting import ClusterStart
 
@@ -132,7 +156,7 @@ class Pool:
         return LocalEngine(backend, seed=self.seed, machine=self._machine, mps=self._mps, retries_alone=retries_alone)
 
     def capacity(self) -> Capacity:
-        """Return this machine, or those of the cluster's hosts now. With `ray`, the first use connects and blocks.
+        """Return this machine, or all hosts now. With `ray` or `listen`, the first use blocks until there is a host.
 
         >>> Pool(cpus=3).capacity().cpus
         3
@@ -148,7 +172,7 @@ class Pool:
     @property
     def _cluster_settings(self) -> Mapping[str, Any]:
         """Arguments for another pool on the same cluster. Empty without `ray`."""
-        return {} if self._cluster is None else self._cluster.as_arguments(os.path.abspath)
+        return self._cluster.as_arguments(os.path.abspath) if isinstance(self._cluster, ClusterSettings) else {}
 
     def submit(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> JobHandle | NestedHandle:
         """Run `function(*args, **kwargs)` in its own process on one CPU. Does not block.
@@ -221,7 +245,7 @@ class Pool:
 
     @property
     def _cluster_engine(self) -> "ClusterEngine | None":
-        """The engine if jobs run on a cluster. The first use connects and blocks."""
+        """The engine if jobs run on several hosts. The first use connects and blocks."""
         from .cluster.engine import ClusterEngine
 
         engine = self._engine if self._cluster is not None else None
@@ -250,7 +274,7 @@ class Pool:
         else:
             capacity = Capacity(()) if engine is None else engine.capacity()
             hosts, cpus = counted(len(capacity.machines), "host"), counted(capacity.cpus, "CPU")
-            machines = f"ray {self._cluster.address}: {hosts}, {cpus}, {counted(capacity.gpus, 'GPU')}"
+            machines = f"{self._cluster}: {hosts}, {cpus}, {counted(capacity.gpus, 'GPU')}"
         if self._job is not None:
             return f"<Pool: {machines}, inside job {self._job.id} {self._job.name!r}>"
         if self._life.is_forked:
@@ -265,7 +289,18 @@ class Pool:
         return f"<Pool: {machines}, seed {self.seed}: {state}>"
 
 
-def _counting(machine: Machine, cpus: int | None, gpus: Sequence[str] | None) -> Machine:
+def secret_of(file: str | os.PathLike[str] | None) -> str:
+    """Return the secret of this file, or else of the environment. Raises `SecretError` if it has none."""
+    secret = read_secret(os.environ if file is None else {FILE_VARIABLE: os.fspath(file)})
+    if secret is None:
+        raise SecretError(
+            f"hosts join with a secret, and none was given. Make one with `fanwise secret --file ~/.fanwise-secret`, "
+            f"and give its path as secret_file (--secret-file), or in {FILE_VARIABLE}."
+        )
+    return secret
+
+
+def offer(machine: Machine, cpus: int | None, gpus: Sequence[str] | None) -> Machine:
     """Return the machine with this number of CPUs and these GPUs, also GPUs that NVML does not know."""
     notes = machine.notes
     if cpus is not None and cpus > machine.cpus:

@@ -8,7 +8,7 @@ import json
 import math
 import numbers
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -74,6 +74,9 @@ class ClusterSettings:
     runtime_env: Mapping[str, Any] | None
     start_within_s: float
 
+    def __str__(self) -> str:
+        return f"ray {self.address}"
+
     def as_arguments(self, absolute: Callable[[str], str]) -> dict[str, Any]:
         """Return equivalent arguments of `Pool` as JSON values, with absolute paths.
 
@@ -89,6 +92,33 @@ class ClusterSettings:
             "runtime_env": environment,
             "start_within_s": self.start_within_s,
         }
+
+
+@dataclass(frozen=True, slots=True)
+class ListenSettings:
+    """Where hosts join a pool, and the secret that they must have; see `Pool`."""
+
+    host: str
+    port: int
+    secret: str = field(repr=False)
+    start_within_s: float
+
+    def __str__(self) -> str:
+        return f"{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
+
+
+def split_address(name: str, address: object) -> tuple[str, int]:
+    """Return the host and the port of an address.
+
+    >>> split_address("listen", "10.0.0.1:7070"), split_address("listen", "[fd00::1]:7070")
+    (('10.0.0.1', 7070), ('fd00::1', 7070))
+    """
+    if not isinstance(address, str):
+        raise TypeError(f"{name} must be host:port, as '10.0.0.1:7070', got {address!r}")
+    host, _, port = address.rpartition(":")
+    if not host.strip("[]") or not port.isdecimal() or int(port) > 65535:
+        raise ValueError(f"{name} must be host:port, as '10.0.0.1:7070', got {address!r}")
+    return host.strip("[]"), int(port)
 
 
 def cluster_of(ray: object, bundles: object, runtime_env: object, start_within_s: float) -> ClusterSettings | None:

@@ -21,7 +21,7 @@ from .interpreters import Interpreter, Interpreters
 from .leases import Gpu
 from .mps import Variables
 from .runtime_environment import capture_environment
-from .specs import JobSpec, Packed, Prepared, Refusal
+from .specs import JobSpec, Packed, Prepared, Refusal, RuntimeEnvironment
 
 _log = logging.getLogger(__name__)
 
@@ -91,9 +91,9 @@ class WorkerSet:
         self.interpreters.forget_functions()
         return True
 
-    def warm_up(self, packed: Packed) -> None:
+    def warm_up(self, packed: Packed, environment: RuntimeEnvironment | None = None) -> None:
         if not self._is_unsafe(packed):
-            environment = capture_environment(self.interpreters.environment)
+            environment = environment or capture_environment(self.interpreters.environment)
             self.interpreters.prepare(self._warm_process(), packed, environment, lambda prepared: None)
 
     def start(self, spec: JobSpec, packed: Packed) -> None:

@@ -33,7 +33,7 @@ from .values import checked_bool, checked_int, checked_nonnegative
 _CORE_OPTIONS = (
     "asynchronous", "trial_timeout_s", "stop_grace_s", "max_equal_failures", "retries", "keep_checkpoints"
 )  # fmt: skip
-_OPTIONS = (*_CORE_OPTIONS, "devices_per_trial", "divides_machine", "checkpoints", "reuse")
+_OPTIONS = (*_CORE_OPTIONS, "devices_per_trial", "divides_machine", "follows_hosts", "checkpoints", "reuse")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +45,7 @@ class SearchSettings:
         n_workers: number of trials that run at a time. 0: an ask-and-tell search, whose trials start on request.
         divides_machine: True if `devices_per_trial` was computed from `n_workers`. It is then computed again whenever
             `n_workers` changes.
+        follows_hosts: True if `n_workers` is as many as fit on the hosts of the pool, and changes when they do.
         searcher_choice: the searcher that `create` chose. None: the user passed a searcher or scheduler, or the
             settings come from a record.
 
@@ -61,6 +62,7 @@ class SearchSettings:
     asynchronous: bool = True
     devices_per_trial: int | float = 1
     divides_machine: bool = False
+    follows_hosts: bool = False
     checkpoints: str | None = None
     reuse: bool = False
     trial_timeout_s: float | None = None

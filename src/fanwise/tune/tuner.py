@@ -33,7 +33,7 @@ from .searchers.searcher import Mode, Searcher
 from .signatures import check_signature
 from .space import Space, object_categories, space_from_json
 from .stopping import StoppingCriterion
-from .trial_resources import default_devices_per_trial, resolve_devices
+from .trial_resources import default_devices_per_trial, max_workers, resolve_devices, trial_resources
 from .values import checked_bool, checked_int
 from .warm_start import WarmStart, read_warm_start
 
@@ -55,8 +55,8 @@ class Tuner:
             space, the stopping criterion and the number of workers. The choice is printed and recorded.
         constraints: constraints on every report, such as ["latency_ms <= 20"], if the scheduler has none.
         points_to_evaluate: configurations to try first. Missing values are drawn at random.
-        n_workers: number of trials that run at a time. None: as many as the devices allow. `set_workers` changes the
-            number during the search.
+        n_workers: number of trials that run at a time. None: as many as the devices allow; if hosts can join the pool,
+            the number follows them. `set_workers` changes it during the search.
         devices_per_trial: GPUs per trial (below 1: a share of one GPU), or CPUs if there is no GPU. 0: one CPU and no
             GPU. None: divide the machine among the workers (`fanwise.tune.trial_resources`).
         trial_timeout_s: seconds that a trial may run. None: no limit.
@@ -133,6 +133,7 @@ class Tuner:
         _check_objective(objective, space)
         capacity = _capacity_of(pool)
         divides_machine = devices_per_trial is None and pool is None
+        follows_hosts = n_workers is None and pool is not None and pool._cluster is not None
         devices_per_trial, n_workers = resolve_devices(
             capacity, devices_per_trial, n_workers, is_shared=pool is not None
         )
@@ -148,6 +149,7 @@ class Tuner:
             n_workers=n_workers,
             devices_per_trial=devices_per_trial,
             divides_machine=divides_machine,
+            follows_hosts=follows_hosts,
             trial_timeout_s=trial_timeout_s,
             stop_grace_s=stop_grace_s,
             max_equal_failures=max_equal_failures,
@@ -216,7 +218,7 @@ class Tuner:
         Args:
             objective, space, scheduler: must equal the original ones. None: load from the experiment's folder.
             stop: a new stopping criterion. None: keep the last one.
-            n_workers: a new number of workers. None: keep the last one.
+            n_workers: a new number of workers. None: keep the last one, or as many as fit if it followed the hosts.
             pool: pool to run on, which is left open. None: create one, on the same cluster as the last run, if any.
             print_update_interval, callbacks, board, quiet: as in the constructor.
 
@@ -245,12 +247,18 @@ class Tuner:
         settings.check_equal(meta, objective=name_of(objective))
         _check_objective(objective, space)
         last_n_workers, last_stop = last_settings(folder, meta)
-        n_workers = last_n_workers if n_workers is None else checked_int("n_workers", n_workers, 1)
-        settings = replace(settings, n_workers=n_workers, stop=last_stop if stop is None else stop)
         cluster = load_cluster(folder) if pool is None else None
         # The pool on the cluster is only needed to find the machines. `run` creates another.
         with Pool(**cluster) if cluster else nullcontext(pool) as open_pool:
             capacity = _capacity_of(open_pool)
+        if n_workers is not None:
+            checked_int("n_workers", n_workers, 1)
+            settings = replace(settings, follows_hosts=False)
+        elif settings.follows_hosts:
+            n_workers = max_workers(capacity, trial_resources(capacity, settings.devices_per_trial))
+        else:
+            n_workers = last_n_workers
+        settings = replace(settings, n_workers=n_workers, stop=last_stop if stop is None else stop)
         if settings.divides_machine and pool is None and n_workers != meta["n_workers"]:
             settings = replace(settings, devices_per_trial=default_devices_per_trial(capacity, n_workers))
         tuner = cls.__new__(cls)

@@ -79,22 +79,6 @@ def test_a_job_that_no_host_can_run_any_more_is_given_up_and_holds_up_nobody(hos
     assert small.outcomes[0].kind == "returned"
 
 
-def test_a_cluster_that_is_given_up_ends_the_jobs_that_wait_and_leaves_the_others(hosts: MemoryHosts) -> None:
-    running = submit(hosts, waits, cpus=2)
-    wait_for(running, event="ready")
-    hosts.engine.loop.call_soon(lambda: hosts.engine.give_up("the cluster is gone"))
-    neighbor = submit(hosts, int)
-    wait_for(neighbor, event="free")
-    assert neighbor.outcomes[0].kind == "returned", "a host that is still there is used"
-    hosts.lose("host-1")
-    within(10, lambda: len(hosts.engine.hosts) == 1, "the loss is known")
-    waiting = submit(hosts, int, cpus=2)
-    hosts.lose("host-2")
-    wait_for(running, waiting, event="free")
-    assert [job.outcomes[0].kind for job in (running, waiting)] == ["lost", "lost"]
-    assert waiting.outcomes[0].text == "the cluster is gone"
-
-
 def test_a_node_that_does_not_see_where_output_is_kept_keeps_it_as_long_as_the_job_is_there(
     hosts: MemoryHosts, tmp_path: Path
 ) -> None:

@@ -23,8 +23,8 @@ GPUS = "gpus must be a whole number of GPUs (0, 1, 2 ...) or a part of one, a fl
         (lambda: Pool(random_seed=2), "Pool has no option 'random_seed'; did you mean 'seed'?"),  # type: ignore[call-arg]
         (
             lambda: Pool(x=2),  # type: ignore[call-arg]
-            "Pool has no option 'x'; known: 'seed', 'cpus', 'gpus', 'ray', 'bundles', 'runtime_env', 'start_within_s', "
-            "'mps', 'on_oom'",
+            "Pool has no option 'x'; known: 'seed', 'cpus', 'gpus', 'ray', 'bundles', 'runtime_env', 'listen', "
+            "'secret_file', 'start_within_s', 'mps', 'on_oom'",
         ),
         (lambda: Pool(cpus=True), "cpus must be an int or None, got True (bool)"),
         (lambda: Pool(cpus=2.0), "cpus must be an int or None, got 2.0 (float)"),  # type: ignore[arg-type]

@@ -32,7 +32,7 @@ function details(data, isRunning) {
   log($("errors"), data.errors);
   $("errors").hidden = $("errors-title").hidden = !data.errors;
   renew($("attempts"), ...data.attempts.map((one) => el("tr", {}, el("td", { class: "number" }, `${one.attempt}`), el("td", {}, pill(one.status)),
-    ...[one.worker, one.from_iter].map((cell) => el("td", { class: "number" }, number(cell))),
+    el("td", { class: "number" }, number(one.worker)), el("td", {}, one.host ?? ""), el("td", { class: "number" }, number(one.from_iter)),
     el("td", { class: "number" }, seconds(one.started)), el("td", { class: "number" }, seconds(one.seconds)))));
   const numeric = Object.keys(data.values).filter((key) => data.values[key].v.length > 0);
   if (numeric.join("\n") !== [...$("value").options].map((one) => one.value).join("\n")) {

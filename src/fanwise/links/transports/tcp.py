@@ -63,8 +63,9 @@ class TcpListener:
         handshake_s: time limit of a handshake.
         silence_s: a link is lost if the peer's host owes a response and sends nothing for this time (`liveness`). A
             process that does not read is not silent: its host acknowledges for it.
+        all_interfaces: accept an address that means all interfaces, such as 0.0.0.0.
 
-    Raises `ValueError` for an address that means all interfaces, `OSError` if no port is free or the address does not
+    Raises `ValueError` for such an address otherwise, `OSError` if no port is free or the address does not
     belong to this machine.
 
     Attributes:
@@ -83,9 +84,10 @@ class TcpListener:
         limits: Limits = Limits(),
         handshake_s: float = 5.0,
         silence_s: float = SILENCE_S,
+        all_interfaces: bool = False,
     ) -> None:
         identity.context("listener")  # created now, because a handshake should not wait for it
-        listening = open_listener(host, ports_of(port))
+        listening = open_listener(host, ports_of(port), all_interfaces=all_interfaces)
         self.host, self.port = address_of(listening.getsockname())
         self._hub = hub
         self._identity = identity
@@ -352,13 +354,14 @@ def ports_of(spec: int | str) -> range:
     return ports
 
 
-def open_listener(host: str, ports: range) -> socket.socket:
+def open_listener(host: str, ports: range, *, all_interfaces: bool = False) -> socket.socket:
     """Return a non-blocking listening socket. Raises as `TcpListener`."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host or None, ports[0], type=socket.SOCK_STREAM)[0]
     except socket.gaierror as error:
         raise OSError(error.errno, f"{host!r} is no address of this machine: {error.strerror}") from error
-    if not host or ipaddress.ip_address(str(address[0]).partition("%")[0]).is_unspecified:
+    is_unspecified = not host or ipaddress.ip_address(str(address[0]).partition("%")[0]).is_unspecified
+    if is_unspecified and not all_interfaces:
         raise ValueError(
             f"{host!r} means all interfaces of this machine. Name the one that the other hosts reach, by its address; "
             f"'127.0.0.1' is for this host alone."

@@ -1,7 +1,8 @@
 """The engine of a pool on a cluster: assigns jobs to hosts and passes on their events.
 
 Each host is a local engine behind a link (`host`). Jobs that a job submits stay on its host. Does not depend on Ray:
-any process that has the pool's secret and sends `join` is a host. Used on the event loop's thread, except where stated.
+any process that has the pool's secret and sends `join` is a host. Before that, `versions` asks for those of this
+program. Used on the event loop's thread, except where stated.
 
 Invariant: a job is in the table until it is free, and its outcome is reported once, before that.
 """
@@ -14,7 +15,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from ...base.errors import ClosedError, ClusterError, LeaseError, NotSendableError, WorkerLostError
+from ...base.errors import ClosedError, LeaseError, NotSendableError, WorkerLostError
 from ...base.text import counted
 from ...links.codec import pack_error
 from ...links.hub import Hub, Timer
@@ -30,13 +31,12 @@ from ..seeds import job_seed
 from ..specs import Packed, RuntimeEnvironment
 from .host import HostFacts
 from .placement import JobPlacement
+from .versions import versions
 
 _log = logging.getLogger(__name__)
 
 # Timeout of a request for the output of a running job.
 _OUTPUT_S = 10.0
-
-OnHosts = Callable[[tuple[HostFacts, ...]], None]
 
 
 @dataclass(slots=True, eq=False)
@@ -79,27 +79,30 @@ class ClusterEngine:
 
     Args:
         patience_s: how long a job waits for a host that can run it, if the only one was lost.
-        on_hosts: called with all hosts when one has joined or was lost.
+        description: where its hosts come from, for messages.
+
+    Attributes:
+        host_listeners: called on the loop's thread when a host has joined or was lost.
     """
 
-    def __init__(self, hub: Hub, *, seed: int, patience_s: float, on_hosts: OnHosts = lambda hosts: None) -> None:
+    def __init__(self, hub: Hub, *, seed: int, patience_s: float, description: str = "") -> None:
         self.loop = hub
         self.seed = seed
         self.finished = 0
         self.hosts: tuple[HostFacts, ...] = ()
         self._patience_s = patience_s
-        self._on_hosts = on_hosts
+        self.description = description
+        self.host_listeners: list[Callable[[], None]] = []
         self._placement = JobPlacement()
         self._links: dict[str, Link] = {}
         self._facts: dict[str, HostFacts] = {}  # of `hosts`, by key
         self._jobs: dict[int, ClusterJob] = {}
         self._seen: dict[Machine, None] = {}  # machines of all hosts that ever joined
         self._seen_capacity = Capacity(())
-        self._prepared: Packed | None = None
+        self._prepared: tuple[Packed, RuntimeEnvironment] | None = None
         self._last_id = 0
         self._stuck: tuple[int, Timer] | None = None
         self._environment = dict(os.environ)
-        self._lost_reason = ""  # why the cluster was given up
         self._closed = False
 
     def capacity(self) -> Capacity:
@@ -114,16 +117,14 @@ class ClusterEngine:
         return running, len(jobs) - running
 
     def prepare(self, packed: Packed) -> None:
-        self._prepared = packed
+        self._prepared = packed, self.runtime_environment()
         for link in self._links.values():
-            _notify(link, "prepare", packed)
+            _notify(link, "prepare", *self._prepared)
 
     def submit(self, request: JobRequest, events: JobEvents) -> ClusterJob:
         """Queue a job, see `contract.Engine`. If only a lost host could run it, it waits for such a host."""
         if self._closed:
             raise ClosedError("this pool is closed. Make a new one.")
-        if self._lost_reason and not self._links:
-            raise ClusterError(self._lost_reason)
         self._seen_capacity.check(request.resources)
         self._last_id += 1
         number = self._last_id - 1 if request.number is None else request.number
@@ -169,11 +170,16 @@ class ClusterEngine:
         if self._closed:
             request.fail(ClosedError("this pool is closed."))
             return
+        if request.method == "versions":
+            request.answer(versions())
+            return
         if request.method != "join":
-            request.fail(LookupError("the first message of a host must be `join`"))
+            request.fail(LookupError("the first message of a host must be `versions` or `join`"))
             return
         facts: HostFacts = request.args[0]
         link = request.link
+        if not facts.address:
+            facts = replace(facts, address=link.peer.address.rpartition(":")[0].strip("[]"))
         if facts.key in self._links:
             request.fail(ClosedError(f"a host with the key {facts.key!r} has joined already."))
             return
@@ -183,17 +189,18 @@ class ClusterEngine:
             self._seen[facts.machine] = None
             self._seen_capacity = Capacity(tuple(self._seen))
         self._placement.join(facts.key, facts.machine)
-        request.answer()
         if self._prepared is not None:
-            _notify(link, "prepare", self._prepared)
+            _notify(link, "prepare", *self._prepared)
         self._facts[facts.key] = facts
         self._update_hosts()
+        request.answer()
         link.on_ended(lambda link, ending: self.loop.call_soon(lambda: self._on_host_lost(facts, ending)))
         self._place()
 
     def _update_hosts(self) -> None:
         self.hosts = tuple(self._facts.values())
-        self._on_hosts(self.hosts)
+        for listener in self.host_listeners[:]:
+            self._call(listener)
 
     def _on_host_lost(self, facts: HostFacts, ending: LinkEnding) -> None:
         if self._links.pop(facts.key, None) is None:
@@ -206,7 +213,6 @@ class ClusterEngine:
         outcome = Outcome("lost", f"it was lost with its node, {facts}: {ending.reason}")
         for job_id in jobs:
             self._finish(self._jobs[job_id], outcome)
-        self._finish_waiting()
         self._place()
 
     def _on_message(self, host: str, request: Request) -> None:
@@ -289,16 +295,6 @@ class ClusterEngine:
             why = error.message
         text = f"no node came within {self._patience_s:g} s that could run it, after one was lost: {why}"
         self._finish(job, Outcome("lost", text))
-
-    def give_up(self, reason: str) -> None:
-        """Accept that no host will join any more: without hosts, waiting jobs are lost and new ones are refused."""
-        self._lost_reason = reason
-        self._finish_waiting()
-
-    def _finish_waiting(self) -> None:
-        if self._lost_reason and not self._links:
-            for job in [job for job in self._jobs.values() if self._placement.withdraw(job.id)]:
-                self._finish(job, Outcome("lost", self._lost_reason))
 
     def close(self) -> None:
         """End every job now. Hosts end their jobs and themselves when their links end."""

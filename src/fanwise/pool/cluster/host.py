@@ -7,17 +7,19 @@ must not hold its devices. Used on the event loop's thread, except `serve`, whic
 import os
 import socket
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ...base.errors import ClosedError, WorkerLostError
 from ...links.codec import pack_error, with_note
+from ...links.hub import Hub
 from ...links.link import Link, Request
 from ...links.link import Reply as Asked
+from ...links.peers import Ending as LinkEnding
 from ..backend import Lifetime
-from ..contract import Engine, Job, JobRequest, Outcome, Output, Ready, Reply, Report, unpack_reply
+from ..contract import Job, JobRequest, Outcome, Output, Ready, Reply, Report, unpack_reply
 from ..devices import find_machine
 from ..engine import LocalEngine
 from ..jobs import to_send
@@ -26,8 +28,6 @@ from ..outcomes import exception_outcome
 from ..runtime_environment import capture_environment, localize
 from ..specs import RuntimeEnvironment
 
-_DIAL_S = 10.0
-
 
 @dataclass(frozen=True, slots=True)
 class HostFacts:
@@ -35,7 +35,9 @@ class HostFacts:
 
     Attributes:
         key: identifies the host process. A new process for the same node has a new key.
-        node: the cluster's id of its node.
+        node: Ray's id of its node; empty without Ray.
+        address: empty: the one from which it connects.
+        hostname: name in messages.
         machine: the resources that its jobs share.
     """
 
@@ -47,7 +49,9 @@ class HostFacts:
     machine: Machine
 
     def __str__(self) -> str:
-        return f"{self.hostname} ({self.address}, node {self.node[:8]})"
+        node = f"node {self.node[:8]}" if self.node else ""
+        details = ", ".join(filter(None, (self.address, node)))
+        return f"{self.hostname} ({details})" if details != self.hostname else self.hostname
 
 
 class Host:
@@ -58,7 +62,7 @@ class Host:
         node_environment: working folder and `sys.path` of this node.
     """
 
-    def __init__(self, link: Link, engine: Engine, facts: HostFacts, node_environment: RuntimeEnvironment) -> None:
+    def __init__(self, link: Link, engine: LocalEngine, facts: HostFacts, node_environment: RuntimeEnvironment) -> None:
         self._link = link
         self.engine = engine
         self._facts = facts
@@ -73,7 +77,8 @@ class Host:
     def _on_request(self, request: Request) -> None:
         match request.method:
             case "prepare":
-                self.engine.prepare(request.args[0])
+                packed, environment = request.args
+                self.engine.worker_set.warm_up(packed, localize(environment, self._node_environment))
             case "submit":
                 self._submit(*request.args)
             case "end":
@@ -162,7 +167,7 @@ class _Forwarded:
 
 
 def serve(key: str, node: str, address: str, bundle: Mapping[str, float], listener: Mapping[str, Any]) -> str:
-    """Run jobs on this machine for a pool. Blocks until the link ends. Return the reason of the end.
+    """Run jobs on a node of Ray's for a pool. Blocks until the link ends. Return the reason of the end.
 
     Args:
         node, address: the cluster's id and address of this machine.
@@ -173,24 +178,41 @@ def serve(key: str, node: str, address: str, bundle: Mapping[str, float], listen
     from ...links.transports.tcp import dial_tcp
 
     machine = machine_of(find_machine(), bundle)
-    life = Lifetime(lambda backend: LocalEngine(backend, seed=0, machine=machine))
+    facts = HostFacts(key, node, address, socket.gethostname(), os.getpid(), machine)
+    identity = Identity(listener["secret"])
+    return run_host(facts, lambda hub: dial_tcp(hub, listener["host"], listener["port"], identity)).reason
+
+
+def run_host(
+    facts: HostFacts, dial: Callable[[Hub], Link], on_open: Callable[[Link], None] = lambda link: None
+) -> LinkEnding:
+    """Run jobs on this machine for a pool. Blocks until the link ends, or an exception such as KeyboardInterrupt.
+
+    Args:
+        dial: returns a link to the pool that is not open yet.
+        on_open: called before this machine joins. If it raises, this machine does not join.
+
+    Raises:
+        ClosedError, WorkerLostError: the pool was closed, or the link ended, before this machine had joined.
+    """
+    life = Lifetime(lambda backend: LocalEngine(backend, seed=0, machine=facts.machine))
     try:
         engine = life.start()
-        assert life.hub is not None, "comes with the engine"
-        link = dial_tcp(life.hub, listener["host"], listener["port"], Identity(listener["secret"]), within_s=_DIAL_S)
-        facts = HostFacts(key, node, address, socket.gethostname(), os.getpid(), machine)
+        assert isinstance(engine, LocalEngine) and life.hub is not None, "comes with the engine"
+        link = dial(life.hub)
         host = Host(link, engine, facts, capture_environment())
         ended = threading.Event()
         link.on_ended(lambda link, ending: ended.set())
         try:
             link.open()
-            host.join()
+            on_open(link)
+            host.join().result()
             ended.wait()
         finally:
             # Before the jobs end, so that they are reported as lost and not as stopped.
             link.close("its host was ended")
         assert link.ending is not None, "it has ended"
-        return link.ending.reason
+        return link.ending
     finally:
         life.close()
 

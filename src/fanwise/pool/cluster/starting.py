@@ -22,7 +22,7 @@ from ..output import tail
 from ..runtime_environment import own_path
 from ..settings import ClusterSettings
 from .engine import ClusterEngine
-from .host import HostFacts
+from .versions import versions
 
 _log = logging.getLogger(__name__)
 
@@ -34,10 +34,8 @@ _EXIT_S = 15.0
 _ANSWER_S = 5.0
 _POLL_S = 0.2
 
-# A lost connection to the cluster is tried again after pauses that double, for at most this time.
-_FIRST_PAUSE_S = 2.0
-_MAX_PAUSE_S = 30.0
-_MAX_LOST_S = 1800.0
+# Pause before a lost cluster is tried again.
+_PAUSE_S = 10.0
 
 Event = Mapping[str, Any]
 
@@ -108,7 +106,9 @@ class ClusterStart:
     """The connection of a pool to a cluster; see `backend.Running`. `engine` has hosts when `begin` has returned."""
 
     def __init__(self, hub: Hub, folder: Path, settings: ClusterSettings, seed: int) -> None:
-        self.engine = ClusterEngine(hub, seed=seed, patience_s=settings.start_within_s, on_hosts=self._on_hosts)
+        where = f"on the Ray cluster {settings.address}"
+        self.engine = ClusterEngine(hub, seed=seed, patience_s=settings.start_within_s, description=where)
+        self.engine.host_listeners.append(self._on_hosts)
         self._hub = hub
         self._folder = folder
         self._settings = settings
@@ -121,9 +121,7 @@ class ClusterStart:
         self._process: RayProcess | None = None
         self._listener: Any = None  # a TcpListener, whose module loads ssl
         self._secret = new_secret()
-        self._lost_s: float | None = None  # when the cluster was lost
-        self._found_s: float | None = None  # when it was found again
-        self._pause_s = _FIRST_PAUSE_S
+        self._is_lost = False
         self._reason = ""
         self._closing = threading.Event()
         self._lock = threading.Lock()  # guards `_process` and the decision to start another one
@@ -148,8 +146,6 @@ class ClusterStart:
         self._check(expected)
 
     def _start_process(self) -> None:
-        from .with_ray import versions
-
         settings = self._settings
         config = {
             "address": settings.address,
@@ -230,7 +226,8 @@ class ClusterStart:
                 f" for Ray to take the token of RAY_AUTH_TOKEN or ~/.ray/auth_token; `ray get-auth-token` shows it"
             )
 
-    def _on_hosts(self, hosts: tuple[HostFacts, ...]) -> None:
+    def _on_hosts(self) -> None:
+        hosts = self.engine.hosts
         with self._changed:
             self._joined = {host.key for host in hosts}
             self._names |= {host.key: str(host) for host in hosts}
@@ -256,7 +253,7 @@ class ClusterStart:
         """Handle an event after `begin`, when failures are logged and start-ups repeated."""
         match event:
             case {"kind": "settled"}:
-                self._found_s = time.monotonic()
+                self._is_lost = False
                 _log.info("the Ray cluster at %r answers again", self._settings.address)
             case {"kind": "failed", "why": "versions" | "not-started"}:
                 _log.warning("a node of the cluster is not used: %s", event["text"])
@@ -272,32 +269,19 @@ class ClusterStart:
                 self._reason = ""
 
     def _on_ray_lost(self, reason: str) -> None:
-        """Start another driver process after a pause, or abandon the cluster if it was lost for too long."""
-        now_s = time.monotonic()
-        if self._found_s is not None and now_s > self._found_s + _MAX_PAUSE_S:  # it was stable
-            self._lost_s, self._pause_s = None, _FIRST_PAUSE_S
-        self._found_s = None
-        if self._lost_s is None:
-            self._lost_s = now_s
+        """Start another driver process after a pause, unless the pool is closed meanwhile."""
+        if not self._is_lost:
+            self._is_lost = True
             _log.warning(
                 "the connection to the Ray cluster at %r was lost, and with it all hosts; the pool tries to connect "
-                "again for %g minutes: %s",
-                *(self._settings.address, _MAX_LOST_S / 60, reason),
+                "again: %s",
+                *(self._settings.address, reason),
             )
-        if now_s + self._pause_s > self._lost_s + _MAX_LOST_S:
-            text = (
-                f"the Ray cluster at {self._settings.address!r} has not answered for {_MAX_LOST_S / 60:g} minutes, so "
-                f"the pool has given it up. Make a new pool when the cluster is there again. Last reason: {reason}"
-            )
-            _log.error("%s", text)
-            self._hub.call_soon(lambda: self.engine.give_up(text))
-            return
-        pause_s, self._pause_s = self._pause_s, min(2 * self._pause_s, _MAX_PAUSE_S)
-        if not self._closing.wait(pause_s):
+        while not self._closing.wait(_PAUSE_S):
             try:
-                self._start_process()
+                return self._start_process()
             except OSError as error:
-                self._on_ray_lost(f"its process cannot be started: {error}")
+                _log.warning("the process that connects to Ray cannot be started: %s", error)
 
     def _listen(self, address: str) -> Event:
         from ...links.security.certificates import Identity

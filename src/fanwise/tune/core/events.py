@@ -83,7 +83,7 @@ class Ready:
     """The worker is about to call the objective.
 
     `process_started_s`: start of the process on the pool's clock, not on that of the search. `start_method`: how the
-    process was started, such as "fork".
+    process was started, such as "fork". `host`: name of its host if the pool has several, or None.
     """
 
     now_s: float
@@ -92,6 +92,7 @@ class Ready:
     pid: int = 0
     process_started_s: float = 0.0
     start_method: str = ""
+    host: str | None = None
 
 
 @frozen

@@ -75,7 +75,7 @@ _ACTION_FIELDS: Final = {
     ]
     for action_type in _ACTION_KINDS
 }
-_OMITTED_IF_NONE: Final = ("error", "versions")  # fields of events
+_OMITTED_IF_NONE: Final = ("error", "versions", "host")  # fields of events
 _TEXT_FIELDS: Final = ("reason", "error")  # fields of actions that a replay does not compare
 
 

@@ -99,7 +99,7 @@ class SearchState:
         elif kind == "ready":
             self.utilization.on_ready(trial_id, body["attempt"], t_s)
             if attempt := self._find_attempt(trial_id, body["attempt"]):
-                attempt.ready_s = t_s
+                attempt.ready_s, attempt.host = t_s, body.get("host")
         elif kind == "ended":
             self._end_attempt(t_s, trial_id, body)
         elif kind == "free":

@@ -32,6 +32,7 @@ class Attempt:
         valid_to: number of the last valid report. None: all are valid.
         ready_s, free_s: time when the objective was called, and when the slot became free.
         status: a `Status`, or "Lost" if the tuner was killed.
+        host: name of its host if the pool has several, or None.
         threads: descriptions of threads that the attempt left running.
         last_report_index: index of the last report in `Reports`, if all reports are kept.
     """
@@ -43,6 +44,7 @@ class Attempt:
     checkpoint: str | None = None
     valid_to: int | None = None
     ready_s: float | None = None
+    host: str | None = None
     ended_s: float | None = None
     free_s: float | None = None
     objective_s: float | None = None

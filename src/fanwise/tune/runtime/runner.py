@@ -181,8 +181,8 @@ class SearchRunner:
         attempt = self._attempts.get(job.id)
         if attempt is not None and self.failure is None:
             attempt.ready_s = now_s = self.now_s()
-            trial_id, pid = attempt.trial_id, ready.pid or 0
-            self._apply(events.Ready(now_s, trial_id, attempt.number, pid, ready.started_s, ready.how))
+            trial_id, pid, host = attempt.trial_id, ready.pid or 0, ready.node or None
+            self._apply(events.Ready(now_s, trial_id, attempt.number, pid, ready.started_s, ready.how, host))
 
     def on_report(self, report: Report) -> None:
         try:  # same as `_end_search_on_error`, inlined because reports are by far the most frequent event

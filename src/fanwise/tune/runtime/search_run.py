@@ -6,11 +6,11 @@ SearchRun.run()
 SearchRun.stop(), SearchRun.call()    change the running search, from any thread
 """
 
-import functools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, final
 
@@ -19,6 +19,7 @@ from ...base.text import counted, printable_line
 from ...base.urls import is_url
 from ...links.hub import Hub
 from ...pool import Capacity, Pool
+from ...pool.cluster.engine import ClusterEngine
 from ...pool.contract import JobRequest
 from ...pool.current import in_job
 from ...pool.functions import name_of, pack
@@ -43,7 +44,7 @@ from ..schedulers.scheduler import Scheduler
 from ..search_settings import SearchSettings
 from ..space import object_categories
 from ..stopping import limits_of
-from ..trial_resources import default_devices_per_trial, trial_resources
+from ..trial_resources import default_devices_per_trial, max_workers, trial_resources
 from ..values import checked_bool, checked_positive
 from ..warm_start import Summary, summary_line
 from .board_process import check_board_is_installed, serving_board
@@ -90,6 +91,7 @@ class SearchRun:
     scheduler: Scheduler = field(init=False)  # a copy whose `begin` this run calls
     _search: SearchRunner | None = field(init=False, default=None)
     _hub: Hub | None = field(init=False, default=None)
+    _last_fit: int | None = field(init=False, default=None)  # the last number in `_follow_hosts`
 
     def __post_init__(self) -> None:
         checked_callbacks(self.callbacks)
@@ -126,8 +128,8 @@ class SearchRun:
             dispatcher.start(self.settings.start_event(self.name, self.path, is_resumed=self.is_resumed))
             try:
                 save_cluster(self.path, pool._cluster_settings)
-                if pool._cluster_settings and not is_url(self._checkpoint_root):
-                    # Workers never create it. If a node has no such folder, it does not share this file system.
+                if pool._cluster is not None and not is_url(self._checkpoint_root):
+                    # Workers never create it. If a host has no such folder, it does not share this file system.
                     os.makedirs(self._checkpoint_root, exist_ok=True)
                 (self.path / "output").mkdir(mode=0o700, exist_ok=True)
                 if self.is_resumed:
@@ -135,6 +137,11 @@ class SearchRun:
                 address = stack.enter_context(serving_board(self.path)) if self.board else None
                 lines = [*self._first_lines(pool), *record.notices]
                 lines += [] if address is None else [f"board: {address}"]
+                if self.settings.follows_hosts and (cluster := pool._cluster_engine) is not None:
+                    self._last_fit, follow = self.settings.n_workers, partial(self._follow_hosts, cluster, search)
+                    stack.callback(hub.call_soon, partial(cluster.host_listeners.remove, follow))
+                    hub.call_soon(partial(cluster.host_listeners.append, follow))
+                    hub.call_soon(follow)
                 self._search_and_display(search, hub, core, interrupts, on_begin, lines)
             finally:
                 abandon_unless_finished(hub, search)
@@ -182,6 +189,13 @@ class SearchRun:
             )
             screen.end(search.take_news(), search.take_snapshot, lines=[line])  # the search no longer changes
 
+    def _follow_hosts(self, cluster: ClusterEngine, search: SearchRunner) -> None:
+        """Adapt the number of workers to the hosts of the pool, until a user sets the number."""
+        n_workers = max_workers(cluster.capacity(), self._resources)
+        if self._last_fit is not None and n_workers != self._last_fit:
+            self._last_fit = n_workers
+            search.apply_command(lambda now_s: events.WorkersChanged(now_s, n_workers))
+
     def _raise_failure(
         self, search: SearchRunner, interrupts: Interrupts, searcher_failure: BaseException | None
     ) -> None:
@@ -223,6 +237,7 @@ class SearchRun:
         if command == "workers" and settings.divides_machine:  # must precede the event, which may start trials
             devices_per_trial = default_devices_per_trial(self.capacity, int(args[0]))  # type: ignore[call-overload]
             search.set_resources(trial_resources(self.capacity, devices_per_trial))
+        self._last_fit = None if command == "workers" else self._last_fit
         search.apply_command(make_event, lambda: answer(reply))
 
     def _running_search(self) -> tuple[SearchRunner, Hub]:
@@ -272,7 +287,7 @@ class SearchRun:
         """Wrap the objective so that its return value is reported, and pack it for the workers."""
         pack(self.objective, caller="Tuner")  # if this fails, the error names the objective and not the wrapper
         metric = self.scheduler.objectives[0].metric
-        wrapped = functools.partial(run_objective, self.objective, metric, object_categories(self.settings.space))
+        wrapped = partial(run_objective, self.objective, metric, object_categories(self.settings.space))
         packed = pack(wrapped, caller="Tuner")
         return replace(packed, name=name_of(self.objective), modules=modules_needed(self.objective))
 
@@ -298,10 +313,10 @@ class SearchRun:
         choice = settings.searcher_choice
         if method := method_line(self.scheduler.describe()):
             yield printable_line(method if choice is None else f"{method}, {choice.line()}")
-        if pool._cluster_settings:
+        if (cluster := pool._cluster_engine) is not None:
             hosts = counted(len(capacity.machines), "host")
             size = f"{hosts} with {counted(capacity.cpus, 'CPU')} and {counted(capacity.gpus, 'GPU')}"
-            yield printable_line(f"on the Ray cluster {pool._cluster_settings['ray']}: {size}")
+            yield printable_line(f"{cluster.description}: {size}")
         num_cpus = settings.n_workers * self._resources.cpus
         if num_cpus > capacity.cpus:
             effect = "workers share CPUs and run slower" if self.pool is None else "some trials wait"

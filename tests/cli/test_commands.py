@@ -184,15 +184,15 @@ def test_an_experiment_is_shown_with_its_table(searched: Finished, place: Place)
     assert re.search(r"^worker utilization: [\d.]+ % \(start-up [\d.]+ %, idle [\d.]+ %\)$", done.out, re.M)
 
 
-def test_broken_off_and_running_searches_are_distinguished(place: Place) -> None:
+def test_crashed_and_running_searches_are_distinguished(place: Place) -> None:
     meta = {"name": "e", "metric": "loss", "mode": "min", "n_workers": 1, "space": {}}
     with Record.create(place.home / "half", meta):
         assert place.fanwise("tune", "show", "half").out.startswith("experiment e: running\n")
         running = place.fanwise("tune", "ls").out
     listed = place.fanwise("tune", "ls").out
     assert re.search(r"^half +running +0 ", running, re.M)
-    assert re.search(r"^half +broken-off +0 ", listed, re.M)
-    assert place.fanwise("tune", "show", "half").out.startswith("experiment e: broken off: its tuner was killed")
+    assert re.search(r"^half +crashed +0 ", listed, re.M)
+    assert place.fanwise("tune", "show", "half").out.startswith("experiment e: crashed: its tuner was killed")
     shutil.rmtree(place.home / "half")
 
 

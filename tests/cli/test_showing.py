@@ -215,7 +215,7 @@ def test_ls_ignores_the_summary_of_a_killed_tuner(place: Place) -> None:
         write_trials(search, 3, best=1)
         search.start(3.0, 3, {"x": 0.2})
     place.break_off("dead")
-    assert "dead  broken-off       4  loss=0.001 (trial 1)\n" in place.typed("ls").out
+    assert "dead  crashed       4  loss=0.001 (trial 1)\n" in place.typed("ls").out
     (listed,) = json.loads(place.typed("ls", "--json").out)
     assert (listed["num_running"], listed["num_lost"]) == (0, 1)
 

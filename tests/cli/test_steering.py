@@ -156,7 +156,7 @@ def test_a_killed_search_shows_its_lost_trials_and_can_be_resumed(place: Place) 
     assert "resume it: fanwise tune resume killed" in shown
     assert place.typed("tune", "show", "killed", "--trial", "0").out.startswith("trial 0 of killed: Lost\n")
     (listed,) = json.loads(place.typed("tune", "ls", "--json").out)
-    assert (listed["state"], listed["num_trials"], listed["num_running"], listed["num_lost"]) == ("broken-off", 2, 0, 2)
+    assert (listed["state"], listed["num_trials"], listed["num_running"], listed["num_lost"]) == ("crashed", 2, 0, 2)
     for refused in (place.typed("tune", "stop", "killed"), place.typed("tune", "watch", "killed")):
         assert refused.status == 1
         assert "its tuner was killed or has crashed. Resume it with: fanwise tune resume killed" in refused.err
@@ -207,4 +207,5 @@ def test_watch_reports_a_killed_tuner(place: Place) -> None:
             search.kill()
             assert watch.wait(30.0) == 0
     assert "2 trials lost when the tuner was killed" in log_file.read_text()
-    assert log_file.read_text().endswith("its tuner was killed or has crashed. Resume it: fanwise tune resume w\n")
+    last = "the tuner of the search was killed or has crashed. Resume it: fanwise tune resume w\n"
+    assert log_file.read_text().endswith(last)

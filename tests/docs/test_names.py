@@ -169,7 +169,7 @@ def test_every_name_exists(page: Path, library: dict[str, str]) -> None:
         ("`fw.train(f)`, `fw.run(f)`", ["fw.train"]),
         ("`fanwise.tune.simulate`, `fanwise.tune.simulator`", ["fanwise.tune.simulator"]),
         ("`Tuner(..., retries=2)`, `Tuner(..., tries=2)`, `Tuner(speed=)`", ["speed= of Tuner", "tries= of Tuner"]),
-        ("`GPSearcher()`, `TPESearcher(num_init=3)`", ["GPSearcher"]),
+        ("`GaussSearcher()`, `TPESearcher(num_init=3)`", ["GaussSearcher"]),
         ("`experiment.best.config`, `experiment.winner`", ["experiment.winner"]),
         ("`run.device`, `run.devices`", ["run.devices"]),
         ("`Tuner.resume(name)`, `Tuner.restore(name)`", ["Tuner.restore"]),

@@ -133,7 +133,7 @@ def test_a_search_that_is_killed_goes_on_and_starts_no_trial_with_a_checkpoint_f
 ) -> None:
     output = run_example("pause_and_resume")
     assert output.startswith("A search with 2 workers, which is killed after 3 s.\n")
-    assert re.search(r"^broken-off: \d+ trials? and \d+ epochs are on record\. It goes on:$", output, re.M)
+    assert re.search(r"^crashed: \d+ trials? and \d+ epochs are on record\. It goes on:$", output, re.M)
     assert re.search(r"^experiment .*, resumed: asynchronous search with 3 workers", output, re.M)
     assert re.search(r"^trials were resumed \d+ times; 6 trials, \d+ epochs$", output, re.M)
     assert_is_picture(tmp_path / "pause-and-resume.png")

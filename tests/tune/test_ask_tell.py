@@ -201,7 +201,7 @@ def test_trials_in_flight_are_asked_for_again_after_a_kill(tmp_path: Path) -> No
     (tmp_path / "killed.py").write_text(KILLED)
     killed = run_program(["killed.py"], folder=tmp_path)
     assert killed.status == -signal.SIGKILL, killed.said
-    assert load_experiment("killed").state == "broken-off"
+    assert load_experiment("killed").state == "crashed"
     xs = [float(word) for word in killed.out.split()]
     with open_search(SPACE, seeded(), name="killed") as search:
         first, second, last, new = (not_none(search.ask()) for _ in range(4))

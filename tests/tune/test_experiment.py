@@ -200,7 +200,7 @@ signal.pause()
 """
 
 
-def test_search_of_a_killed_tuner_is_broken_off_even_if_a_fork_lives(tmp_path: Path) -> None:
+def test_search_of_a_killed_tuner_is_crashed_even_if_a_fork_lives(tmp_path: Path) -> None:
     paths = {"PYTHONPATH": ":".join(filter(None, sys.path))}
     program = [sys.executable, "-c", WRITER, str(tmp_path / "e")]
     with subprocess.Popen(program, env=paths, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as writer:
@@ -209,7 +209,7 @@ def test_search_of_a_killed_tuner_is_broken_off_even_if_a_fork_lives(tmp_path: P
         before = experiment.state
         writer.kill()
         writer.wait()
-        assert (before, experiment.state) == ("running", "broken-off")
+        assert (before, experiment.state) == ("running", "crashed")
         assert list(experiment.trials["status"]) == ["Lost"]
         assert writer.stdin is not None
         writer.stdin.close()

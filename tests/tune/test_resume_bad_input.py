@@ -238,7 +238,7 @@ def test_search_that_a_full_disk_ended_can_be_resumed(pool: Pool) -> None:
         with pytest.raises(RecordError, match=r"events\.jsonl cannot be written"):
             quiet_tuner(fill, {"x": uniform(0, 1)}, pool=pool, name="full", trials=2, callbacks=[disk]).run()
     before = load_experiment("full")
-    assert before.state == "broken-off"
+    assert before.state == "crashed"
     known = len(before.results)
     assert 0 < known < 2 * EPOCHS
     experiment = Tuner.resume("full", pool=pool, quiet=True).run()

@@ -66,7 +66,7 @@ class ExperimentState:
 
     @property
     def is_tuner_killed(self) -> bool:
-        return self.state == "broken-off"
+        return self.state == "crashed"
 
     def status_of(self, trial: Trial) -> str:
         return self.history.status_of(trial, is_tuner_killed=self.is_tuner_killed)

@@ -27,7 +27,7 @@ from .experiments import best_line, front_lines, shown_config, utilization_of
 _STATES: Mapping[State, str] = {
     "running": "running",
     "finished": "finished",
-    "broken-off": "broken off: its tuner was killed or crashed. All earlier reports are kept",
+    "crashed": "crashed: its tuner was killed or crashed. All earlier reports are kept",
     "unknown": "not finished; only the machine that started it knows whether it is running",
 }
 _MAX_FAILURES, _MAX_REPORTS = 10, 20
@@ -120,7 +120,7 @@ def show_lines(name: str, *, all_trials: bool) -> Iterator[str]:
         yield f"(and {len(failed) - _MAX_FAILURES} more failed trials)"
     if failed:
         yield f"details of a failure: fanwise tune show {shown} --trial {next(iter(failed))}"
-    if state == "broken-off":
+    if state == "crashed":
         yield f"resume it: fanwise tune resume {shown}"
     yield f"folder: {printable_line(str(experiment.path))}"
 

@@ -49,7 +49,7 @@ def watch_search(name: str) -> None:
     if reader.state == "finished":
         last = f"the search ended: {printable_line(reader.search.stop_reason or '')}"
     else:
-        last = f"the search was broken off: its tuner was killed or has crashed. Resume it: fanwise tune resume {shown}"
+        last = f"the tuner of the search was killed or has crashed. Resume it: fanwise tune resume {shown}"
     screen.end(reader.search.news.take(), reader.snapshot, [last])
 
 

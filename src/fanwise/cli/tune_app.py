@@ -243,7 +243,7 @@ def tune_ls(json: AsJson = False) -> None:
     States:
       running     the search is running
       finished    ended by a limit, an error or Ctrl-C
-      broken-off  its tuner was killed or crashed; all reports are kept
+      crashed     its tuner was killed or crashed; all reports are kept
       unknown     not finished; it may be running on another machine
 
     \b

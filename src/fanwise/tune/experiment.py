@@ -182,7 +182,7 @@ class Experiment:
 
         - `"running"`: its tuner is running.
         - `"finished"`: a limit, an error, a user or Ctrl-C ended the search (see `end_reason`).
-        - `"broken-off"`: its tuner was killed, crashed, or could not write the record.
+        - `"crashed"`: its tuner was killed, crashed, or could not write the record.
         - `"unknown"`: the search has not finished, and without file locks nobody can tell whether its tuner runs.
         """
         self._reader.refresh()

@@ -58,7 +58,7 @@ export const percent = (share) => (share === null || share === undefined ? "-" :
 
 export const shown = (value) => (typeof value === "number" ? number(value) : typeof value === "string" ? value : JSON.stringify(value));
 
-const WORDS = { InProgress: "running", "broken-off": "broken off" };
+const WORDS = { InProgress: "running" };
 
 export const pill = (state) => el("span", { class: `pill ${state}` }, WORDS[state] ?? state.toLowerCase());
 

@@ -15,7 +15,7 @@ from .lock import is_held
 from .state import SearchState
 from .trials import SearchSnapshot
 
-State = Literal["running", "finished", "broken-off", "unknown"]
+State = Literal["running", "finished", "crashed", "unknown"]
 
 
 @final
@@ -54,7 +54,7 @@ class SearchReader:
     @property
     def is_tuner_killed(self) -> bool:
         """True if the tuner ended before the search finished."""
-        return self.state == "broken-off"
+        return self.state == "crashed"
 
     def snapshot(self) -> SearchSnapshot:
         return self.search.snapshot(now_s=self.now_s, is_tuner_killed=self.is_tuner_killed)
@@ -62,7 +62,7 @@ class SearchReader:
     @property
     def now_s(self) -> float:
         """Seconds since the search began, extrapolated from the last event unless the search has ended."""
-        if self.state in ("finished", "broken-off"):
+        if self.state in ("finished", "crashed"):
             return self.search.last_s
         return self._last_s + time.monotonic() - self._read_at_s
 
@@ -113,7 +113,7 @@ def overview_of(folder: Path) -> Overview:
         reader.refresh()
         summary = reader.search.summary()
     state = _state(is_finished=summary["finished"], is_locked=is_locked)
-    is_tuner_killed = state == "broken-off"
+    is_tuner_killed = state == "crashed"
     return Overview(
         name=str(meta.get("name", folder.name)),
         path=folder,
@@ -136,4 +136,4 @@ def _state(*, is_finished: bool, is_locked: bool | None) -> State:
     """Return the state of a search. `is_locked` is None if the file system has no locks."""
     if is_finished:
         return "finished"
-    return "running" if is_locked else "unknown" if is_locked is None else "broken-off"
+    return "running" if is_locked else "unknown" if is_locked is None else "crashed"

@@ -147,7 +147,7 @@ def check_is_running(folder: Path) -> Overview:
     """
     overview = overview_of(folder)
     name, state = overview.name, overview.state
-    if state not in ("finished", "broken-off"):
+    if state not in ("finished", "crashed"):
         return overview
     cause = f"it has finished ({overview.reason})" if state == "finished" else "its tuner was killed or has crashed"
     raise ClosedError(f"the search {name!r} is not running: {cause}. Resume it with: fanwise tune resume {name}")

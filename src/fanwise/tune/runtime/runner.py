@@ -171,7 +171,7 @@ class SearchRunner:
     def abandon(self) -> None:
         """Kill the running trials and finish at once. Must be called on the loop's thread, or after that has ended."""
         if not self.finished.is_set():
-            self._fail(ClosedError(f"the search {self.state.name!r} was broken off."))
+            self._fail(ClosedError(f"the search {self.state.name!r} was abandoned."))
             with contextlib.suppress(ClosedError):  # the pool is closed, so no trial waits for an answer
                 self._send_answers()
             self._close()

@@ -183,7 +183,7 @@ class SearchRun:
                 listener.close()
             finish = search.finish
             line = (
-                f"the search was broken off: {search.failure}"
+                f"the search failed: {search.failure}"
                 if finish is None
                 else f"the search ended: {finish.reason}"
             )
@@ -300,7 +300,7 @@ class SearchRun:
 
     def _end_event(self, search: SearchRunner) -> SearchEnded:
         finish = search.finish
-        reason = f"broken off: {search.failure}" if finish is None else finish.reason
+        reason = f"failed: {search.failure}" if finish is None else finish.reason
         error = str(search.failure) if finish is None else finish.error
         return SearchEnded(search.state.last_s, self.name, self.path, reason, error)
 

@@ -1,8 +1,8 @@
 """Random streams of shards and samples: seeded by a key, and those of the program restored."""
 
 import functools
-import importlib
 import gc
+import importlib
 import random
 import sys
 from collections.abc import Iterator

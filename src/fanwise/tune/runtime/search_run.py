@@ -182,11 +182,7 @@ class SearchRun:
             except ClosedError:  # the hub's thread has ended, so this thread may call it
                 listener.close()
             finish = search.finish
-            line = (
-                f"the search failed: {search.failure}"
-                if finish is None
-                else f"the search ended: {finish.reason}"
-            )
+            line = f"the search failed: {search.failure}" if finish is None else f"the search ended: {finish.reason}"
             screen.end(search.take_news(), search.take_snapshot, lines=[line])  # the search no longer changes
 
     def _follow_hosts(self, cluster: ClusterEngine, search: SearchRunner) -> None:

@@ -128,8 +128,8 @@ def check_notes(folder: Path) -> int:
         for kind, number, *rest in lines:
             if kind == "from":
                 assert int(number) >= acknowledged, f"trial {trial} repeats acknowledged reports: {lines}"
-                pid = int(rest[1])
-                within(30, lambda pid=pid: not Path(f"/proc/{pid}").exists(), f"process {pid} has ended")
+                process = Path(f"/proc/{int(rest[1])}")
+                within(30, lambda process=process: not process.exists(), f"{process} has ended")  # type: ignore[misc]
                 num_attempts += 1
             else:
                 assert int(number) > acknowledged, f"report {number} of trial {trial} was acknowledged twice: {lines}"

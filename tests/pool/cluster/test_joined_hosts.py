@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from gates import Gate
@@ -70,7 +71,8 @@ def test_a_host_that_joins_a_running_search_runs_trials_at_once_and_ends_with_th
         with joining(address_of(pool), secret_file, workers=2) as host:
             within(60, lambda: host_names(pool) == sorted(["alpha", LOCAL]), "the host has joined")
             assert pool.capacity().cpus == 3
-            within(60, lambda: sum(job.begun for job in pool._engine._jobs.values()) == 3, "all CPUs are used")
+            engine: Any = pool._engine
+            within(60, lambda: sum(job.begun for job in engine._jobs.values()) == 3, "all CPUs are used")
             gate.open(times=10)
             running.wait()
             names = [name for (name,) in hosts_of_attempts("one")]

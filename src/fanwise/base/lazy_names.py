@@ -10,18 +10,21 @@ import re
 import sys
 from collections.abc import Callable
 from importlib import import_module
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 _LAZY_IMPORT = re.compile(r"^    from (\.+\w\S*) import (\w+) as \2$", re.MULTILINE)
-
 _LAZY_SUBMODULE = re.compile(r"^    from \. import (\w+) as \1$", re.MULTILINE)
 
 
 def lazy_modules(file: str) -> dict[str, str]:
     """Return the relative module of each name that a package's file imports for type checkers only."""
-    return {name: module for module, name in _LAZY_IMPORT.findall(Path(file).read_text(encoding="utf-8"))}
+    return {name: module for module, name in _LAZY_IMPORT.findall(_read(file))}
+
+
+def _read(file: str) -> str:
+    with open(file, encoding="utf-8") as source:  # importing pathlib would take longer than all the rest
+        return source.read()
 
 
 def lazy_names(
@@ -35,7 +38,7 @@ def lazy_names(
         check: called before a name is loaded, for example to check that a library is installed.
     """
     modules = lazy_modules(file)
-    submodules = _LAZY_SUBMODULE.findall(Path(file).read_text(encoding="utf-8"))
+    submodules = _LAZY_SUBMODULE.findall(_read(file))
     namespace = vars(sys.modules[package])
     own = {name for name, value in namespace.items() if not isinstance(value, ModuleType) and not name.startswith("_")}
     names = sorted({*modules, *submodules} | own - {"TYPE_CHECKING", "lazy_names"})

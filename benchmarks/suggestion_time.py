@@ -7,7 +7,7 @@ searcher has a process of its own.
 The second table has whole searches of 1,000 trials over 40 numbers in [0, 1], one trial after another: TPE with one and
 two objectives, CMA-ES and NSGA-II. fanwise runs in memory and with a record; its TPE is its own, the other samplers are
 Optuna's. Optuna 5 and Rustuna have environments of their own. All take turns; imports are not measured. Three rounds
-take about four minutes.
+take eleven minutes.
 
     python benchmarks/suggestion_time.py [--only forest ...] [--rounds 3] [--peers]
 """

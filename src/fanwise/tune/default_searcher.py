@@ -4,7 +4,7 @@
     several objectives                           tpe      best mean rank without extra dependencies in the benchmarks
     a space with conditions                      tpe      handles conditional hyperparameters
     at most 5 trials, or at most one per worker  sobol    a model would have too few results, or none
-    otherwise                                    gp       least mean regret of these searchers in the benchmarks
+    otherwise                                    gp       best mean rank, least mean regret from 40 trials on
 
 The choice is recorded as if the user had named the searcher, so resume and replay do not depend on later versions of
 this rule.
